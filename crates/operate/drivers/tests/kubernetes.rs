@@ -27,13 +27,7 @@ static ONE: Mutex<()> = Mutex::new(());
 /// One control plane for all cases: a start takes long.
 #[test]
 fn a_real_api_server_conforms() {
-    let shape = KubernetesShape {
-        nodes: 8,
-        jobset: true,
-        kueue: false,
-        scheduler: true,
-        ..KubernetesShape::default()
-    };
+    let shape = KubernetesShape { jobset: true, ..KubernetesShape::default() };
     if let Some(why) = shape.missing() {
         return println!("SKIPPED: a real Kubernetes: {why}");
     }
@@ -145,13 +139,7 @@ spec: {clusterQueue: all}
 
 #[test]
 fn kueue_admits_and_its_reasons_are_told() {
-    let shape = KubernetesShape {
-        nodes: 4,
-        jobset: true,
-        kueue: true,
-        scheduler: true,
-        ..KubernetesShape::default()
-    };
+    let shape = KubernetesShape { nodes: 4, jobset: true, kueue: true, ..KubernetesShape::default() };
     if let Some(why) = shape.missing() {
         return println!("SKIPPED: a real Kueue: {why}");
     }

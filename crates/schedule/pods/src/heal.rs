@@ -4,7 +4,8 @@
 //! may start again is its controller's to say: a Job and a JobSet have budgets of their own.
 //!
 //! Nothing of this is recorded elsewhere. Pods that failed stay in the API server as long as their job keeps them, and a node that was
-//! taken out says so itself, so a scheduler that is started again comes to the same verdicts, with less evidence at worst.
+//! taken out says so itself, so a scheduler that is started again comes to the same verdicts from what is left. What it cannot know is that
+//! somebody has put a node back: failures of the last hour count against the node again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,24 +25,29 @@ const REMEMBERED: Span = Span::minutes(10);
 #[derive(Default)]
 pub(crate) struct Healing {
     blame: Blame,
-    /// Numbers that stay while nodes come and go.
+    /// Numbers of nodes, of users, and of jobs that have failed, for as long as there are such.
     nodes: BTreeMap<String, NodeId>,
     users: BTreeMap<String, UserId>,
-    /// Jobs that have failed, for as long as they have pods.
     jobs: BTreeMap<String, JobId>,
-    last_job: u64,
+    last_number: u32,
     /// Since when nodes are not ready.
     unready: BTreeMap<String, Time>,
     /// Pods whose failure was counted, and gangs: the first failure of a gang speaks for all.
     counted: BTreeMap<String, String>,
-    /// When nodes were asked to be taken out.
-    asked: BTreeMap<String, Time>,
+    /// Nodes that must go and do not say yet that they are out.
+    condemned: BTreeMap<String, Condemned>,
     cordoned: BTreeSet<String>,
     pauses: BTreeMap<String, Pause>,
     /// When jobs lost a node that have not been whole since.
     struck: BTreeMap<String, Time>,
-    /// What a person must look at, until it is said.
+    /// What a person must look at, of the last judgement.
     remarks: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Condemned {
+    why: String,
+    asked: Option<Time>,
 }
 
 /// Why a job does not start again at once.
@@ -63,25 +69,27 @@ impl Healing {
         pods: &BTreeMap<String, Pod>,
         now: Time,
     ) -> Vec<Action> {
+        self.remarks.clear();
         self.forget_what_is_gone(nodes, pods, now);
-        let around = Surroundings {
-            users: pods
-                .values()
-                .filter(|pod| pod.is_ours)
-                .map(|pod| &pod.policy.user)
-                .collect::<BTreeSet<_>>()
-                .len(),
+        let users: BTreeSet<&str> =
+            pods.values().filter(|pod| pod.is_ours).map(|pod| pod.policy.user.as_str()).collect();
+        let is_out =
+            |node: &&Node| node.is_cordoned || !node.is_ready || self.condemned.contains_key(&node.name);
+        let mut around = Surroundings {
+            users: users.len(),
             nodes: nodes.len(),
-            nodes_out: nodes.values().filter(|node| node.is_cordoned || !node.is_ready).count(),
+            nodes_out: nodes.values().filter(is_out).count(),
         };
-        let mut accused: Vec<(String, NodeVerdict, String)> = Vec::new();
-        self.hear_of_losses(nodes, around, now, &mut accused);
-        self.hear_of_failures(nodes, pods, around, now, &mut accused);
-        self.hear_of_problems(nodes, around, &mut accused);
-        accused
-            .into_iter()
-            .filter_map(|(node, verdict, why)| self.take_out(&nodes[&node], verdict, &why, now))
-            .collect()
+        self.hear_of_losses(nodes, &mut around, now);
+        self.hear_of_failures(nodes, pods, &mut around, now);
+        self.hear_of_findings(nodes, &mut around);
+        let due =
+            self.condemned.iter_mut().filter(|(_, it)| it.asked.is_none_or(|at| now.since(at) >= AGAIN));
+        let take_out = |(node, it): (&String, &mut Condemned)| {
+            it.asked = Some(now);
+            Action::TakeOut { node: node.clone(), why: it.why.clone() }
+        };
+        due.map(take_out).collect()
     }
 
     fn forget_what_is_gone(
@@ -91,11 +99,14 @@ impl Healing {
         now: Time,
     ) {
         self.unready.retain(|name, _| nodes.contains_key(name));
-        self.asked.retain(|name, _| nodes.contains_key(name));
+        self.condemned.retain(|name, _| nodes.get(name).is_some_and(|node| !node.is_cordoned));
+        self.cordoned.retain(|name| nodes.contains_key(name));
         self.counted.retain(|uid, _| pods.contains_key(uid));
         let jobs: BTreeSet<&str> = pods.values().map(|pod| pod.job.as_str()).collect();
+        let users: BTreeSet<&str> = pods.values().map(|pod| pod.policy.user.as_str()).collect();
         self.pauses.retain(|job, _| jobs.contains(job.as_str()));
         self.struck.retain(|_, at| now.since(*at) < REMEMBERED);
+        self.users.retain(|user, _| users.contains(user.as_str()));
         let blame = &mut self.blame;
         self.jobs.retain(|name, job| {
             let is_there = jobs.contains(name.as_str());
@@ -104,39 +115,38 @@ impl Healing {
             }
             is_there
         });
+        // A node that is gone takes what was held against it along; one that is in service again is trusted by somebody.
+        self.nodes.retain(|name, node| {
+            let is_there = nodes.contains_key(name);
+            if !is_there {
+                blame.forgive(*node);
+            }
+            is_there
+        });
         for node in nodes.values() {
             if node.is_cordoned {
-                self.asked.remove(&node.name);
                 self.cordoned.insert(node.name.clone());
-            } else if self.cordoned.remove(&node.name) {
-                // Somebody trusts it again.
-                let number = number(&mut self.nodes, &node.name, NodeId);
-                self.blame.forgive(number);
+            } else if self.cordoned.remove(&node.name)
+                && let Some(number) = self.nodes.get(&node.name)
+            {
+                self.blame.forgive(*number);
             }
         }
     }
 
-    fn hear_of_losses(
-        &mut self,
-        nodes: &BTreeMap<String, Node>,
-        around: Surroundings,
-        now: Time,
-        accused: &mut Vec<(String, NodeVerdict, String)>,
-    ) {
+    fn hear_of_losses(&mut self, nodes: &BTreeMap<String, Node>, around: &mut Surroundings, now: Time) {
         for node in nodes.values() {
             if node.is_ready {
                 self.unready.remove(&node.name);
             } else if !self.unready.contains_key(&node.name) {
                 self.unready.insert(node.name.clone(), now);
-                let id = number(&mut self.nodes, &node.name, NodeId);
-                let verdict = self.blame.node_lost(id, around, now);
-                if let NodeVerdict::Flapping { losses } = verdict {
-                    accused.push((
-                        node.name.clone(),
-                        verdict,
-                        format!("it was lost {losses} times within minutes [node/flapping]"),
-                    ));
-                }
+                let number = self.node(&node.name);
+                // It is out itself until it is ready again.
+                let others = Surroundings { nodes_out: around.nodes_out.saturating_sub(1), ..*around };
+                let verdict = self.blame.node_lost(number, others, now);
+                let losses = self.blame.losses(number).len();
+                let why = format!("it was lost {losses} times within minutes [node/flapping]");
+                self.pass_on(node, verdict, why, around);
             }
         }
     }
@@ -145,9 +155,8 @@ impl Healing {
         &mut self,
         nodes: &BTreeMap<String, Node>,
         pods: &BTreeMap<String, Pod>,
-        around: Surroundings,
+        around: &mut Surroundings,
         now: Time,
-        accused: &mut Vec<(String, NodeVerdict, String)>,
     ) {
         let is_news = |pod: &&Pod| {
             pod.is_ours
@@ -163,14 +172,12 @@ impl Healing {
             self.counted.insert(pod.uid.clone(), pod.gang.clone());
             let ended = pod.ended_at.unwrap_or(now).min(now);
             let counts = gangs.insert(pod.gang.clone()) && now.since(ended) <= self.blame.policy().window;
-            let Some(node) = pod.node.as_ref().filter(|node| counts && nodes.contains_key(*node)) else {
+            let Some(node) = pod.node.as_ref().filter(|_| counts).and_then(|node| nodes.get(node)) else {
                 continue;
             };
-            let job = self.job(&pod.job);
-            let user = number(&mut self.users, &pod.policy.user, UserId);
-            let fault =
-                Fault { job, user, node: number(&mut self.nodes, node, NodeId), kind: FaultKind::Crashed };
-            let verdict = self.blame.job_failed(fault, around, now);
+            let (job, user) = (self.job(&pod.job), self.user(&pod.policy.user));
+            let fault = Fault { job, user, node: self.node(&node.name), kind: FaultKind::Crashed };
+            let verdict = self.blame.job_failed(fault, *around, now);
             let ran = ended.since(pod.bound_at.unwrap_or(ended));
             let pause = match self.blame.restart(job, Cause::Failure, ran) {
                 Restart::After(pause) => pause,
@@ -178,66 +185,55 @@ impl Healing {
             };
             let restarts = self.blame.restarts(job);
             self.pauses.insert(pod.job.clone(), Pause { until: ended + pause, restarts });
-            if let NodeVerdict::Suspect { jobs } = verdict.node {
-                accused.push((
-                    node.clone(),
-                    verdict.node,
-                    format!("{jobs} jobs failed there and nowhere else [node/suspect]"),
-                ));
-            } else if let NodeVerdict::TooManyOut { .. } = verdict.node {
-                accused.push((node.clone(), verdict.node, String::new()));
+            let jobs = if let NodeVerdict::Suspect { jobs } = verdict.node { jobs } else { 0 };
+            let why = format!("{jobs} jobs failed there and nowhere else [node/suspect]");
+            self.pass_on(node, verdict.node, why, around);
+        }
+    }
+
+    fn hear_of_findings(&mut self, nodes: &BTreeMap<String, Node>, around: &mut Surroundings) {
+        let accused = nodes.values().filter(|node| node.gravest().is_some()).count();
+        for node in nodes
+            .values()
+            .filter(|node| !node.is_cordoned && !self.condemned.contains_key(&node.name))
+            .collect::<Vec<_>>()
+        {
+            let Some(finding) = node.gravest() else { continue };
+            let verdict = self.blame.found(accused, *around);
+            self.pass_on(node, verdict, format!("{} [{}]", finding.summary, finding.rule), around);
+        }
+    }
+
+    /// Condemns a node, or says why it stays although it should go.
+    fn pass_on(&mut self, node: &Node, verdict: NodeVerdict, why: String, around: &mut Surroundings) {
+        let name = &node.name;
+        match verdict {
+            NodeVerdict::Keep => {}
+            NodeVerdict::Common { nodes } => self.remarks.push(format!(
+                "{nodes} nodes have findings at once: they stay in service, and a person must look"
+            )),
+            NodeVerdict::TooManyOut { out } => self.remarks.push(format!(
+                "{out} nodes are out already: {name} stays in service, and a person must look"
+            )),
+            NodeVerdict::Suspect { .. } | NodeVerdict::Flapping { .. } | NodeVerdict::Unhealthy => {
+                if !node.is_cordoned && !self.condemned.contains_key(name) {
+                    self.condemned.insert(name.clone(), Condemned { why, asked: None });
+                    around.nodes_out += usize::from(node.is_ready);
+                }
             }
         }
     }
 
     fn job(&mut self, name: &str) -> JobId {
-        *self.jobs.entry(name.to_owned()).or_insert_with(|| {
-            self.last_job += 1;
-            JobId(self.last_job)
-        })
+        number(&mut self.jobs, name, &mut self.last_number, |number| JobId(number.into()))
     }
 
-    fn hear_of_problems(
-        &self,
-        nodes: &BTreeMap<String, Node>,
-        around: Surroundings,
-        accused: &mut Vec<(String, NodeVerdict, String)>,
-    ) {
-        let grave = |node: &&Node| node.worst_problem().is_some();
-        let count = nodes.values().filter(grave).count();
-        for node in nodes.values().filter(grave).filter(|node| !node.is_cordoned) {
-            let verdict = self.blame.found(count, around);
-            let why = node
-                .worst_problem()
-                .map_or_else(String::new, |problem| format!("{} [{}]", problem.summary, problem.rule));
-            accused.push((node.name.clone(), verdict, why));
-        }
+    fn node(&mut self, name: &str) -> NodeId {
+        number(&mut self.nodes, name, &mut self.last_number, NodeId)
     }
 
-    fn take_out(&mut self, node: &Node, verdict: NodeVerdict, why: &str, now: Time) -> Option<Action> {
-        let name = &node.name;
-        match verdict {
-            NodeVerdict::Keep => return None,
-            NodeVerdict::Common { nodes } => {
-                self.remarks.push(format!(
-                    "{nodes} nodes have problems at once: they stay in service, and a person must look"
-                ));
-                return None;
-            }
-            NodeVerdict::TooManyOut { out } => {
-                self.remarks.push(format!(
-                    "{out} nodes are out already: {name} stays in service, and a person must look"
-                ));
-                return None;
-            }
-            NodeVerdict::Suspect { .. } | NodeVerdict::Flapping { .. } | NodeVerdict::Unhealthy => {}
-        }
-        let has_just_been_asked = self.asked.get(name).is_some_and(|at| now.since(*at) < AGAIN);
-        if node.is_cordoned || has_just_been_asked {
-            return None;
-        }
-        self.asked.insert(name.clone(), now);
-        Some(Action::TakeOut { node: name.clone(), why: why.to_owned() })
+    fn user(&mut self, name: &str) -> UserId {
+        number(&mut self.users, name, &mut self.last_number, UserId)
     }
 
     /// What is to be said to whoever runs the cluster.
@@ -247,10 +243,9 @@ impl Healing {
 
     /// Why the pods of a node must go, if they must. Where half of the cluster is lost at once, it is we who see nothing.
     pub(crate) fn strikes(&self, node: &Node, nodes: usize, now: Time) -> Option<String> {
-        if let Some(problem) =
-            node.worst_problem().filter(|problem| node.is_cordoned && problem.action.interrupts_jobs())
-        {
-            return Some(format!("its node is broken: {} [{}]", problem.summary, problem.rule));
+        let broken = node.gravest().filter(|finding| node.is_cordoned && finding.action.interrupts_jobs());
+        if let Some(finding) = broken {
+            return Some(format!("its node is broken: {} [{}]", finding.summary, finding.rule));
         }
         let since = self.unready.get(&node.name)?;
         let is_common = self.unready.len() > 1
@@ -259,11 +254,12 @@ impl Healing {
             .then(|| "its node is lost: it has not been ready for 10 s".to_owned())
     }
 
-    /// When the patience with a node ends next.
+    /// When a judgement is due although nothing happens.
     pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
         let losses = self.unready.values().map(|since| *since + PATIENCE).filter(|at| *at > now).min();
         let pauses = self.pauses.values().map(|pause| pause.until).filter(|at| *at > now).min();
-        [losses, pauses].into_iter().flatten().min()
+        let asked = self.condemned.values().filter_map(|it| it.asked).map(|at| at + AGAIN).min();
+        [losses, pauses, asked].into_iter().flatten().min()
     }
 
     /// A pod of the job goes because of its node.
@@ -297,8 +293,15 @@ impl Healing {
     }
 }
 
-/// The number of a name; a new one for a name that is new.
-fn number<N: Copy>(numbers: &mut BTreeMap<String, N>, name: &str, of: impl Fn(u32) -> N) -> N {
-    let next = of(numbers.len() as u32);
-    *numbers.entry(name.to_owned()).or_insert(next)
+/// The number of a name; one that was never given before for a name that is new.
+fn number<N: Copy>(
+    numbers: &mut BTreeMap<String, N>,
+    name: &str,
+    last: &mut u32,
+    of: impl FnOnce(u32) -> N,
+) -> N {
+    *numbers.entry(name.to_owned()).or_insert_with(|| {
+        *last = last.wrapping_add(1);
+        of(*last)
+    })
 }

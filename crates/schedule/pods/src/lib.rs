@@ -29,7 +29,7 @@ mod shape;
 
 pub use action::{Action, Bound, Waiting};
 pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};
-pub use node::{Effect, Node, Problem, Taint};
+pub use node::{Effect, Node, NodeFinding, Taint};
 pub use pod::{GangPolicy, Phase, Pod};
 pub use resources::Resources;
 pub use scheduler::{PodScheduler, SiteRules};

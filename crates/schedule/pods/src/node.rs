@@ -17,13 +17,15 @@ pub struct Node {
     pub is_ready: bool,
     /// Cordoned: what runs stays, nothing new comes.
     pub is_cordoned: bool,
+    /// Kept for gangs that have lost a node: nothing else starts there.
+    pub is_spare: bool,
     /// What its conditions say is wrong with it.
-    pub problems: Vec<Problem>,
+    pub findings: Vec<NodeFinding>,
 }
 
-/// Something that is wrong with a node, found by whoever watches it.
+/// A finding about a node as far as its service goes, by whoever watches it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct NodeFinding {
     /// Who found it, or by which rule.
     pub rule: String,
     pub summary: String,
@@ -44,18 +46,11 @@ pub enum Effect {
     NoExecute,
 }
 
-/// Label of nodes that only take what gangs have lost elsewhere.
-const SPARE: &str = "bedplate.dev/spare";
-
 impl Node {
-    pub(crate) fn is_spare(&self) -> bool {
-        self.labels.get(SPARE).is_some_and(|value| value == "true")
-    }
-
-    /// The gravest of the problems for which it must not get anything new.
-    pub(crate) fn worst_problem(&self) -> Option<&Problem> {
-        let grave = self.problems.iter().filter(|problem| problem.action.takes_node_out_of_service());
-        grave.max_by_key(|problem| problem.action)
+    /// The gravest of the findings for which it must not get anything new.
+    pub(crate) fn gravest(&self) -> Option<&NodeFinding> {
+        let grave = self.findings.iter().filter(|finding| finding.action.takes_node_out_of_service());
+        grave.max_by_key(|finding| finding.action)
     }
 
     /// The parts that the cluster's shape depends on; the rest may change without a new one.

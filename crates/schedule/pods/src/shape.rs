@@ -113,7 +113,7 @@ impl<'a> Ground<'a> {
         if choice.standing.is_empty() || !choice.takes_spares {
             return;
         }
-        let spare = |index: &usize| allowed[*index] && self.nodes[*index].is_spare();
+        let spare = |index: &usize| allowed[*index] && self.nodes[*index].is_spare;
         let spares: Vec<usize> = (0..self.nodes.len()).filter(spare).collect();
         let each = if pods[0].constraints.is_apart { 1 } else { i64::MAX };
         let fits =
@@ -193,7 +193,7 @@ impl<'a> Ground<'a> {
 impl Choice<'_> {
     fn allows(&self, pod: &Pod, node: &Node) -> bool {
         let is_taken = pod.constraints.is_apart && self.standing.contains(node.name.as_str());
-        let is_kept = node.is_spare() && !self.takes_spares;
+        let is_kept = node.is_spare && !self.takes_spares;
         !is_taken && !is_kept && !self.avoided.contains(node.name.as_str())
     }
 }

@@ -43,6 +43,8 @@ pub const CANCELLED: &str = "bedplate.dev/cancelled";
 pub const REQUEUES: &str = "bedplate.dev/requeues";
 /// Annotation of a node: why it was taken out of service.
 pub const DRAIN_REASON: &str = "bedplate.dev/drain-reason";
+/// Label of a node that takes only what gangs have lost elsewhere (`true`).
+pub const SPARE: &str = "bedplate.dev/spare";
 /// Condition of a node: `True` where something was found for which it must not get anything new; the reason is the action.
 pub const FINDING_CONDITION: &str = "BedplateFinding";
 /// Taint of a node that was taken out of service for a finding.

@@ -3,7 +3,7 @@
 use bedplate_finding::Action;
 use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::names;
-use bedplate_pods::{Effect, Node, Operator, Problem, Requirement, Taint, Term};
+use bedplate_pods::{Effect, Node, NodeFinding, Operator, Requirement, Taint, Term};
 
 use super::resources;
 
@@ -19,24 +19,29 @@ pub(crate) fn node(object: &core::Node) -> Node {
         taints: spec.taints.unwrap_or_default().iter().filter_map(taint).collect(),
         gpus: u32::try_from(capacity.gpus.max(allocatable.gpus)).unwrap_or(0),
         allocatable,
-        problems: conditions.iter().filter_map(problem).collect(),
+        is_spare: label(object, names::SPARE) == Some("true"),
+        findings: conditions.iter().filter_map(finding).collect(),
         is_ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
         is_cordoned: spec.unschedulable == Some(true) || object.metadata.deletion_timestamp.is_some(),
     }
 }
 
+fn label<'a>(object: &'a core::Node, key: &str) -> Option<&'a str> {
+    object.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
 /// Conditions by which others say that a node must not get anything new: ours, and that of Amazon's node monitoring agent.
-const PROBLEMS: [(&str, &str); 2] =
+const FINDINGS: [(&str, &str); 2] =
     [(names::FINDING_CONDITION, "True"), ("AcceleratedHardwareReady", "False")];
 
 /// A condition that says what is wrong; ours names the action as its reason.
-fn problem(condition: &core::NodeCondition) -> Option<Problem> {
+fn finding(condition: &core::NodeCondition) -> Option<NodeFinding> {
     let is_it = |(kind, status): &&(&str, &str)| condition.type_ == *kind && condition.status == *status;
-    let (kind, _) = PROBLEMS.iter().find(is_it)?;
+    let (kind, _) = FINDINGS.iter().find(is_it)?;
     let reason = condition.reason.clone().unwrap_or_default();
     let action = Action::named(&reason).unwrap_or(Action::Drain);
     let summary = condition.message.clone().filter(|message| !message.is_empty()).unwrap_or(reason);
-    Some(Problem { rule: (*kind).to_owned(), summary, action })
+    Some(NodeFinding { rule: (*kind).to_owned(), summary, action })
 }
 
 fn taint(taint: &core::Taint) -> Option<Taint> {

@@ -2,12 +2,12 @@
 
 use bedplate_finding::Action;
 use bedplate_gangs::Span;
-use bedplate_pods::{Phase, Pod, Problem};
+use bedplate_pods::{NodeFinding, Phase, Pod};
 
 use super::server::Server;
 
-fn problem(action: Action) -> Problem {
-    Problem { rule: "gpu/xid-79".into(), summary: "a GPU has fallen off the bus".into(), action }
+fn finding(action: Action) -> NodeFinding {
+    NodeFinding { rule: "gpu/xid-79".into(), summary: "a GPU has fallen off the bus".into(), action }
 }
 
 /// The pod of a gang on a node, and the node.
@@ -28,15 +28,15 @@ fn by(user: &str) -> impl Fn(&mut Pod) {
 }
 
 #[test]
-fn a_node_with_a_grave_problem_is_taken_out_and_what_it_runs_may_finish() {
+fn a_node_with_a_grave_finding_is_taken_out_and_what_it_runs_may_finish() {
     let mut server = Server::new(8);
     server.gang("a", 2, |_| {});
     server.settle();
     let (_, node) = first(&server, "a");
-    server.change_node(&node, |node| node.problems = vec![problem(Action::Alert)]);
+    server.change_node(&node, |node| node.findings = vec![finding(Action::Alert)]);
     server.settle();
     assert!(server.taken_out.is_empty(), "a person is told, and nothing more");
-    server.change_node(&node, |node| node.problems = vec![problem(Action::Drain)]);
+    server.change_node(&node, |node| node.findings = vec![finding(Action::Drain)]);
     server.settle();
     assert_eq!(server.taken_out[&node], "a GPU has fallen off the bus [gpu/xid-79]");
     assert_eq!(server.standing("a"), 2);
@@ -45,13 +45,13 @@ fn a_node_with_a_grave_problem_is_taken_out_and_what_it_runs_may_finish() {
 #[test]
 fn a_broken_node_loses_its_pods_and_the_gang_goes_on_with_a_spare() {
     let mut server = Server::new(8);
-    server.change_node("n7", |node| drop(node.labels.insert("bedplate.dev/spare".into(), "true".into())));
+    server.change_node("n7", |node| node.is_spare = true);
     server.gang("a", 2, |_| {});
     server.gang("filler", 6, |_| {});
     server.settle();
     assert_eq!((server.standing("a"), server.standing("filler")), (2, 0), "spares are not for everybody");
     let (uid, node) = first(&server, "a");
-    server.change_node(&node, |node| node.problems = vec![problem(Action::Replace)]);
+    server.change_node(&node, |node| node.findings = vec![finding(Action::Replace)]);
     server.settle();
     assert!(server.pods[&uid].is_leaving);
     server.pass(Span::seconds(2));
@@ -65,7 +65,7 @@ fn a_broken_node_loses_its_pods_and_the_gang_goes_on_with_a_spare() {
 #[test]
 fn a_gang_that_starts_again_as_a_whole_after_a_loss_may_use_spares_too() {
     let mut server = Server::new(4);
-    server.change_node("n3", |node| drop(node.labels.insert("bedplate.dev/spare".into(), "true".into())));
+    server.change_node("n3", |node| node.is_spare = true);
     server.gang("a/0", 3, |_| {});
     server.settle();
     assert_eq!(server.standing("a/0"), 3);
@@ -182,15 +182,15 @@ fn a_job_that_fails_again_and_again_pauses_longer_and_longer_and_says_so() {
 }
 
 #[test]
-fn problems_of_half_the_cluster_take_no_node_out_and_somebody_is_told() {
+fn findings_of_half_the_cluster_take_no_node_out_and_somebody_is_told() {
     let mut server = Server::new(4);
     for node in ["n0", "n1", "n2"] {
-        server.change_node(node, |node| node.problems = vec![problem(Action::Replace)]);
+        server.change_node(node, |node| node.findings = vec![finding(Action::Replace)]);
     }
     server.settle();
     assert!(server.taken_out.is_empty());
     let said = server.scheduler.remarks();
-    assert!(said.iter().any(|said| said.contains("3 nodes have problems at once")), "{said:?}");
+    assert!(said.iter().any(|said| said.contains("3 nodes have findings at once")), "{said:?}");
 }
 
 #[test]
@@ -211,4 +211,35 @@ fn a_node_that_somebody_trusts_again_starts_with_a_clean_sheet() {
     server.change_node(&node, |node| node.is_cordoned = false);
     server.settle();
     assert!(server.taken_out.is_empty());
+}
+
+#[test]
+fn no_more_than_a_quarter_of_the_cluster_is_taken_out_also_when_all_is_found_at_once() {
+    let mut server = Server::new(8);
+    for node in ["n0", "n1", "n2", "n3"] {
+        server.change_node(node, |node| node.findings = vec![finding(Action::Drain)]);
+    }
+    server.settle();
+    assert_eq!(server.taken_out.len(), 2, "{:?}", server.taken_out);
+}
+
+#[test]
+fn a_node_whose_cordon_was_refused_is_taken_out_again() {
+    let mut server = Server::new(8);
+    for user in ["anna", "berta"] {
+        server.gang(user, 1, by(user));
+        server.settle();
+        let (uid, _) = first(&server, user);
+        let now = server.now;
+        server.change_pod(&uid, |pod| (pod.phase, pod.ended_at) = (Phase::Failed, Some(now)));
+        server.tell(usize::MAX);
+        server.decide();
+        // The server refuses what is wanted of it.
+        server.wanted.clear();
+    }
+    server.settle();
+    assert!(server.taken_out.is_empty(), "it has just been asked");
+    server.pass(Span::seconds(10));
+    server.settle();
+    assert_eq!(server.taken_out.len(), 1, "{:?}", server.taken_out);
 }
