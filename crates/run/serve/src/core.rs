@@ -352,6 +352,8 @@ impl<E: Element> Core<E> {
     fn finish_step(&mut self, decoding: &[SequenceId], runs: &[Run]) {
         self.report_keys(decoding);
         self.parts.scheduler.complete(1);
+        // Forked samples have been given blocks, into which the part of the prompt is copied below.
+        self.parts.spill_evicted();
         let completion = self.parts.scheduler.completion().clone();
         // A number is free for a forked sample as soon as its sequence is finished, so those that decoded come first.
         for sequence in decoding {

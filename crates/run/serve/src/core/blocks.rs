@@ -23,10 +23,8 @@ pub(crate) struct Adopted {
 impl<E: Element> Core<E> {
     /// Carries out what the plan says about blocks, before anything is written to them.
     pub(super) fn move_blocks(&mut self) {
-        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
-        for evicted in scheduler.take_evicted() {
-            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
-        }
+        self.parts.spill_evicted();
+        let Parts { device, pool, scheduler, .. } = &mut self.parts;
         for out in &scheduler.last_step().swapped_out {
             let blocks = out.blocks.iter().map(|block| read_block(device, pool, block.0)).collect();
             self.swapped.insert(out.sequence.0, blocks);
@@ -109,7 +107,7 @@ impl<E: Element> Core<E> {
     /// Takes over blocks from elsewhere.
     pub(crate) fn adopt(&mut self, adopted: Adopted) {
         let Adopted { prompt, adapter, first, blocks } = adopted;
-        let Parts { device, pool, scheduler, spill, keys, .. } = &mut self.parts;
+        let Parts { pool, scheduler, keys, .. } = &mut self.parts;
         let end = (first + blocks.len()) * scheduler.options().block_tokens as usize;
         if end > prompt.len() || blocks.iter().any(|block| block.len() != pool.block_bytes()) {
             return;
@@ -121,9 +119,8 @@ impl<E: Element> Core<E> {
             return;
         }
         let (cached, given) = scheduler.adopt(&keys);
-        for evicted in scheduler.take_evicted() {
-            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
-        }
+        self.parts.spill_evicted();
+        let Parts { device, pool, .. } = &mut self.parts;
         for (block, bytes) in given.iter().zip(&blocks[cached as usize - first..]) {
             pool.write(device, block.0, bytes);
         }
@@ -131,22 +128,31 @@ impl<E: Element> Core<E> {
 
     /// Brings blocks of a prompt back that fell out of the pool.
     pub(super) fn restore(&mut self, keys: &[BlockKey]) {
-        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
+        let Parts { scheduler, spill, .. } = &mut self.parts;
         if !spill.is_used() {
             return;
         }
         let cached = (scheduler.cached_tokens(keys) / scheduler.options().block_tokens) as usize;
         let kept: Vec<Box<[u8]>> = keys[cached..].iter().map_while(|key| spill.take(*key)).collect();
         let (_, blocks) = scheduler.adopt(&keys[..cached + kept.len()]);
-        // Blocks that had to leave for these are read before they are overwritten.
-        for evicted in scheduler.take_evicted() {
-            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
-        }
+        self.parts.spill_evicted();
+        let Parts { device, pool, spill, .. } = &mut self.parts;
         let mut kept = keys[cached..].iter().zip(kept);
         for (block, (_, bytes)) in blocks.iter().zip(&mut kept) {
             pool.write(device, block.0, &bytes);
         }
         kept.for_each(|(key, bytes)| spill.put(*key, bytes));
+    }
+}
+
+impl<E: Element> Parts<E> {
+    /// Keeps blocks that had to leave the pool elsewhere. Whoever lets the scheduler give blocks away calls this before anything is
+    /// written to them.
+    pub(super) fn spill_evicted(&mut self) {
+        let Self { device, pool, scheduler, spill, .. } = self;
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
     }
 }
 

@@ -35,7 +35,7 @@ fn a_thousand_requests_with_random_disconnects_leak_nothing() {
             ..options()
         },
     ];
-    for options in kinds {
+    for (kind, options) in kinds.into_iter().enumerate() {
         let engine = engine(LLAMA, &options);
         let prompts = prompts(5);
         let expected = listen(engine.ask(greedy(&prompts[3], 20)).unwrap());
@@ -68,7 +68,8 @@ fn a_thousand_requests_with_random_disconnects_leak_nothing() {
             }
         });
         assert_nothing_left(&engine);
-        assert_eq!(listen(engine.ask(greedy(&prompts[3], 20)).unwrap()).samples, expected.samples);
+        let again = listen(engine.ask(greedy(&prompts[3], 20)).unwrap());
+        assert_eq!(again.samples, expected.samples, "of engine {kind}");
     }
 }
 
