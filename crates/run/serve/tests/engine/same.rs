@@ -1,11 +1,11 @@
 //! An answer is the same however it is computed.
 
 use bedplate_batching::PreemptionMode;
-use bedplate_serve::{Activations, Engine, EngineOptions, Replica};
+use bedplate_serve::{Activations, Ask, Continuation, Engine, EngineOptions, Replica, Sampling};
 
 use crate::fixture::{
     LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, engine_with_draft, folder, greedy, kv_bytes,
-    options, prompts, tokens,
+    listen, options, prompts, tokens,
 };
 
 /// Asks for all prompts at once and gives the answers.
@@ -114,7 +114,7 @@ fn in_bf16_and_with_few_bits_too_an_answer_does_not_depend_on_its_neighbours() {
 fn a_prefix_is_found_again_and_saves_its_tokens() {
     let engine = engine(LLAMA, &options());
     let long: Vec<u32> = (0..150).map(|at| at * 3 % 131).collect();
-    let ask = || crate::fixture::listen(engine.ask(greedy(&long, 4)).unwrap());
+    let ask = || listen(engine.ask(greedy(&long, 4)).unwrap());
     let (first, second) = (ask(), ask());
     assert_eq!((first.cached, second.cached), (0, 144));
     assert_eq!(first.samples, second.samples);
@@ -135,7 +135,7 @@ fn a_prefix_that_fell_out_of_the_pool_comes_back_from_memory_or_disk() {
     ];
     for options in kinds {
         let engine = engine(LLAMA, &options);
-        let ask = |prompt: &Vec<u32>| crate::fixture::listen(engine.ask(greedy(prompt, 8)).unwrap());
+        let ask = |prompt: &Vec<u32>| listen(engine.ask(greedy(prompt, 8)).unwrap());
         let first: Vec<_> = prompts.iter().map(ask).collect();
         let second: Vec<_> = prompts.iter().map(ask).collect();
         for (first, second) in first.iter().zip(&second) {
@@ -146,4 +146,26 @@ fn a_prefix_that_fell_out_of_the_pool_comes_back_from_memory_or_disk() {
     }
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "its files are removed");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_prefix_that_left_for_samples_comes_back_as_it_was() {
+    let block = kv_bytes(LLAMA, 1, &options());
+    let engine =
+        engine(LLAMA, &EngineOptions { kv_bytes: 26 * block, spill_bytes: 256 * block, ..options() });
+    let prompt = |of: u32| -> Vec<u32> { (0..100).map(|at| (at * 3 + of * 11) % 131).collect() };
+    let ask = |of: u32, samples: u16| {
+        let text = Continuation { most: 8, samples, sampling: Sampling::greedy(), ..Continuation::default() };
+        listen(engine.ask(Ask::text(prompt(of), text)).unwrap()).samples
+    };
+    let expected: Vec<_> = (0..6).map(|of| ask(of, 1)).collect();
+    for samples in [3, 2, 4, 1] {
+        for (of, expected) in (0..6).zip(&expected) {
+            assert_eq!(
+                ask(of, samples),
+                vec![expected[0].clone(); usize::from(samples)],
+                "{samples} of {of}"
+            );
+        }
+    }
 }
