@@ -1,13 +1,9 @@
 //! Encryption with a certificate of our own: nobody vouches for it, so clients pin its fingerprint.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use rcgen::{CertificateParams, KeyPair};
+use bedplate_http::{Certificate, CertificateError};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::error::DaemonError;
 use crate::state::StateDirectory;
@@ -30,42 +26,29 @@ impl Encryption {
         names: &[String],
         address: IpAddr,
     ) -> Result<Self, DaemonError> {
-        let failed = |why: String| DaemonError::Certificate { path: state.file(CERTIFICATE), why };
-        let (certificate, key) = match (state.read(CERTIFICATE)?, state.read(KEY)?) {
-            (Some(certificate), Some(key)) => (certificate, key),
-            _ => make(state, names, address)?,
+        let failed = |error: CertificateError| DaemonError::Certificate {
+            path: state.file(CERTIFICATE),
+            why: error.to_string(),
         };
-        let fingerprint = hexadecimal(&hash(&certificate));
-        let chain = vec![CertificateDer::from(certificate)];
-        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
-        let configuration = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key));
-        let mut configuration = configuration.map_err(|error| failed(error.to_string()))?;
-        configuration.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(configuration)), fingerprint })
+        let certificate = match (state.read(CERTIFICATE)?, state.read(KEY)?) {
+            (Some(certificate), Some(key)) => Certificate { certificate, key },
+            _ => {
+                let made = Certificate::make(all_names(names, address)).map_err(failed)?;
+                state.write(KEY, &made.key)?;
+                state.write(CERTIFICATE, &made.certificate)?;
+                made
+            }
+        };
+        let fingerprint = hexadecimal(&hash(&certificate.certificate));
+        Ok(Self { acceptor: certificate.acceptor().map_err(failed)?, fingerprint })
     }
 }
 
-fn make(
-    state: &StateDirectory,
-    names: &[String],
-    address: IpAddr,
-) -> Result<(Vec<u8>, Vec<u8>), DaemonError> {
-    let failed = |error: rcgen::Error| DaemonError::Certificate {
-        path: state.file(CERTIFICATE),
-        why: error.to_string(),
-    };
+fn all_names(names: &[String], address: IpAddr) -> Vec<String> {
     let mut all = vec!["localhost".to_owned(), "bedplate".to_owned()];
     if !address.is_unspecified() {
         all.push(address.to_string());
     }
     all.extend(names.iter().cloned());
-    let key = KeyPair::generate().map_err(failed)?;
-    let certificate =
-        CertificateParams::new(all).and_then(|params| params.self_signed(&key)).map_err(failed)?;
-    let (certificate, key) = (certificate.der().to_vec(), key.serialize_der());
-    state.write(KEY, &key)?;
-    state.write(CERTIFICATE, &certificate)?;
-    Ok((certificate, key))
+    all
 }

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::lease::Fence;
+use crate::provision::Provisioning;
 use crate::run::News;
 
 /// Bindings and evictions that are under way at once; the API server takes hundreds of requests.
@@ -20,11 +21,16 @@ const AT_ONCE: usize = 64;
 /// Conditions and events at once: they must not hold up bindings.
 const TOLD_AT_ONCE: usize = 8;
 
+/// What is said where no nodes can be asked for.
+pub(crate) const ASKS_FOR_NODES: &str = "ask for nodes with a ProvisioningRequest";
+
 /// Carries out actions as long as the fence stands.
 #[derive(Clone)]
 pub(crate) struct Hands {
     client: Client,
     name: Arc<str>,
+    /// The class of requests for nodes.
+    class: Option<Arc<str>>,
     news: UnboundedSender<News>,
     fence: Fence,
     acts: Arc<Semaphore>,
@@ -32,9 +38,15 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
-    pub(crate) fn new(client: Client, name: &str, news: UnboundedSender<News>, fence: Fence) -> Self {
+    pub(crate) fn new(
+        client: Client,
+        name: &str,
+        class: Option<&str>,
+        news: UnboundedSender<News>,
+        fence: Fence,
+    ) -> Self {
         let (acts, tells) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(TOLD_AT_ONCE)));
-        Self { client, name: name.into(), news, fence, acts, tells }
+        Self { client, name: name.into(), class: class.map(Arc::from), news, fence, acts, tells }
     }
 
     /// Begins an action and returns at once.
@@ -70,6 +82,14 @@ impl Hands {
             }
             Action::TakeOut { node, why } => {
                 self.take_out(&node, &why).await;
+                None
+            }
+            Action::AskForNodes { gang, namespace, kinds } => {
+                self.ask_for_nodes(&namespace, async |nodes| nodes.ask(&gang, &kinds).await).await;
+                None
+            }
+            Action::AskNoMore { gang, namespace } => {
+                self.ask_for_nodes(&namespace, async |nodes| nodes.ask_no_more(&gang).await).await;
                 None
             }
             Action::Tell { uid, namespace, pod, waiting } => {
@@ -175,6 +195,16 @@ impl Hands {
             "spec": {"unschedulable": true, "taints": taints},
         }));
         nodes.patch(name, &PatchParams::default(), &patch).await.map(drop)
+    }
+
+    /// Says something to the autoscaler, where there is one.
+    async fn ask_for_nodes(&self, namespace: &str, say: impl AsyncFnOnce(&Provisioning) -> kube::Result<()>) {
+        let Some(class) = self.class.as_ref().filter(|_| self.fence.stands()) else { return };
+        let nodes = Provisioning::new(self.client.clone(), class, namespace);
+        let said = tokio::time::timeout(self.fence.patience(), say(&nodes)).await;
+        if let Ok(Err(error)) = said {
+            let _ = self.news.send(News::Refused { what: ASKS_FOR_NODES, why: error });
+        }
     }
 
     async fn tell(&self, namespace: &str, pod: &str, reason: &str, message: &str) {

@@ -1,5 +1,7 @@
 //! What ends the scheduler, or keeps it from starting.
 
+use std::net::SocketAddr;
+
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_gangs::SettingsError;
 use bedplate_kubernetes::KubernetesError;
@@ -13,12 +15,14 @@ pub enum BinderError {
     Site(#[source] SettingsError),
     #[error("the nodes of the API server make no cluster")]
     Nodes(#[source] TopologyError),
+    #[error("cannot listen on {address}: {why}")]
+    Door { address: SocketAddr, why: String },
     #[error("the Lease {namespace}/{name} was lost: {why}")]
     LeaseLost { namespace: String, name: String, why: String },
 }
 
 /// The documentation of every code of this crate.
-pub const BINDER_PAGES: &[&Page] = &[&SITE, &NODES, &LEASE_LOST];
+pub const BINDER_PAGES: &[&Page] = &[&SITE, &NODES, &DOOR, &LEASE_LOST];
 
 static SITE: Page = Page {
     code: "scheduler/site",
@@ -31,6 +35,12 @@ static NODES: Page = Page {
     class: Class::User,
     meaning: "The labels of the nodes contradict each other, for instance because one switch has two parents, so that no network can be drawn from them.",
     remedy: "correct the labels that the cause names; docs/cluster.md says which are read",
+};
+static DOOR: Page = Page {
+    code: "scheduler/listen",
+    class: Class::User,
+    meaning: "The address on which the API server shall ask before pods of other schedulers are bound cannot be listened on, or no certificate can be made for it.",
+    remedy: "choose another address with --listen, or none: bindings are then made unasked",
 };
 static LEASE_LOST: Page = Page {
     code: "scheduler/lease-lost",
@@ -45,6 +55,7 @@ impl Diagnostic for BinderError {
             BinderError::Kubernetes(error) => error.page(),
             BinderError::Site(_) => &SITE,
             BinderError::Nodes(_) => &NODES,
+            BinderError::Door { .. } => &DOOR,
             BinderError::LeaseLost { .. } => &LEASE_LOST,
         }
     }

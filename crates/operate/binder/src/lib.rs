@@ -4,16 +4,22 @@
 //! decides is carried out by many requests at once, and what came of them is told to it like everything else. Nothing is
 //! kept outside the API server, so a scheduler may be killed at any time.
 //!
+//! The API server can ask it before pods of other schedulers are bound, so that two do not give the same room away.
+//!
 //! Of several schedulers of one name, the holder of a Lease acts. It stops before its Lease can have run out by
 //! the clock of anybody else.
 
 mod carry;
+mod door;
 mod error;
+mod figures;
 mod lease;
 mod lookup;
 mod manifests;
+mod provision;
 mod read;
 mod run;
+mod scaling;
 mod watch;
 
 pub use error::{BINDER_PAGES, BinderError};

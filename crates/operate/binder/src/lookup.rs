@@ -28,7 +28,17 @@ pub(crate) async fn look_up(client: Client, lookup: Lookup) -> Answer {
         Lookup::JobSet { namespace, name } => job_set(client, namespace, name).await,
         Lookup::Claim { namespace, name } => claim(client, namespace, name).await,
     };
-    answer.unwrap_or_else(|error| Answer::NotYet(format!("{lookup}, which cannot be read: {error}")))
+    answer.unwrap_or_else(|error| {
+        Answer::NotYet(format!("{lookup}, which cannot be read: {}", words_of(&error)))
+    })
+}
+
+/// What the server says, without the rest of its answer.
+fn words_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
 }
 
 async fn job(client: Client, namespace: &str, name: &str) -> kube::Result<Answer> {

@@ -1,7 +1,10 @@
 //! The loop: news in, decisions out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bedplate_catalog::Catalog;
 use bedplate_gangs::Time;
@@ -9,11 +12,13 @@ use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::kube::runtime::watcher::Event;
 use bedplate_kubernetes::kube::{self, Client};
 use bedplate_kubernetes::{Connection, KubernetesError};
-use bedplate_pods::{Bound, PodScheduler, SiteRules};
+use bedplate_pods::{AskedBinding, Bound, Judged, PodScheduler, SiteRules};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::sync::watch as flag;
 
-use crate::carry::Hands;
+use crate::carry::{ASKS_FOR_NODES, Hands};
+use crate::door::{Door, Household, Shown, WRITES_HOOK};
 use crate::lease::{Fence, Held, Holder, LeaseRules};
 use crate::lookup::{Answer, look_up};
 use crate::read::{self, Lookup};
@@ -30,6 +35,12 @@ pub struct BinderOptions {
     pub site: Option<SiteRules>,
     /// Without it, it is the only one.
     pub lease: Option<LeaseRules>,
+    /// The class of ProvisioningRequests for gangs that lack room; without it none are made.
+    pub provisioning_class: Option<String>,
+    /// Where the API server asks before others bind, and where metrics are.
+    pub listen: Option<SocketAddr>,
+    /// Whether autoscalers are told there how many requests replicas have under way.
+    pub tells_load: bool,
     /// Where remarks go.
     pub remark: Box<dyn FnMut(String)>,
 }
@@ -68,13 +79,35 @@ impl Stop {
 pub(crate) enum News {
     Node(Box<Event<core::Node>>),
     Pod(Box<Event<core::Pod>>),
-    Bound { uid: String, outcome: Bound },
-    Found { lookup: Lookup, answer: Answer },
-    TakenOut { node: String, why: String },
+    Bound {
+        uid: String,
+        outcome: Bound,
+    },
+    Found {
+        lookup: Lookup,
+        answer: Answer,
+    },
+    TakenOut {
+        node: String,
+        why: String,
+    },
+    /// Somebody else is about to bind a pod. Without an answer we do not lead.
+    Asked {
+        asked: AskedBinding,
+        answer: oneshot::Sender<Judged>,
+    },
     Lease(Held),
-    LeaseLost { why: String },
-    WatchFailed { what: &'static str, why: kube::Error },
-    Refused { what: &'static str, why: kube::Error },
+    LeaseLost {
+        why: String,
+    },
+    WatchFailed {
+        what: &'static str,
+        why: kube::Error,
+    },
+    Refused {
+        what: &'static str,
+        why: kube::Error,
+    },
 }
 
 /// Schedules until it is stopped, or until something is wrong that will not become right by itself.
@@ -87,6 +120,10 @@ struct Binder {
     server: String,
     name: String,
     lease: Option<LeaseRules>,
+    provisioning_class: Option<String>,
+    listen: Option<SocketAddr>,
+    tells_load: bool,
+    shown: Arc<Shown>,
     remark: Box<dyn FnMut(String)>,
     said: BTreeSet<String>,
     scheduler: PodScheduler,
@@ -140,6 +177,10 @@ impl Binder {
             fence: Fence::new(options.lease.is_some()),
             leads: options.lease.is_none(),
             lease: options.lease,
+            provisioning_class: options.provisioning_class,
+            listen: options.listen,
+            tells_load: options.tells_load,
+            shown: Arc::default(),
             remark: options.remark,
             said: BTreeSet::new(),
             scheduler: PodScheduler::new(Catalog::builtin(), options.site),
@@ -154,11 +195,17 @@ impl Binder {
     }
 
     async fn run(mut self, stop: &Stop) -> Result<(), BinderError> {
-        let tasks = [
+        let mut tasks = vec![
             tokio::spawn(watch::nodes(self.client.clone(), self.news.clone())),
             tokio::spawn(watch::pods(self.client.clone(), self.news.clone())),
             tokio::spawn(keep(self.holder(), self.fence.clone(), self.news.clone())),
         ];
+        if let Some(address) = self.listen {
+            let (client, name, tells_load) = (self.client.clone(), self.name.clone(), self.tells_load);
+            let household = Household { client, name, tells_load };
+            let door = Door::open(address, &household).await?;
+            tasks.push(tokio::spawn(door.keep(household, self.news.clone(), self.shown.clone())));
+        }
         let ended = self.turn(stop).await;
         tasks.iter().for_each(|task| task.abort());
         if let (Ok(Ending::Gently), Some(holder)) = (&ended, self.holder()) {
@@ -173,7 +220,13 @@ impl Binder {
     }
 
     async fn turn(&mut self, stop: &Stop) -> Result<Ending, BinderError> {
-        let hands = Hands::new(self.client.clone(), &self.name, self.news.clone(), self.fence.clone());
+        let hands = Hands::new(
+            self.client.clone(),
+            &self.name,
+            self.provisioning_class.as_deref(),
+            self.news.clone(),
+            self.fence.clone(),
+        );
         let mut stopped = stop.asked.subscribe();
         let mut is_checked = false;
         let mut is_news = false;
@@ -191,7 +244,9 @@ impl Binder {
                     }
                 }
                 () = tokio::time::sleep(patience) => {
-                    if !(self.leads && self.fence.stands() && self.nodes.is_complete && self.pods.is_complete) {
+                    let acts = self.acts();
+                    self.shown.leads.store(acts, Ordering::Relaxed);
+                    if !acts {
                         continue;
                     }
                     if !is_checked {
@@ -199,12 +254,19 @@ impl Binder {
                         is_checked = true;
                     }
                     is_news = false;
+                    let began = Instant::now();
                     let actions = self.scheduler.decide(now()).map_err(BinderError::Nodes)?;
+                    self.shown.figures.decided(began.elapsed(), self.scheduler.waiting(), &actions);
                     actions.into_iter().for_each(|action| hands.begin(action));
                     self.scheduler.remarks().into_iter().for_each(|remark| self.say(remark));
                 }
             }
         }
+    }
+
+    /// Whether it leads, and knows all that there is.
+    fn acts(&self) -> bool {
+        self.leads && self.fence.stands() && self.nodes.is_complete && self.pods.is_complete
     }
 
     /// How long until the next decision, if nothing comes.
@@ -221,7 +283,17 @@ impl Binder {
         match news {
             News::Node(event) => return Ok(self.node(*event)),
             News::Pod(event) => return Ok(self.pod(*event)),
-            News::Bound { uid, outcome } => self.scheduler.bound(&uid, outcome, now()),
+            News::Bound { uid, outcome } => {
+                self.shown.figures.bound(outcome);
+                self.scheduler.bound(&uid, outcome, now());
+            }
+            News::Asked { asked, answer } => {
+                if self.acts() {
+                    // Whoever asked may be gone.
+                    let _ = answer.send(self.scheduler.judge(&asked, now()));
+                }
+                return Ok(false);
+            }
             News::Found { lookup, answer } => self.found(lookup, answer),
             News::TakenOut { node, why } => self.say(format!("took {node} out of service: {why}")),
             News::Lease(Held::ByUs) => {
@@ -252,7 +324,7 @@ impl Binder {
     fn failed(&mut self, what: &str, why: kube::Error) -> Result<(), BinderError> {
         match KubernetesError::of(why, &self.server) {
             error @ (KubernetesError::Forbidden { .. } | KubernetesError::Unknown { .. })
-                if what != "write events" =>
+                if !["write events", WRITES_HOOK, ASKS_FOR_NODES].contains(&what) =>
             {
                 Err(error.into())
             }

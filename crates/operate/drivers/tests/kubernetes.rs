@@ -12,7 +12,9 @@ use bedplate_drivers::{
     Driver, DriverError, JobId, JobOrder, JobQuery, JobState, JobSummary, Kubernetes, KubernetesSite,
     LogQuery,
 };
-use bedplate_job::kubernetes::{ManifestKind, SecretKey, Toleration, Volume, VolumeSource};
+use bedplate_job::kubernetes::{
+    ManifestKind, RenderOptions, SecretKey, Toleration, Volume, VolumeSource, render,
+};
 use bedplate_job::{Closeness, Gang, Job, Role, Workload};
 use bedplate_kubernetes::KubernetesPlace;
 use bedplate_peers::{Kubernetes as RealKubernetes, KubernetesShape};
@@ -38,6 +40,7 @@ fn a_real_api_server_conforms() {
     assert_eq!(by_job_sets.manifest_kind().expect("it answers"), ManifestKind::JobSet);
     assert_eq!(by_jobs.manifest_kind().expect("it answers"), ManifestKind::Job);
     every_job_is_valid(&by_job_sets, &by_jobs);
+    kubeflow_takes_them_too(&cluster);
     suite::conforms(&by_job_sets);
     suite::conforms(&by_jobs);
     logs_are_read_by_rank(&cluster, &by_job_sets);
@@ -210,6 +213,26 @@ fn every_job_is_valid(by_job_sets: &Kubernetes, by_jobs: &Kubernetes) {
         }
     }
     assert!(by_job_sets.jobs(&JobQuery::default()).expect("it lists").is_empty(), "nothing was made");
+}
+
+/// Kubeflow's kinds are defined and its controllers do not run, so the server's validation is by their definitions.
+fn kubeflow_takes_them_too(cluster: &RealKubernetes) {
+    for (project, kind) in
+        [("training-operator", ManifestKind::PyTorchJob), ("trainer", ManifestKind::TrainJob)]
+    {
+        cluster.install(project).expect("its kinds can be defined");
+        let mut taken = 0;
+        for job in (0..40).map(generated).filter(|job| job.gang.roles.len() == 1) {
+            let image = Some("registry.test/image:1".to_owned());
+            let options = RenderOptions { kind, image, ..RenderOptions::default() };
+            let Ok(manifests) = render(&job, &options) else { continue };
+            let text: Vec<String> = manifests.objects.iter().map(ToString::to_string).collect();
+            let text = text.join("\n---\n");
+            cluster.dry_run(&text).unwrap_or_else(|why| panic!("{kind:?}: {why}\n{text}"));
+            taken += 1;
+        }
+        assert!(taken >= 10, "{kind:?}: only {taken} of 40 jobs can be written so");
+    }
 }
 
 /// The bits of the number choose what the job has.

@@ -1,6 +1,8 @@
 //! Secrets that clients show.
 
+use std::fs::File;
 use std::hint::black_box;
+use std::io::Read;
 
 use hyper::header::{AUTHORIZATION, HeaderMap};
 
@@ -8,6 +10,18 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, secret) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+/// A secret that nobody can guess: 192 bits in hexadecimal.
+///
+/// # Panics
+///
+/// Where the kernel gives no random numbers, which a Linux host always does.
+pub fn new_secret() -> String {
+    let mut bytes = [0; 24];
+    let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
+    read.expect("a Linux host has /dev/urandom");
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether two secrets are equal, in a time that depends on the length of the one shown and nothing else.

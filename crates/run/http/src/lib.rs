@@ -17,7 +17,9 @@
 mod answer;
 mod background;
 mod bearer;
+mod certificate;
 mod connection;
+mod encoding;
 mod files;
 mod intake;
 mod limits;
@@ -25,7 +27,9 @@ mod server;
 
 pub use answer::{Answer, Body, json, typed, with_header};
 pub use background::Background;
-pub use bearer::{bearer, is_same_secret};
+pub use bearer::{bearer, is_same_secret, new_secret};
+pub use certificate::{Certificate, CertificateError};
+pub use encoding::decoded;
 pub use files::raise_file_limit;
 pub use hyper::body::Incoming;
 pub use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};

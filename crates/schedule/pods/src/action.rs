@@ -11,9 +11,16 @@ pub enum Action {
     Evict { uid: String, namespace: String, pod: String, grace: Option<Span>, why: String },
     /// Let the node finish what it runs and take nothing new: cordoned and tainted, with the reason.
     TakeOut { node: String, why: String },
+    /// A gang lacks room: nodes for all its waiting pods at once, the names of equal pods together. Asked again after a while.
+    AskForNodes { gang: String, namespace: String, kinds: Vec<Vec<String>> },
+    /// What a gang asked for is not needed any more.
+    AskNoMore { gang: String, namespace: String },
     /// The pod waits: its condition PodScheduled becomes False with these words.
     Tell { uid: String, namespace: String, pod: String, waiting: Waiting },
 }
+
+/// The reason that autoscalers look for.
+pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
 /// Why a pod is not bound, as its condition says it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_gangs::{JobId, Span, Time};
 
+use crate::growth::Growth;
 use crate::{Phase, Pod, Waiting};
 
 /// How long a gang that is being bound may be bound in part.
@@ -27,6 +28,7 @@ pub(crate) struct Gang {
     pub(crate) not_before: Time,
     /// Gangs that stop for it.
     pub(crate) victims: Vec<JobId>,
+    pub(crate) growth: Growth,
     pub(crate) told: Option<(Time, Waiting)>,
     pub(crate) told_pods: BTreeSet<String>,
 }
@@ -58,6 +60,7 @@ impl Gang {
             goes: None,
             not_before: Time::ZERO,
             victims: Vec::new(),
+            growth: Growth::default(),
             told: None,
             told_pods: BTreeSet::new(),
         }

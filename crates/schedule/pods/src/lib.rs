@@ -11,16 +11,19 @@
 //! What fails is judged by [`bedplate_blame`]: nodes are taken out of service, gangs that lost a node find another, with spares first,
 //! and jobs that fail pause before they start again.
 //!
-//! Pods of other schedulers are counted as they are. Kubernetes has no lock that two schedulers share: when another scheduler
-//! binds to the same node in the same moment, the younger of our gangs there goes back to the queue.
+//! Pods of other schedulers are counted as they are. Where the API server asks before it binds them, [`PodScheduler::judge`] says
+//! whether they fit; where another scheduler binds to the same node in the same moment unasked, the younger of our gangs there
+//! goes back to the queue.
 
 mod action;
 mod brief;
 mod cluster;
 mod constraint;
 mod gang;
+mod growth;
 mod heal;
 mod node;
+mod others;
 mod pod;
 mod resources;
 mod room;
@@ -30,6 +33,7 @@ mod shape;
 pub use action::{Action, Bound, Waiting};
 pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};
 pub use node::{Effect, Node, NodeFinding, Taint};
+pub use others::{AskedBinding, Judged};
 pub use pod::{GangPolicy, Phase, Pod};
 pub use resources::Resources;
 pub use scheduler::{PodScheduler, SiteRules};

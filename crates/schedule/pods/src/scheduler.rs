@@ -13,11 +13,12 @@ use bedplate_gangs::{
 };
 use bedplate_topology::{Health, NodeId, TopologyError};
 
-use crate::action::{Action, Bound, Waiting};
+use crate::action::{Action, Bound, UNSCHEDULABLE, Waiting};
 use crate::brief::{Brief, Rules};
 use crate::cluster::Shape;
 use crate::gang::{Assumed, Gang, Members, Progress};
 use crate::heal::Healing;
+use crate::others::Allowed;
 use crate::room::{Ledger, Room};
 use crate::shape::{Choice, Cut, Ground};
 use crate::{GangPolicy, Node, Pod, Resources};
@@ -50,11 +51,13 @@ pub struct SiteRules {
 pub struct PodScheduler {
     catalog: Catalog,
     site: Option<SiteRules>,
-    nodes: BTreeMap<String, Node>,
-    pods: BTreeMap<String, Pod>,
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) pods: BTreeMap<String, Pod>,
     /// Pods of ours by gang.
-    members: BTreeMap<String, BTreeSet<String>>,
-    gangs: BTreeMap<String, Gang>,
+    pub(crate) members: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) gangs: BTreeMap<String, Gang>,
+    /// Places that other schedulers were allowed to take, by pod.
+    pub(crate) allowed: BTreeMap<String, Allowed>,
     shape: Option<Shape>,
     /// When pods were told to go.
     evicted: BTreeMap<String, Time>,
@@ -82,6 +85,7 @@ impl PodScheduler {
             pods: BTreeMap::new(),
             members: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            allowed: BTreeMap::new(),
             shape: None,
             evicted: BTreeMap::new(),
             healing: Healing::new(Policy::default()),
@@ -187,6 +191,7 @@ impl PodScheduler {
     /// Decides on what is known now. An error means that the nodes as they are make no cluster.
     pub fn decide(&mut self, now: Time) -> Result<Vec<Action>, TopologyError> {
         self.wakeup = None;
+        self.forget_allowed(now);
         self.forget_what_is_gone();
         if self.shape.is_none() && !self.nodes.is_empty() {
             self.shape = Some(Shape::of(&self.nodes, &self.catalog)?);
@@ -195,9 +200,10 @@ impl PodScheduler {
         actions.extend(self.evict_from_lost_nodes(now));
         self.wake_at(self.healing.deadline(now));
         let Some(shape) = self.shape.take() else {
-            let waiting = Waiting { reason: "Unschedulable", message: "the cluster has no nodes".to_owned() };
+            let waiting = Waiting { reason: UNSCHEDULABLE, message: "the cluster has no nodes".to_owned() };
             let gangs: Vec<String> = self.members.keys().cloned().collect();
             gangs.iter().for_each(|gang| actions.extend(self.tell(gang, &waiting, now)));
+            actions.extend(self.ask_for_nodes(now));
             return Ok(actions);
         };
         let room = self.room(&shape);
@@ -206,6 +212,7 @@ impl PodScheduler {
         actions.extend(self.evict_going(now));
         actions.extend(self.bind_again(now));
         actions.extend(self.schedule(&shape, room, now));
+        actions.extend(self.ask_for_nodes(now));
         self.shape = Some(shape);
         self.has_decided = true;
         Ok(actions)
@@ -236,7 +243,7 @@ impl PodScheduler {
         self.wake_at(self.gangs.values().filter_map(Gang::deadline).min());
     }
 
-    fn wake_at(&mut self, time: Option<Time>) {
+    pub(crate) fn wake_at(&mut self, time: Option<Time>) {
         self.wakeup = [self.wakeup, time].into_iter().flatten().min();
     }
 
@@ -279,14 +286,9 @@ impl PodScheduler {
     /// What is free now, after all that stands on nodes and all that was given a place.
     fn room(&self, shape: &Shape) -> Room {
         let mut room = Room::of(&self.nodes, shape);
-        for pod in self.pods.values().filter(|pod| pod.takes_room()) {
-            if let Some(node) = pod.node.as_ref().and_then(|node| shape.ids.get(node)) {
-                room.take(*node, &pod.needs);
-            }
-        }
-        for (uid, assumed) in self.gangs.values().flat_map(|gang| &gang.assumed) {
-            if let Some(node) = shape.ids.get(&assumed.node) {
-                room.take(*node, &self.pods[uid].needs);
+        for (node, _, needs) in self.taken() {
+            if let Some(node) = shape.ids.get(node) {
+                room.take(*node, needs);
             }
         }
         room
@@ -497,9 +499,11 @@ impl PodScheduler {
         let is_down = |node: NodeId| shape.cluster.health(node) == Health::Down;
         let on = |node: &str| shape.ids.get(node).copied().filter(|node| !is_down(*node));
         let mut others: BTreeMap<NodeId, Resources> = BTreeMap::new();
-        for pod in self.pods.values().filter(|pod| pod.takes_room() && !pod.is_ours) {
-            if let Some(node) = pod.node.as_deref().and_then(on) {
-                others.entry(node).or_default().add(&pod.needs);
+        let standing = self.pods.values().filter(|pod| pod.takes_room() && !pod.is_ours);
+        let standing = standing.filter_map(|pod| Some((pod.node.as_deref()?, &pod.needs)));
+        for (node, needs) in standing.chain(self.allowed().map(|(node, _, needs)| (node, needs))) {
+            if let Some(node) = on(node) {
+                others.entry(node).or_default().add(needs);
             }
         }
         for (key, gang) in &self.gangs {
@@ -711,7 +715,7 @@ fn bind(pod: &Pod, node: &str) -> Action {
 
 fn no_exact_fit() -> Waiting {
     let message = "nodes were found, but something that is not planned for has run out on them".to_owned();
-    Waiting { reason: "Unschedulable", message }
+    Waiting { reason: UNSCHEDULABLE, message }
 }
 
 /// New nodes help a gang for which the cluster is too small, and no other that is refused.
@@ -723,13 +727,13 @@ fn refused(why: &Never) -> Waiting {
             | Never::RolesDoNotFit
             | Never::TooFewSegments { .. }
     );
-    Waiting { reason: if by_size { "Unschedulable" } else { "Refused" }, message: why.to_string() }
+    Waiting { reason: if by_size { UNSCHEDULABLE } else { "Refused" }, message: why.to_string() }
 }
 
 fn waits(wait: Option<&Wait>, names: &BTreeMap<JobId, String>) -> Waiting {
     let Some(wait) = wait.filter(|wait| **wait != Wait::NotTriedYet) else {
         let message = "not enough is free for all pods of its gang at once".to_owned();
-        return Waiting { reason: "Unschedulable", message };
+        return Waiting { reason: UNSCHEDULABLE, message };
     };
     let mut message = wait.to_string();
     let named = match wait {
@@ -744,7 +748,7 @@ fn waits(wait: Option<&Wait>, names: &BTreeMap<JobId, String>) -> Waiting {
     }
     let by_quota = matches!(wait, Wait::Quota { .. } | Wait::Limit { .. });
     let reason = match wait {
-        _ if wait.is_for_resources() => "Unschedulable",
+        _ if wait.is_for_resources() => UNSCHEDULABLE,
         Wait::Preempting { .. } => "Preempting",
         _ if by_quota => "QuotaUsed",
         _ => "Waiting",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bedplate_gangs::{NodeFilter, NodeShare, RoleRequest};
 use bedplate_topology::NodeId;
 
+use crate::action::UNSCHEDULABLE;
 use crate::cluster::Shape;
 use crate::room::{Room, rounded_up};
 use crate::{Constraints, Node, Pod, Resources, Waiting};
@@ -83,7 +84,7 @@ impl<'a> Ground<'a> {
         let pod = pods[0];
         let allowed = self.allowed(&pod.constraints);
         let count = self.nodes.len();
-        let unschedulable = |message: String| Waiting { reason: "Unschedulable", message };
+        let unschedulable = |message: String| Waiting { reason: UNSCHEDULABLE, message };
         if !allowed.contains(&true) {
             return Err(unschedulable(format!(
                 "none of {count} nodes has the labels that it requires and no taint that it does not tolerate"

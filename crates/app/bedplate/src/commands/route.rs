@@ -12,7 +12,6 @@ use bedplate_units::Seconds;
 use serde_json::json;
 
 use super::serve::ending::{self, Told};
-use super::serve::replicas;
 use super::serve::{check_exposure, seed};
 use crate::console::Console;
 use crate::files;
@@ -103,8 +102,10 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let signals = ending::block();
     let mut options = options(arguments, console)?;
     // Jobs of ours are given a key that only they and this router know.
-    let own =
-        arguments.jobs.is_wanted().then(|| options.replica_key.get_or_insert_with(replicas::secret).clone());
+    let own = arguments
+        .jobs
+        .is_wanted()
+        .then(|| options.replica_key.get_or_insert_with(bedplate_http::new_secret).clone());
     let routing = route(options)?;
     let start = |key: String| arguments.jobs.start(&key, duration(arguments.grace), &routing, console);
     let fleet = own.map(start).transpose()?;

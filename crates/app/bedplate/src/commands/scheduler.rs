@@ -1,5 +1,6 @@
 //! `bedplate scheduler`: pods that name it are bound gang by gang; `bedplate scheduler manifests`: what a cluster needs to run it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -47,6 +48,16 @@ pub(crate) struct Arguments {
     /// Where its Lease is [default: the context's namespace]
     #[arg(long, value_name = "NAMESPACE", global = true)]
     namespace: Option<String>,
+    /// Answer the API server's questions before pods of others are bound, and /metrics, over TLS
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// With --listen: tell HorizontalPodAutoscalers how many requests replicas of a model have under way
+    #[arg(long, global = true)]
+    external_metrics: bool,
+    /// Ask cluster-autoscaler for nodes with ProvisioningRequests of this class where gangs lack room,
+    /// such as best-effort-atomic-scale-up.autoscaling.x-k8s.io
+    #[arg(long, value_name = "CLASS", global = true)]
+    provisioning_class: Option<String>,
     /// Act without a Lease; there must be no other scheduler of this name
     #[arg(long)]
     no_leader_election: bool,
@@ -54,7 +65,7 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Print the namespace, the account with its rights, and the Deployment
+    /// Print the namespace, the account with its rights, the Deployment, and the webhook by which the API server asks
     Manifests {
         /// The container image with this program as its entry point
         #[arg(long)]
@@ -83,6 +94,8 @@ fn print_manifests(
         name: arguments.name.clone(),
         image: image.to_owned(),
         replicas,
+        provisioning_class: arguments.provisioning_class.clone(),
+        tells_load: arguments.external_metrics,
     };
     // A list is what `kubectl apply -f -` takes, and JSON is YAML.
     let list = json!({"apiVersion": "v1", "kind": "List", "items": manifests(&options)});
@@ -118,6 +131,9 @@ fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
         name: arguments.name.clone(),
         site,
         lease: (!arguments.no_leader_election).then_some(lease),
+        provisioning_class: arguments.provisioning_class.clone(),
+        listen: arguments.listen,
+        tells_load: arguments.external_metrics,
         remark: Box::new(move |remark| said.say(&printable_line(&remark))),
     };
     let ending = Ending::default();

@@ -69,24 +69,7 @@ pub(crate) fn segment(text: &str) -> Option<String> {
 }
 
 fn decode(text: &str) -> Option<String> {
-    if text.len() > 3 * LONGEST {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let [high, low, after @ ..] = rest else { return None };
-        let digit = |digit: u8| char::from(digit).to_digit(16);
-        bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
-        rest = after;
-    }
-    let decoded = String::from_utf8(bytes).ok()?;
-    (decoded.len() <= LONGEST && !decoded.chars().any(char::is_control)).then_some(decoded)
+    bedplate_http::decoded(text, LONGEST)
 }
 
 #[cfg(test)]

@@ -30,6 +30,12 @@ pub(crate) struct Findings {
     pods: BTreeMap<String, Pod>,
 }
 
+/// How often, and for how long at most, a node had more pods than room.
+pub(crate) struct Overdrawn {
+    pub(crate) times: usize,
+    pub(crate) longest: Duration,
+}
+
 #[derive(Clone)]
 pub(crate) struct Audit {
     findings: Arc<Mutex<Findings>>,
@@ -53,6 +59,12 @@ impl Audit {
             });
         });
         Self { findings }
+    }
+
+    /// What was found so far, of the overdrawing.
+    pub(crate) fn look(&self) -> Overdrawn {
+        let findings = self.findings.lock().expect("nothing panics under it");
+        Overdrawn { times: findings.times_overdrawn, longest: findings.longest_overdrawn }
     }
 
     /// What was found since the last time.

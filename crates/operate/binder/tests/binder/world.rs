@@ -1,11 +1,13 @@
 //! A control plane, pods on it, and schedulers that run as threads and can be killed.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bedplate_binder::{BinderError, BinderOptions, LeaseRules, Stop};
+use bedplate_binder::{BinderError, BinderOptions, LeaseRules, ManifestOptions, SiteRules, Stop, manifests};
 use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::kube::Api;
@@ -119,12 +121,66 @@ impl World {
     }
 
     fn described(&self) -> String {
-        self.kubernetes.try_kubectl(&["get", "pods", "-o", "wide"]).unwrap_or_default()
+        let shown = |what: &[&str]| self.kubernetes.try_kubectl(what).unwrap_or_default();
+        shown(&["get", "pods", "-o", "wide"]) + &shown(&["get", "jobsets,jobs", "-o", "yaml"])
     }
 
     pub(crate) fn scheduler(&self) -> Running {
-        Running::start(self.kubernetes.kubeconfig(), None)
+        self.scheduler_by(Way::default())
     }
+
+    pub(crate) fn scheduler_by(&self, way: Way) -> Running {
+        Running::start(self.kubernetes.kubeconfig(), way)
+    }
+
+    /// Lets the API server ask at an address before others bind.
+    pub(crate) fn ask_at(&self, address: SocketAddr) {
+        let is_hook = |object: &Value| object["kind"] == "ValidatingWebhookConfiguration";
+        let hook = manifests(&manifest_options()).into_iter().find(is_hook);
+        let mut hook = hook.expect("it is one of the manifests");
+        hook["webhooks"][0]["clientConfig"] = json!({"url": format!("https://{address}")});
+        self.kubernetes.apply(&hook.to_string());
+    }
+
+    /// Lets the API server ask there for the load of replicas.
+    pub(crate) fn tell_load_at(&self, address: SocketAddr) {
+        let objects = manifests(&manifest_options());
+        self.kubernetes.apply(&objects[0].to_string());
+        // The API server leads to no addresses of Services here, but to a name it does.
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "bedplate-scheduler", "namespace": "bedplate-system"},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        });
+        self.kubernetes.apply(&service.to_string());
+        let is_source = |object: &Value| object["kind"] == "APIService";
+        let mut source = objects.into_iter().find(is_source).expect("it is one of the manifests");
+        source["spec"]["service"]["port"] = address.port().into();
+        self.kubernetes.apply(&source.to_string());
+    }
+
+    pub(crate) fn ask_no_more(&self) {
+        self.kubernetes.kubectl(&["delete", "validatingwebhookconfiguration", "bedplate-scheduler"]);
+    }
+}
+
+/// Of cluster-autoscaler: all nodes that are asked for, or none.
+pub(crate) const CLASS: &str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io";
+
+pub(crate) fn manifest_options() -> ManifestOptions {
+    ManifestOptions {
+        namespace: "bedplate-system".to_owned(),
+        name: "bedplate".to_owned(),
+        image: "example.com/bedplate:0".to_owned(),
+        replicas: 2,
+        provisioning_class: Some(CLASS.to_owned()),
+        tells_load: true,
+    }
+}
+
+/// An address that nobody listens on.
+pub(crate) fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there are free ports");
+    listener.local_addr().expect("it is bound")
 }
 
 pub(crate) fn connect(kubeconfig: &std::path::Path) -> Connection {
@@ -134,6 +190,10 @@ pub(crate) fn connect(kubeconfig: &std::path::Path) -> Connection {
 
 pub(crate) fn label(pod: &Pod, key: &str) -> Option<String> {
     pod.metadata.labels.as_ref()?.get(key).cloned()
+}
+
+pub(crate) fn annotation(pod: &Pod, key: &str) -> Option<String> {
+    pod.metadata.annotations.as_ref()?.get(key).cloned()
 }
 
 pub(crate) fn node_of(pod: &Pod) -> Option<String> {
@@ -177,6 +237,11 @@ pub(crate) struct Gang {
     pub(crate) selector: Option<(&'static str, String)>,
     /// It ends with an error, and belongs to this user.
     pub(crate) fails_as: Option<&'static str>,
+    pub(crate) priority: Option<&'static str>,
+    pub(crate) is_preemptible: bool,
+    pub(crate) qos: Option<&'static str>,
+    /// A volume claim that its pods use.
+    pub(crate) claim: Option<&'static str>,
 }
 
 impl Gang {
@@ -190,6 +255,10 @@ impl Gang {
             fails_as: None,
             limit: None,
             selector: None,
+            priority: None,
+            is_preemptible: false,
+            qos: None,
+            claim: None,
         }
     }
 
@@ -216,22 +285,34 @@ impl Gang {
             annotations["kubeci/exit-code"] = "1".into();
             annotations["bedplate.dev/user"] = user.into();
         }
+        if self.is_preemptible {
+            annotations["bedplate.dev/preemptible"] = "true".into();
+        }
+        if let Some(qos) = self.qos {
+            annotations["bedplate.dev/qos"] = qos.into();
+        }
+        let volume = |claim: &str| json!({"name": "data", "persistentVolumeClaim": {"claimName": claim}});
         let mut selector = json!({});
         if let Some((key, value)) = &self.selector {
             selector[*key] = value.clone().into();
         }
         let amount = json!({"nvidia.com/gpu": self.gpus.to_string(), "cpu": "1"});
-        json!({
+        let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": format!("{}-{index}", self.name), "labels": {"bedplate.dev/gang": self.name, "story/gang": self.name}, "annotations": annotations},
             "spec": {
                 "schedulerName": self.scheduler,
                 "restartPolicy": "Never",
                 "nodeSelector": selector,
+                "volumes": self.claim.iter().map(|claim| volume(claim)).collect::<Vec<Value>>(),
                 "terminationGracePeriodSeconds": 1,
                 "containers": [{"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount}}],
             },
-        })
+        });
+        if let Some(priority) = self.priority {
+            pod["spec"]["priorityClassName"] = priority.into();
+        }
+        pod
     }
 }
 
@@ -242,8 +323,47 @@ pub(crate) struct Running {
     pub(crate) remarks: Arc<Mutex<Vec<String>>>,
 }
 
+/// A scheduler in a process of its own, which ends with the value.
+pub(crate) struct Process(Child);
+
+impl Process {
+    pub(crate) const KUBECONFIG: &str = "BEDPLATE_STORY_KUBECONFIG";
+
+    pub(crate) fn start(kubeconfig: &std::path::Path) -> Self {
+        let program = std::env::current_exe().expect("this program has a file");
+        let child = Command::new(program)
+            .args(["--exact", "a_scheduler_in_a_process_of_its_own"])
+            .env(Self::KUBECONFIG, kubeconfig)
+            .stdout(Stdio::null())
+            .spawn();
+        Self(child.expect("it starts"))
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().expect("it was there");
+        self.0.wait().expect("it is gone");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What is not the same for all schedulers of the stories.
+#[derive(Default)]
+pub(crate) struct Way {
+    pub(crate) lease: Option<LeaseRules>,
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) site: Option<&'static str>,
+    /// Of requests for nodes.
+    pub(crate) class: Option<&'static str>,
+}
+
 impl Running {
-    pub(crate) fn start(kubeconfig: PathBuf, lease: Option<LeaseRules>) -> Self {
+    pub(crate) fn start(kubeconfig: PathBuf, way: Way) -> Self {
         let stop = Stop::default();
         let remarks: Arc<Mutex<Vec<String>>> = Arc::default();
         let (handle, said) = (stop.clone(), Arc::clone(&remarks));
@@ -253,8 +373,17 @@ impl Running {
                 println!("scheduler: {what}");
                 said.lock().expect("nothing panics under it").push(what);
             };
-            let options =
-                BinderOptions { name: "bedplate".to_owned(), site: None, lease, remark: Box::new(remark) };
+            let options = BinderOptions {
+                name: "bedplate".to_owned(),
+                site: way
+                    .site
+                    .map(|text| SiteRules { text: text.to_owned(), source: "site.toml".to_owned() }),
+                lease: way.lease,
+                provisioning_class: way.class.map(str::to_owned),
+                listen: way.listen,
+                tells_load: way.listen.is_some(),
+                remark: Box::new(remark),
+            };
             bedplate_binder::run(&connection, options, &handle)
         });
         Self { stop, thread: Some(thread), remarks }

@@ -36,14 +36,6 @@ impl Software {
             Software::Vllm | Software::Dynamo => "",
         }
     }
-
-    /// Requests under way, by the name that an adapter of Prometheus gives to the metric.
-    fn running_metric(self) -> &'static str {
-        match self {
-            Software::Sglang => "sglang_num_running_reqs",
-            Software::Vllm | Software::Dynamo | Software::Bedplate => "vllm_num_requests_running",
-        }
-    }
 }
 
 impl Deployment<'_> {
@@ -185,7 +177,7 @@ spec:
             _ => ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
         };
         format!(
-            "# needs an adapter that gives Kubernetes the metrics of Prometheus
+            "# needs `bedplate scheduler --external-metrics` in the cluster, see docs/kubernetes-scheduler.md
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata: {{name: {name}}}
@@ -194,12 +186,13 @@ spec:
   minReplicas: {}
   maxReplicas: {most}
   metrics:
-  - type: Pods
-    pods: {{metric: {{name: {}}}, target: {{type: AverageValue, averageValue: \"{}\"}}}}
+  - type: External
+    external:
+      metric: {{name: bedplate_requests_under_way, selector: {{matchLabels: {{app: {name}}}}}}}
+      target: {{type: AverageValue, averageValue: \"{}\"}}
   behavior: {{scaleDown: {{stabilizationWindowSeconds: 600}}}}
 ",
             pool.replicas,
-            self.software.running_metric(),
             (seats * 4 / 5).max(1),
         )
     }

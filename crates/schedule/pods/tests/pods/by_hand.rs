@@ -1,7 +1,7 @@
 //! Single stories.
 
 use bedplate_gangs::Span;
-use bedplate_pods::{Effect, Phase, Taint};
+use bedplate_pods::{AskedBinding, Effect, Judged, Phase, Taint};
 
 use super::server::{Server, pod, stranger};
 
@@ -205,4 +205,57 @@ fn a_pod_whose_node_is_gone_is_made_again_elsewhere() {
     server.add_pod(pod("a", 3, lost.rank.1, 8));
     server.settle();
     assert_eq!(server.standing("a"), 3);
+}
+
+#[test]
+fn a_gang_that_lacks_room_asks_for_nodes_for_all_its_pods_at_once() {
+    let mut server = Server::new(4);
+    server.gang("a", 6, |_| {});
+    server.settle();
+    server.pass(Span::seconds(3));
+    server.settle();
+    assert!(server.asked.is_empty(), "it may find room in a moment");
+    server.pass(Span::seconds(6));
+    server.settle();
+    let asked: Vec<usize> = server.asked["a"].iter().map(Vec::len).collect();
+    assert_eq!(asked, [6], "six equal pods");
+    server.add_node("n4");
+    server.add_node("n5");
+    server.settle();
+    assert_eq!((server.standing("a"), server.asked.len()), (6, 0));
+}
+
+fn judge(server: &mut Server, uid: &str, node: &str) -> Judged {
+    let asked = AskedBinding {
+        namespace: String::new(),
+        pod: String::new(),
+        uid: Some(uid.to_owned()),
+        node: node.to_owned(),
+    };
+    server.scheduler.judge(&asked, server.now)
+}
+
+#[test]
+fn a_binding_of_another_is_judged_by_what_was_given_away() {
+    let mut server = Server::new(1);
+    server.gang("a", 1, |pod| pod.needs.gpus = 6);
+    let (small, large) = (stranger(1, 2), stranger(2, 3));
+    let uids = [server.add_pod(small), server.add_pod(large)];
+    server.tell(usize::MAX);
+    server.decide();
+    assert_eq!(server.standing("a"), 0, "it was given a place and is not bound yet");
+    assert_eq!(judge(&mut server, &uids[0], "elsewhere"), Judged::Unknown);
+    assert!(matches!(judge(&mut server, &uids[1], "n0"), Judged::Refused(_)), "three beside six of eight");
+    assert_eq!(judge(&mut server, &uids[0], "n0"), Judged::Fits);
+    assert_eq!(judge(&mut server, &uids[0], "n0"), Judged::Fits, "asked twice is counted once");
+    let ours = server.of_gang("a")[0].uid.clone();
+    assert_eq!(judge(&mut server, &ours, "n0"), Judged::Fits);
+    assert!(matches!(judge(&mut server, &ours, "n1"), Judged::Refused(_) | Judged::Unknown));
+    server.settle();
+    server.gang("b", 1, |pod| pod.needs.gpus = 1);
+    server.settle();
+    assert_eq!(server.standing("b"), 0, "what was allowed counts before it is seen");
+    server.pass(Span::seconds(11));
+    server.settle();
+    assert_eq!(server.standing("b"), 1, "it was not bound, so it counts no more");
 }

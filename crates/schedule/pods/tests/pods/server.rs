@@ -27,6 +27,8 @@ pub(crate) struct Server {
     pub(crate) words: BTreeMap<String, Waiting>,
     /// Nodes that were taken out of service, and why.
     pub(crate) taken_out: BTreeMap<String, String>,
+    /// What gangs have asked for: the names of equal pods together.
+    pub(crate) asked: BTreeMap<String, Vec<Vec<String>>>,
     pub(crate) binds: usize,
     last_uid: u64,
 }
@@ -43,6 +45,7 @@ impl Server {
             leaving: BTreeMap::new(),
             words: BTreeMap::new(),
             taken_out: BTreeMap::new(),
+            asked: BTreeMap::new(),
             binds: 0,
             last_uid: 0,
         };
@@ -145,6 +148,8 @@ impl Server {
                 self.taken_out.insert(node.clone(), why);
                 self.change_node(&node, |node| node.is_cordoned = true);
             }
+            Action::AskForNodes { gang, kinds, .. } => drop(self.asked.insert(gang, kinds)),
+            Action::AskNoMore { gang, .. } => drop(self.asked.remove(&gang)),
             Action::Tell { uid, waiting, .. } => drop(self.words.insert(uid, waiting)),
         }
     }

@@ -1,9 +1,9 @@
 //! Storms: pods, nodes, other schedulers, lost answers and restarts by chance; then calm, in which everything must end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bedplate_gangs::{Span, Time};
-use bedplate_pods::{Phase, Pod};
+use bedplate_pods::{AskedBinding, Judged, Phase, Pod};
 use bedplate_random::Random;
 
 use super::server::{Server, pod, stranger};
@@ -30,6 +30,10 @@ struct Storm {
     gangs: BTreeMap<String, Gang>,
     /// Pods of other schedulers that came, and whether any do.
     others: Option<u64>,
+    /// Other schedulers ask before they bind; what they were allowed is done a little later.
+    asks_first: bool,
+    wanted_by_others: Vec<(String, String)>,
+    allowed: VecDeque<(Time, String, String)>,
     in_parts: BTreeMap<String, Time>,
     overdrawn: BTreeMap<String, Time>,
     nodes: u32,
@@ -43,11 +47,15 @@ impl Storm {
         let mut random = Random::new(seed);
         let nodes = random.whole(3, 8);
         let others = random.chance(50).then_some(0);
+        let asks_first = seed % 2 == 1;
         Self {
             server: Server::new(nodes),
             random,
             gangs: BTreeMap::new(),
             others,
+            asks_first,
+            wanted_by_others: Vec::new(),
+            allowed: VecDeque::new(),
             in_parts: BTreeMap::new(),
             overdrawn: BTreeMap::new(),
             nodes,
@@ -157,12 +165,42 @@ impl Storm {
         let names: Vec<String> = self.server.nodes.keys().cloned().collect();
         let stranger = stranger(index, gpus);
         let with_room = names.into_iter().find(|node| self.server.free(node).covers(&stranger.needs));
-        if let Some(node) = with_room {
-            let uid = self.server.add_pod(stranger);
-            let now = self.server.now;
-            self.server.change_pod(&uid, |pod| {
-                (pod.node, pod.phase, pod.bound_at) = (Some(node), Phase::Running, Some(now))
-            });
+        let Some(node) = with_room else { return };
+        let uid = self.server.add_pod(stranger);
+        match self.asks_first {
+            true => self.wanted_by_others.push((uid, node)),
+            false => self.bind_stranger(&uid, node),
+        }
+    }
+
+    fn bind_stranger(&mut self, uid: &str, node: String) {
+        let now = self.server.now;
+        self.server.change_pod(uid, |pod| {
+            (pod.node, pod.phase, pod.bound_at) = (Some(node), Phase::Running, Some(now))
+        });
+    }
+
+    /// Asks for what other schedulers want to bind, and binds what they were allowed a while ago.
+    fn others_ask(&mut self) {
+        let now = self.server.now;
+        for (uid, node) in std::mem::take(&mut self.wanted_by_others) {
+            let (namespace, pod) = (String::new(), String::new());
+            let asked = AskedBinding { namespace, pod, uid: Some(uid.clone()), node: node.clone() };
+            match self.server.scheduler.judge(&asked, now) {
+                Judged::Fits => self.allowed.push_back((now, uid, node)),
+                Judged::Unknown => self.wanted_by_others.push((uid, node)),
+                Judged::Refused(_) => self.server.remove_pod(&uid),
+            }
+        }
+        let is_prompt = self.is_calm || self.random.chance(30);
+        while let Some((at, ..)) = self.allowed.front()
+            && (is_prompt || now.since(*at) >= LATE)
+            && let Some((_, uid, node)) = self.allowed.pop_front()
+        {
+            match self.server.nodes.contains_key(&node) {
+                true => self.bind_stranger(&uid, node),
+                false => self.server.remove_pod(&uid),
+            }
         }
     }
 
@@ -179,6 +217,9 @@ impl Storm {
                 self.server.wanted.pop_front();
             }
         }
+        for (_, uid, node) in std::mem::take(&mut self.allowed) {
+            self.bind_stranger(&uid, node);
+        }
         self.server.restart();
     }
 
@@ -190,6 +231,7 @@ impl Storm {
         let heard = if self.is_calm { usize::MAX } else { self.random.below(20) };
         self.server.tell(heard);
         self.server.hurry(LATE);
+        self.others_ask();
         if self.is_calm || self.random.chance(80) {
             self.server.decide();
         }
@@ -236,7 +278,8 @@ impl Storm {
                 self.overdrawn.remove(name);
                 continue;
             }
-            assert!(self.others.is_some(), "{name} has more pods than room, and nobody else binds");
+            let is_alone = self.others.is_none() || self.asks_first;
+            assert!(!is_alone, "{name} has more pods than room, and nobody else binds unasked");
             let since = *self.overdrawn.entry(name.clone()).or_insert(now);
             assert!(now.since(since) < OVERDRAWN, "{name} has had more pods than room since {since:?}");
         }

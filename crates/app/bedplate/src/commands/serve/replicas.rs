@@ -3,8 +3,6 @@
 //! The processes get the command line of the first one and a variable that makes each a replica: on a free port of this
 //! machine, with a key that only the router knows, with its share of cores and memory, and with an end when the first one ends.
 
-use std::fs::File;
-use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
@@ -97,7 +95,7 @@ fn end_with_parent() {
 
 pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> Result<(), Stop> {
     let told = ending::block();
-    let key = secret();
+    let key = bedplate_http::new_secret();
     // From before the model is loaded, so that no change is missed.
     let watch = arguments.watch.then(|| Watch::begin(&arguments.engine.folder));
     let routing = route(routing(arguments, &key, console))?;
@@ -221,12 +219,4 @@ impl<'a> Watch<'a> {
         }
         has_changed
     }
-}
-
-/// A key that nobody can guess.
-pub(crate) fn secret() -> String {
-    let mut bytes = [0; 24];
-    let read = File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
-    read.expect("a Linux host has /dev/urandom");
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
