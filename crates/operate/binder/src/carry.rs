@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_kubernetes::k8s_openapi::api::core::v1::{Event, Node, Pod};
+use bedplate_kubernetes::k8s_openapi::jiff::Timestamp;
 use bedplate_kubernetes::kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use bedplate_kubernetes::kube::core::Status;
 use bedplate_kubernetes::kube::{self, Api, Client};
@@ -159,7 +160,11 @@ impl Hands {
         if !self.fence.stands() {
             return;
         }
-        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": why});
+        // Without its time the condition counts as stale, and Kubernetes takes it back.
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": why,
+            "lastTransitionTime": now(),
+        });
         let patch =
             Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}));
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -211,8 +216,10 @@ impl Hands {
         if !self.fence.stands() {
             return;
         }
-        let condition =
-            json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "lastTransitionTime": now(),
+        });
         let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         if let Err(error) = pods.patch_status(pod, &PatchParams::default(), &patch).await {
@@ -221,7 +228,7 @@ impl Hands {
     }
 
     fn event(&self, about: &About, kind: &str, reason: &str, message: &str) -> (String, Value) {
-        let now = bedplate_kubernetes::k8s_openapi::jiff::Timestamp::now().to_string();
+        let now = now();
         let event = json!({
             "apiVersion": "v1",
             "kind": "Event",
@@ -250,6 +257,11 @@ impl Hands {
             let _ = self.news.send(News::Refused { what: "write events", why: kube::Error::Api(status) });
         }
     }
+}
+
+/// As the API server writes times: in whole seconds.
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 struct About {

@@ -83,6 +83,9 @@ impl Findings {
             Event::Apply(pod) | Event::InitApply(pod) => {
                 let uid = pod.metadata.uid.clone().unwrap_or_default();
                 let before = self.pods.get(&uid).and_then(node_of);
+                if std::env::var_os("BEDPLATE_TRACE").is_some() {
+                    println!("{}", traced(&pod));
+                }
                 if before.is_some() && before != node_of(&pod) {
                     self.bound_twice.push(uid.clone());
                 }
@@ -138,6 +141,23 @@ fn follow(since: &mut BTreeMap<String, Instant>, are: Vec<String>, now: Instant)
     }
     let longest = since.values().map(|at| now.duration_since(*at)).max().unwrap_or_default();
     (began, longest)
+}
+
+/// A revision of a pod on a line.
+fn traced(pod: &Pod) -> String {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let conditions: Vec<String> =
+        conditions.iter().map(|each| format!("{}={}", each.type_, each.status)).collect();
+    let leaves = if pod.metadata.deletion_timestamp.is_some() { " leaves" } else { "" };
+    let (name, version) = (pod.metadata.name.as_deref(), pod.metadata.resource_version.as_deref());
+    format!(
+        "{} {}: {}{leaves} on {} {}",
+        version.unwrap_or_default(),
+        name.unwrap_or_default(),
+        phase(pod),
+        node_of(pod).unwrap_or_default(),
+        conditions.join(" ")
+    )
 }
 
 fn gpus(pod: &Pod) -> i64 {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 pub(crate) const NODES: u32 = 8;
 pub(crate) const GPUS: i64 = 8;
 /// Nothing here takes long; a machine under load may.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) struct World {
     pub(crate) kubernetes: Kubernetes,
