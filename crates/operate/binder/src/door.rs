@@ -4,6 +4,7 @@
 //! the ValidatingWebhookConfiguration that [`manifests`](crate::manifests()) has, which the holder of the Lease keeps up to date.
 //! Where the door does not answer, bindings are made unasked.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use bedplate_kubernetes::k8s_openapi::api::admissionregistration::v1::{
     ValidatingWebhook, ValidatingWebhookConfiguration,
 };
 use bedplate_kubernetes::k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{
-    APIService, ServiceReference,
+    APIService, APIServiceSpec,
 };
 use bedplate_kubernetes::kube::api::{Patch, PatchParams};
 use bedplate_kubernetes::kube::{self, Api, Client};
@@ -45,14 +46,17 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 pub(crate) struct Door {
     listener: TcpListener,
     certificate: Certificate,
+    /// For which the certificate was made.
+    names: BTreeSet<String>,
     secret: Arc<str>,
 }
 
 /// Who the door is for, and what it does beside judging bindings.
 pub(crate) struct Household {
     pub(crate) client: Client,
-    /// The scheduler's.
+    /// The scheduler's, and where its Service is.
     pub(crate) name: String,
+    pub(crate) namespace: String,
     /// Whether it tells autoscalers the load of replicas.
     pub(crate) tells_load: bool,
 }
@@ -62,15 +66,16 @@ impl Door {
     pub(crate) async fn open(address: SocketAddr, household: &Household) -> Result<Self, BinderError> {
         let failed = |why: String| BinderError::Door { address, why };
         let listener = bind(address).map_err(|error| failed(error.to_string()))?;
-        let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let Household { name, namespace, .. } = household;
+        let service = format!("{name}-scheduler.{namespace}.svc");
+        let mut names = BTreeSet::from(["localhost".to_owned(), "127.0.0.1".to_owned(), service]);
         if !address.ip().is_unspecified() {
-            names.push(address.ip().to_string());
+            names.insert(address.ip().to_string());
         }
         names.extend(Callers::new(household).names().await);
-        names.sort();
-        names.dedup();
-        let certificate = Certificate::make(names).map_err(|error| failed(error.to_string()))?;
-        Ok(Self { listener, certificate, secret: new_secret().into() })
+        let certificate =
+            Certificate::make(names.iter().cloned().collect()).map_err(|error| failed(error.to_string()))?;
+        Ok(Self { listener, certificate, names, secret: new_secret().into() })
     }
 
     /// Answers, and keeps those who call told while we lead.
@@ -83,8 +88,12 @@ impl Door {
         let writes = async {
             loop {
                 let leads = shown.leads.load(Ordering::Relaxed);
-                if leads && let Err(error) = callers.tell(&bundle, &path).await {
-                    let _ = news.send(News::Refused { what: WRITES_HOOK, why: error });
+                if leads {
+                    if let Err(error) = callers.tell(&bundle, &path).await {
+                        let _ = news.send(News::Refused { what: WRITES_HOOK, why: error });
+                    }
+                    let strange = callers.names().await.into_iter().filter(|name| !self.names.contains(name));
+                    strange.for_each(|name| drop(news.send(News::CalledByOtherName { name })));
                 }
                 tokio::time::sleep(if leads { LOOK_AGAIN } else { AGAIN }).await;
             }
@@ -228,7 +237,7 @@ struct Callers {
 
 impl Callers {
     fn new(household: &Household) -> Self {
-        let Household { client, name, tells_load } = household;
+        let Household { client, name, tells_load, .. } = household;
         Self {
             hooks: Api::all(client.clone()),
             services: tells_load.then(|| Api::all(client.clone())),
@@ -244,7 +253,7 @@ impl Callers {
             (Some(service), _) => Some(of_service(&service.name, &service.namespace)),
             (None, url) => host_of(&url?).map(str::to_owned),
         });
-        let service = self.service().await.ok().flatten();
+        let service = self.source().await.ok().flatten().and_then(|source| source.service);
         let by_service = service.and_then(|service| Some(of_service(&service.name?, &service.namespace?)));
         by_hook.into_iter().chain(by_service).collect()
     }
@@ -264,7 +273,9 @@ impl Callers {
                 self.hooks.patch(&self.name, &PatchParams::default(), &patch).await?;
             }
         }
-        if let (Some(services), Some(_)) = (&self.services, self.service().await?) {
+        if let (Some(services), Some(source)) = (&self.services, self.source().await?)
+            && source.ca_bundle.as_ref() != Some(&bundle)
+        {
             let patch = Patch::Merge(json!({"spec": {"caBundle": bundle}}));
             services.patch(METRICS_SERVICE, &PatchParams::default(), &patch).await?;
         }
@@ -276,11 +287,14 @@ impl Callers {
         Ok(hooks.into_iter().flatten().find(|hook| hook.name == HOOK))
     }
 
-    /// The Service that metrics come from, where it is ours: another adapter may have been there before.
-    async fn service(&self) -> kube::Result<Option<ServiceReference>> {
+    /// Where external metrics come from, if that is us: another adapter may have been there before.
+    async fn source(&self) -> kube::Result<Option<APIServiceSpec>> {
         let Some(services) = &self.services else { return Ok(None) };
-        let service = services.get_opt(METRICS_SERVICE).await?.and_then(|known| known.spec?.service);
-        Ok(service.filter(|service| service.name.as_deref() == Some(&self.name)))
+        let source = services.get_opt(METRICS_SERVICE).await?.and_then(|known| known.spec);
+        let is_ours = |source: &APIServiceSpec| {
+            source.service.as_ref().and_then(|service| service.name.as_deref()) == Some(&self.name)
+        };
+        Ok(source.filter(is_ours))
     }
 }
 

@@ -24,7 +24,7 @@ use crate::lookup::{Answer, look_up};
 use crate::read::{self, Lookup};
 use crate::{BinderError, watch};
 
-/// Decisions are at least this far apart: what comes together is decided together.
+/// Decisions are at least this far apart, and twice as far as the last one took: what comes together is decided together.
 const BREATH: Duration = Duration::from_millis(10);
 /// When something is looked up again that was not there.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -95,6 +95,10 @@ pub(crate) enum News {
     Asked {
         asked: AskedBinding,
         answer: oneshot::Sender<Judged>,
+    },
+    /// The API server calls the door by a name that its certificate does not have.
+    CalledByOtherName {
+        name: String,
     },
     Lease(Held),
     LeaseLost {
@@ -201,8 +205,12 @@ impl Binder {
             tokio::spawn(keep(self.holder(), self.fence.clone(), self.news.clone())),
         ];
         if let Some(address) = self.listen {
-            let (client, name, tells_load) = (self.client.clone(), self.name.clone(), self.tells_load);
-            let household = Household { client, name, tells_load };
+            let household = Household {
+                client: self.client.clone(),
+                name: self.name.clone(),
+                namespace: self.namespace(),
+                tells_load: self.tells_load,
+            };
             let door = Door::open(address, &household).await?;
             tasks.push(tokio::spawn(door.keep(household, self.news.clone(), self.shown.clone())));
         }
@@ -212,6 +220,12 @@ impl Binder {
             let _ = tokio::time::timeout(Duration::from_secs(5), holder.release()).await;
         }
         ended.map(drop)
+    }
+
+    /// Where its Lease and its Service are.
+    fn namespace(&self) -> String {
+        let of_lease = self.lease.as_ref().map(|lease| lease.namespace.clone());
+        of_lease.unwrap_or_else(|| self.client.default_namespace().to_owned())
     }
 
     fn holder(&self) -> Option<Holder> {
@@ -230,8 +244,10 @@ impl Binder {
         let mut stopped = stop.asked.subscribe();
         let mut is_checked = false;
         let mut is_news = false;
+        // Not before: news that never stop coming must not put decisions off.
+        let mut earliest = Instant::now();
         loop {
-            let patience = self.patience(is_news);
+            let due = if is_news { earliest } else { earliest.max(Instant::now() + self.patience()) };
             tokio::select! {
                 asked = stopped.wait_for(Option::is_some) => {
                     return Ok(asked.ok().and_then(|asked| *asked).unwrap_or(Ending::Gently));
@@ -243,7 +259,8 @@ impl Binder {
                         is_news |= self.take_in(told)?;
                     }
                 }
-                () = tokio::time::sleep(patience) => {
+                () = tokio::time::sleep_until(due.into()) => {
+                    earliest = Instant::now() + BREATH;
                     let acts = self.acts();
                     self.shown.leads.store(acts, Ordering::Relaxed);
                     if !acts {
@@ -256,7 +273,9 @@ impl Binder {
                     is_news = false;
                     let began = Instant::now();
                     let actions = self.scheduler.decide(now()).map_err(BinderError::Nodes)?;
-                    self.shown.figures.decided(began.elapsed(), self.scheduler.waiting(), &actions);
+                    let took = began.elapsed();
+                    earliest = Instant::now() + BREATH.max(took * 2);
+                    self.shown.figures.decided(took, self.scheduler.waiting(), &actions);
                     actions.into_iter().for_each(|action| hands.begin(action));
                     self.scheduler.remarks().into_iter().for_each(|remark| self.say(remark));
                 }
@@ -270,10 +289,7 @@ impl Binder {
     }
 
     /// How long until the next decision, if nothing comes.
-    fn patience(&self, is_news: bool) -> Duration {
-        if is_news {
-            return BREATH;
-        }
+    fn patience(&self) -> Duration {
         let due = self.scheduler.wakeup().map(|at| Duration::from_millis(at.since(now()).0));
         due.unwrap_or(Duration::from_secs(1)).clamp(BREATH, Duration::from_secs(1))
     }
@@ -296,6 +312,9 @@ impl Binder {
             }
             News::Found { lookup, answer } => self.found(lookup, answer),
             News::TakenOut { node, why } => self.say(format!("took {node} out of service: {why}")),
+            News::CalledByOtherName { name } => {
+                self.say(format!("the API server calls {name}, and the certificate was made before that was known: start again"));
+            }
             News::Lease(Held::ByUs) => {
                 if !std::mem::replace(&mut self.leads, true) {
                     self.say("holds the Lease and schedules".to_owned());

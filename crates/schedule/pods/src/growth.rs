@@ -1,7 +1,5 @@
 //! Gangs that lack room ask for more nodes, each for all that it needs at once, so that an autoscaler adds all of them or none.
 
-use std::collections::BTreeMap;
-
 use bedplate_gangs::{Span, Time};
 
 use crate::action::UNSCHEDULABLE;
@@ -21,19 +19,26 @@ pub(crate) struct Growth {
     asked: Option<Time>,
 }
 
+/// What a gang says to the autoscaler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Ask,
+    AskNoMore,
+}
+
 impl Growth {
-    /// Notes whether room is lacking; says when to ask, and whether to ask no more.
-    fn follow(&mut self, lacks: bool, now: Time) -> (bool, bool) {
+    /// Notes whether room is lacking; gives what is to be said about it now.
+    fn follow(&mut self, lacks: bool, now: Time) -> Option<Word> {
         if !lacks {
             self.lacks_since = None;
-            return (false, self.asked.take().is_some());
+            return self.asked.take().map(|_| Word::AskNoMore);
         }
         let since = *self.lacks_since.get_or_insert(now);
-        let due = self.due(since);
-        if due <= now {
+        let is_due = self.due(since) <= now;
+        is_due.then(|| {
             self.asked = Some(now);
-        }
-        (due <= now, false)
+            Word::Ask
+        })
     }
 
     fn due(&self, since: Time) -> Time {
@@ -55,24 +60,31 @@ impl PodScheduler {
             let pending = || uids.iter().map(|uid| &self.pods[uid]).filter(is_open);
             let told = gang.told.as_ref().map(|(_, waiting)| waiting.reason);
             let lacks = told == Some(UNSCHEDULABLE) && gang.assumed.is_empty() && pending().next().is_some();
-            let (asks, asks_no_more) = gang.growth.follow(lacks, now);
+            let Some(word) = gang.growth.follow(lacks, now) else { continue };
             let Some(first) = uids.first().map(|uid| &self.pods[uid]) else { continue };
-            let namespace = first.namespace.clone();
-            if asks {
-                let mut kinds: BTreeMap<String, Vec<String>> = BTreeMap::new();
-                for pod in pending() {
-                    // Equal pods are one kind; what they may stand on is part of what they ask for.
-                    let kind = format!("{:?} {:?}", pod.needs, pod.constraints);
-                    kinds.entry(kind).or_default().push(pod.name.clone());
-                }
-                let kinds = kinds.into_values().collect();
-                actions.push(Action::AskForNodes { gang: key.clone(), namespace, kinds });
-            } else if asks_no_more {
-                actions.push(Action::AskNoMore { gang: key.clone(), namespace });
-            }
+            let (gang, namespace) = (key.clone(), first.namespace.clone());
+            actions.push(match word {
+                Word::Ask => Action::AskForNodes { gang, namespace, kinds: kinds_of(pending()) },
+                Word::AskNoMore => Action::AskNoMore { gang, namespace },
+            });
         }
         let deadline = self.gangs.values().filter_map(|gang| gang.growth.deadline()).min();
         self.wake_at(deadline.filter(|at| *at > now));
         actions
     }
+}
+
+/// The names of pods, equal ones together: they need the same and may stand on the same nodes.
+fn kinds_of<'p>(pods: impl Iterator<Item = &'p Pod>) -> Vec<Vec<String>> {
+    let mut kinds: Vec<(&Pod, Vec<String>)> = Vec::new();
+    for pod in pods {
+        let is_equal = |(known, _): &&mut (&Pod, Vec<String>)| {
+            (&known.needs, &known.constraints) == (&pod.needs, &pod.constraints)
+        };
+        match kinds.iter_mut().find(is_equal) {
+            Some((_, names)) => names.push(pod.name.clone()),
+            None => kinds.push((pod, vec![pod.name.clone()])),
+        }
+    }
+    kinds.into_iter().map(|(_, names)| names).collect()
 }

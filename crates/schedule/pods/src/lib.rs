@@ -22,6 +22,7 @@ mod constraint;
 mod gang;
 mod growth;
 mod heal;
+mod leave;
 mod node;
 mod others;
 mod pod;
@@ -29,6 +30,7 @@ mod resources;
 mod room;
 mod scheduler;
 mod shape;
+mod words;
 
 pub use action::{Action, Bound, Waiting};
 pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};

@@ -3,13 +3,10 @@
 //! Kubernetes has no lock that two schedulers share. Where the API server asks before it binds, this is one: what was given to our
 //! gangs counts from the decision on, and what another was allowed counts until it is seen.
 
-use bedplate_gangs::{Span, Time};
+use bedplate_gangs::Time;
 
-use crate::scheduler::PodScheduler;
-use crate::{Node, Resources};
-
-/// How long an allowed binding counts that is not seen: it may have failed elsewhere.
-const UNSEEN: Span = Span::seconds(10);
+use crate::scheduler::{PodScheduler, UNSEEN, YOUNG};
+use crate::{Node, Pod, Resources};
 
 /// A binding that somebody is about to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +31,7 @@ pub enum Judged {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Allowed {
     pub(crate) node: String,
+    /// It may have failed elsewhere.
     until: Time,
 }
 
@@ -55,12 +53,8 @@ impl PodScheduler {
                 _ => Judged::Refused("its gang was not given that node".to_owned()),
             };
         }
-        let free = self.free_on(node, &pod.uid);
-        if !free.covers(&pod.needs) {
-            let why = format!(
-                "{} has no room left for it beside what was bound or given away a moment ago",
-                asked.node
-            );
+        if self.is_taken_by_us(node, pod, now) {
+            let why = format!("{} has no room left beside what was given away a moment ago", asked.node);
             return Judged::Refused(why);
         }
         let uid = pod.uid.clone();
@@ -68,12 +62,22 @@ impl PodScheduler {
         Judged::Fits
     }
 
-    /// What a node has for a pod.
-    fn free_on(&self, node: &Node, uid: &str) -> Resources {
+    /// Whether a pod does not fit on a node because of what was given away so recently that others may not have seen it. What else
+    /// keeps it from fitting is for its own scheduler to know.
+    fn is_taken_by_us(&self, node: &Node, pod: &Pod, now: Time) -> bool {
         let mut free = node.allocatable.clone();
-        let others = self.taken().filter(|(name, of, _)| *name == node.name && *of != uid);
-        others.for_each(|(_, _, needs)| free.take(needs));
-        free
+        let mut recent = Resources::default();
+        for (_, uid, needs) in self.taken().filter(|(name, uid, _)| *name == node.name && *uid != pod.uid) {
+            free.take(needs);
+            let taker = &self.pods[uid];
+            let is_young = taker.bound_at.is_some_and(|at| now.since(at) < YOUNG);
+            if taker.node.is_none() || (taker.is_ours && is_young) {
+                recent.add(needs);
+            }
+        }
+        let fits = free.covers(&pod.needs);
+        free.add(&recent);
+        !fits && free.covers(&pod.needs)
     }
 
     /// Everything that takes room: what stands on nodes, what our gangs were given, what others were allowed to take.

@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_blame::Policy;
 use bedplate_catalog::Catalog;
 use bedplate_gangs::{
-    Decision, JobId, Never, NodeShare, Scheduler, Settings, SettingsError, Span, StopReason, Time,
-    UsageRecord, Wait,
+    Decision, JobId, NodeShare, Scheduler, Settings, SettingsError, Span, StopReason, Time, UsageRecord,
 };
 use bedplate_topology::{Health, NodeId, TopologyError};
 
@@ -21,20 +20,19 @@ use crate::heal::Healing;
 use crate::others::Allowed;
 use crate::room::{Ledger, Room};
 use crate::shape::{Choice, Cut, Ground};
+use crate::words::{no_exact_fit, refused, waits};
 use crate::{GangPolicy, Node, Pod, Resources};
 
 /// When a binding is asked for again of which nobody knows whether it was done.
 const AGAIN: Span = Span::seconds(1);
-/// A binding that was done and is not seen for this long is asked for again.
-const UNSEEN: Span = Span::seconds(10);
-/// When a pod is deleted again that is still there.
-const EVICTED_AGAIN: Span = Span::seconds(10);
+/// A binding that was done or allowed and is not seen for this long was not made.
+pub(crate) const UNSEEN: Span = Span::seconds(10);
 /// How soon the words of a waiting pod may change while their reason stays.
 const SAID_AGAIN: Span = Span::seconds(30);
 /// Pods that have just been made are told nothing: most will be bound in a moment.
 const SAID_AFTER: Span = Span::seconds(2);
-/// A gang that was bound this recently gives way where a node has more pods than room.
-const YOUNG: Span = Span::seconds(60);
+/// A gang that was bound this recently gives way where a node has more pods than room, and may not have been seen by others.
+pub(crate) const YOUNG: Span = Span::seconds(60);
 
 /// The site's rules as a file has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,13 +58,22 @@ pub struct PodScheduler {
     pub(crate) allowed: BTreeMap<String, Allowed>,
     shape: Option<Shape>,
     /// When pods were told to go.
-    evicted: BTreeMap<String, Time>,
-    healing: Healing,
+    pub(crate) evicted: BTreeMap<String, Time>,
+    pub(crate) healing: Healing,
     usage: BTreeMap<(String, String), UsageRecord>,
     charged: Option<Time>,
     last_gang: u64,
     wakeup: Option<Time>,
     has_decided: bool,
+}
+
+/// What becomes of gangs in one decision.
+#[derive(Default)]
+struct Verdicts {
+    /// Each with the places of its pods.
+    starts: Vec<(String, Vec<(String, NodeId)>)>,
+    stops: Vec<(JobId, StopReason)>,
+    told: Vec<(String, Waiting)>,
 }
 
 /// A gang that may start now, and as what.
@@ -247,40 +254,8 @@ impl PodScheduler {
         self.wakeup = [self.wakeup, time].into_iter().flatten().min();
     }
 
-    fn members_of(&self, gang: &str) -> Members<'_> {
+    pub(crate) fn members_of(&self, gang: &str) -> Members<'_> {
         Members::of(self.members.get(gang).into_iter().flatten().map(|uid| &self.pods[uid]))
-    }
-
-    /// What is on a node that no longer exists will not end by itself; what is on one that is lost or broken goes with time to end.
-    fn evict_from_lost_nodes(&mut self, now: Time) -> Vec<Action> {
-        let count = self.nodes.len();
-        let lost = |pod: &Pod| match self.nodes.get(pod.node.as_ref()?) {
-            None => Some((Some(Span::ZERO), "its node is gone from the cluster".to_owned())),
-            Some(_) if pod.is_leaving => None,
-            Some(node) => Some((None, self.healing.strikes(node, count, now)?)),
-        };
-        let standing = self.pods.values().filter(|pod| pod.is_ours && pod.takes_room());
-        let lost = standing.filter_map(|pod| Some((pod.uid.clone(), pod.job.clone(), lost(pod)?)));
-        let lost: Vec<(String, String, (Option<Span>, String))> = lost.collect();
-        let mut actions = Vec::new();
-        for (uid, job, (grace, why)) in lost {
-            self.healing.struck(&job, now);
-            actions.extend(self.evict(&uid, grace, &why, now));
-        }
-        actions
-    }
-
-    fn evict(&mut self, uid: &str, grace: Option<Span>, why: &str, now: Time) -> Option<Action> {
-        let was = self.evicted.get(uid).copied();
-        if was.is_some_and(|at| now.since(at) < EVICTED_AGAIN) {
-            self.wake_at(was.map(|at| at + EVICTED_AGAIN));
-            return None;
-        }
-        self.evicted.insert(uid.to_owned(), now);
-        self.wake_at(Some(now + EVICTED_AGAIN));
-        let pod = &self.pods[uid];
-        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-        Some(Action::Evict { uid: uid.to_owned(), namespace, pod: name, grace, why: why.to_owned() })
     }
 
     /// What is free now, after all that stands on nodes and all that was given a place.
@@ -292,78 +267,6 @@ impl PodScheduler {
             }
         }
         room
-    }
-
-    /// Where another scheduler bound in the same moment, the youngest of our gangs on the node goes back.
-    fn give_way(&mut self, room: &Room, shape: &Shape, now: Time) {
-        for node in room.overdrawn() {
-            let name = shape.name(node);
-            let is_young = |pod: &&Pod| {
-                let since = pod.bound_at.unwrap_or(now);
-                pod.is_ours
-                    && pod.takes_room()
-                    && !pod.is_leaving
-                    && pod.node.as_deref() == Some(name)
-                    && now.since(since) < YOUNG
-            };
-            let bound = self
-                .pods
-                .values()
-                .filter(is_young)
-                .map(|pod| (pod.bound_at.unwrap_or(now), pod.gang.clone()));
-            let assumes =
-                |gang: &(&String, &Gang)| gang.1.assumed.values().any(|assumed| assumed.node == name);
-            let assumed = self.gangs.iter().filter(assumes).map(|(key, _)| (now, key.clone()));
-            let youngest = bound.chain(assumed).max();
-            if let Some(gang) = youngest.and_then(|(_, key)| self.gangs.get_mut(&key)) {
-                let why = format!(
-                    "another scheduler bound pods to {name} at the same time, and not all of them fit"
-                );
-                gang.goes.get_or_insert(why);
-            }
-        }
-    }
-
-    /// Gangs that have been bound in part for too long go back as a whole.
-    fn send_away_parts(&mut self, now: Time) {
-        for (key, uids) in &self.members {
-            let members = Members::of(uids.iter().map(|uid| &self.pods[uid]));
-            let Some(gang) = self.gangs.get_mut(key) else { continue };
-            if members.is_whole()
-                && members.bound.iter().all(|pod| !self.evicted.contains_key(&pod.uid))
-                && let Some(first) = members.first()
-            {
-                self.healing.is_whole(&first.job);
-            }
-            if gang.watch_parts(&members, now) {
-                let why = "some pods of its gang are not on nodes, and all run or none";
-                gang.goes.get_or_insert_with(|| why.to_owned());
-            }
-        }
-        self.wake_at(self.gangs.values().filter_map(Gang::deadline).filter(|at| *at > now).min());
-    }
-
-    /// Deletes what stands of gangs that go. What is being bound is deleted once it is seen.
-    fn evict_going(&mut self, now: Time) -> Vec<Action> {
-        // What may have been bound keeps its place until the news of it must have come.
-        let is_open =
-            |assumed: &Assumed| !matches!(assumed.progress, Progress::Again(at) if at + UNSEEN <= now);
-        let going = self.gangs.iter_mut().filter_map(|(key, gang)| {
-            let why = gang.goes.clone()?;
-            gang.assumed.retain(|_, assumed| is_open(assumed));
-            Some((key.clone(), why))
-        });
-        let going: Vec<(String, String)> = going.collect();
-        if !going.is_empty() {
-            self.wake_at(Some(now + Span::seconds(1)));
-        }
-        let mut actions = Vec::new();
-        for (key, why) in going {
-            let standing: Vec<String> =
-                self.members_of(&key).bound.iter().map(|pod| pod.uid.clone()).collect();
-            actions.extend(standing.iter().filter_map(|uid| self.evict(uid, None, &why, now)));
-        }
-        actions
     }
 
     /// Binds again what may not have been bound.
@@ -389,6 +292,7 @@ impl PodScheduler {
         actions
     }
 
+    /// Tells the scheduler of gangs how things stand, and makes actions of what it decides.
     fn schedule(&mut self, shape: &Shape, mut room: Room, now: Time) -> Vec<Action> {
         let mut rules = self.rules(shape);
         self.charge(&rules, now);
@@ -398,48 +302,18 @@ impl PodScheduler {
         let mut brief = Brief::new(&mut rules, now);
         brief.used(used.into_iter());
         self.tell_of_holdings(&mut brief, &scheduler, shape, &room, now);
-        let mut actions = Vec::new();
-        let mut told: Vec<(String, Waiting)> = Vec::new();
         let resting = self.gangs.values().map(|gang| gang.not_before).filter(|at| *at > now).min();
         self.wake_at(resting);
-        let candidates = self.candidates(&mut brief, shape, &room, &mut told, now);
-        let decisions = scheduler.apply_all(brief.events(), now);
-        let mut starts: Vec<(String, Vec<(String, NodeId)>)> = Vec::new();
-        let mut stops: Vec<(JobId, StopReason)> = Vec::new();
-        for decision in decisions {
-            match decision {
-                Decision::Start { job, shares, .. } => {
-                    let Some(candidate) = candidates.get(&job) else { continue };
-                    match self.places(candidate, &shares, shape, &mut room) {
-                        Some(places) => starts.push((candidate.gang.clone(), places)),
-                        None => told.push((candidate.gang.clone(), no_exact_fit())),
-                    }
-                }
-                Decision::Stop { job, why, .. } => stops.push((job, why)),
-                Decision::Reject { job, why } => {
-                    told.extend(
-                        candidates.get(&job).map(|candidate| (candidate.gang.clone(), refused(&why))),
-                    );
-                }
-                _ => {}
-            }
+        let mut verdicts = Verdicts::default();
+        let candidates = self.candidates(&mut brief, shape, &room, &mut verdicts.told, now);
+        for decision in scheduler.apply_all(brief.events(), now) {
+            self.take_decision(decision, &candidates, shape, &mut room, &mut verdicts);
         }
-        let started: BTreeSet<&String> = starts.iter().map(|(gang, _)| gang).collect();
-        let waiting = candidates.iter().filter(|(job, candidate)| {
-            scheduler.request(**job).is_some() && !started.contains(&candidate.gang)
-        });
-        let names = self.names();
-        for (job, candidate) in waiting {
-            let known = self.gangs.get(&candidate.gang).and_then(|gang| gang.told.as_ref());
-            // Reasons take time to find; they are found as often as they are told.
-            if known.is_none_or(|(at, _)| now.since(*at) >= SAID_AGAIN) {
-                let wait = scheduler.explain(*job, now).map(|explanation| explanation.wait);
-                told.push((candidate.gang.clone(), waits(wait.as_ref(), &names)));
-            } else if let Some((_, said)) = known {
-                told.push((candidate.gang.clone(), said.clone()));
-            }
-        }
+        self.explain_waits(&mut scheduler, &candidates, &mut verdicts, now);
         drop(candidates);
+        self.wake_at(scheduler.wakeup().map(|at| at.max(now + Span::seconds(1))));
+        let Verdicts { starts, stops, told } = verdicts;
+        let mut actions = Vec::new();
         for (gang, places) in starts {
             actions.extend(self.start(&gang, places, shape));
         }
@@ -449,8 +323,55 @@ impl PodScheduler {
         for (gang, waiting) in told {
             actions.extend(self.tell(&gang, &waiting, now));
         }
-        self.wake_at(scheduler.wakeup().map(|at| at.max(now + Span::seconds(1))));
         actions
+    }
+
+    fn take_decision(
+        &self,
+        decision: Decision,
+        candidates: &BTreeMap<JobId, Candidate<'_>>,
+        shape: &Shape,
+        room: &mut Room,
+        verdicts: &mut Verdicts,
+    ) {
+        match decision {
+            Decision::Start { job, shares, .. } => {
+                let Some(candidate) = candidates.get(&job) else { return };
+                match self.places(candidate, &shares, shape, room) {
+                    Some(places) => verdicts.starts.push((candidate.gang.clone(), places)),
+                    None => verdicts.told.push((candidate.gang.clone(), no_exact_fit())),
+                }
+            }
+            Decision::Stop { job, why, .. } => verdicts.stops.push((job, why)),
+            Decision::Reject { job, why } => {
+                let refused = candidates.get(&job).map(|candidate| (candidate.gang.clone(), refused(&why)));
+                verdicts.told.extend(refused);
+            }
+            _ => {}
+        }
+    }
+
+    /// What gangs are told that neither start nor were refused. Reasons take time to find; they are found as often as they are told.
+    fn explain_waits(
+        &self,
+        scheduler: &mut Scheduler,
+        candidates: &BTreeMap<JobId, Candidate<'_>>,
+        verdicts: &mut Verdicts,
+        now: Time,
+    ) {
+        let started: BTreeSet<&String> = verdicts.starts.iter().map(|(gang, _)| gang).collect();
+        let names = self.names();
+        for (job, candidate) in candidates {
+            if scheduler.request(*job).is_none() || started.contains(&candidate.gang) {
+                continue;
+            }
+            let known = self.gangs.get(&candidate.gang).and_then(|gang| gang.told.as_ref());
+            let said = match known {
+                Some((at, said)) if now.since(*at) < SAID_AGAIN => said.clone(),
+                _ => waits(scheduler.explain(*job, now).map(|explanation| explanation.wait).as_ref(), &names),
+            };
+            verdicts.told.push((candidate.gang.clone(), said));
+        }
     }
 
     fn rules(&self, shape: &Shape) -> Rules {
@@ -711,47 +632,4 @@ fn bind(pod: &Pod, node: &str) -> Action {
         pod: pod.name.clone(),
         node: node.to_owned(),
     }
-}
-
-fn no_exact_fit() -> Waiting {
-    let message = "nodes were found, but something that is not planned for has run out on them".to_owned();
-    Waiting { reason: UNSCHEDULABLE, message }
-}
-
-/// New nodes help a gang for which the cluster is too small, and no other that is refused.
-fn refused(why: &Never) -> Waiting {
-    let by_size = matches!(
-        why,
-        Never::NoSuchNodes { .. }
-            | Never::LevelTooSmall { .. }
-            | Never::RolesDoNotFit
-            | Never::TooFewSegments { .. }
-    );
-    Waiting { reason: if by_size { UNSCHEDULABLE } else { "Refused" }, message: why.to_string() }
-}
-
-fn waits(wait: Option<&Wait>, names: &BTreeMap<JobId, String>) -> Waiting {
-    let Some(wait) = wait.filter(|wait| **wait != Wait::NotTriedYet) else {
-        let message = "not enough is free for all pods of its gang at once".to_owned();
-        return Waiting { reason: UNSCHEDULABLE, message };
-    };
-    let mut message = wait.to_string();
-    let named = match wait {
-        Wait::Resources { until, .. } => *until,
-        Wait::BehindReservation { of, .. } => Some(*of),
-        Wait::InOrder { behind } | Wait::Singleton { behind } => Some(*behind),
-        _ => None,
-    };
-    if let Some(job) = named {
-        let name = names.get(&job).map_or("a pod of another scheduler", String::as_str);
-        message = message.replace(&job.to_string(), name);
-    }
-    let by_quota = matches!(wait, Wait::Quota { .. } | Wait::Limit { .. });
-    let reason = match wait {
-        _ if wait.is_for_resources() => UNSCHEDULABLE,
-        Wait::Preempting { .. } => "Preempting",
-        _ if by_quota => "QuotaUsed",
-        _ => "Waiting",
-    };
-    Waiting { reason, message }
 }
