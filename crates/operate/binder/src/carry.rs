@@ -1,6 +1,8 @@
 //! Actions carried out: bindings, evictions, conditions, events. Each is one request or two, many at once.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bedplate_kubernetes::k8s_openapi::api::core::v1::{Event, Node, Pod};
 use bedplate_kubernetes::k8s_openapi::jiff::Timestamp;
@@ -22,6 +24,9 @@ const AT_ONCE: usize = 64;
 /// Conditions and events at once: they must not hold up bindings.
 const TOLD_AT_ONCE: usize = 8;
 
+/// Bindings that are remembered.
+const MOST_GIVEN: usize = 100_000;
+
 /// What is said where no nodes can be asked for.
 pub(crate) const ASKS_FOR_NODES: &str = "ask for nodes with a ProvisioningRequest";
 
@@ -34,6 +39,8 @@ pub(crate) struct Hands {
     class: Option<Arc<str>>,
     news: UnboundedSender<News>,
     fence: Fence,
+    /// Pods that bindings were asked for.
+    given: Arc<Mutex<BTreeSet<String>>>,
     acts: Arc<Semaphore>,
     tells: Arc<Semaphore>,
 }
@@ -47,12 +54,28 @@ impl Hands {
         fence: Fence,
     ) -> Self {
         let (acts, tells) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(TOLD_AT_ONCE)));
-        Self { client, name: name.into(), class: class.map(Arc::from), news, fence, acts, tells }
+        Self {
+            client,
+            name: name.into(),
+            class: class.map(Arc::from),
+            news,
+            fence,
+            given: Arc::default(),
+            acts,
+            tells,
+        }
     }
 
     /// Begins an action and returns at once.
     pub(crate) fn begin(&self, action: Action) {
         let hands = self.clone();
+        if let Action::Bind { uid, .. } = &action {
+            let mut given = self.given();
+            if given.len() > MOST_GIVEN {
+                given.clear();
+            }
+            given.insert(uid.clone());
+        }
         tokio::spawn(async move {
             let turns = if matches!(action, Action::Tell { .. }) { &hands.tells } else { &hands.acts };
             let Ok(turn) = turns.acquire().await else { return };
@@ -64,11 +87,24 @@ impl Hands {
         });
     }
 
+    fn given(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns once nothing that changes nodes or pods is under way, or after a while.
+    pub(crate) async fn finish(&self) {
+        let all = self.acts.acquire_many(AT_ONCE as u32);
+        let _ = tokio::time::timeout(Duration::from_secs(2), all).await;
+    }
+
     /// What happened, for people who read events.
     async fn carry_out(&self, action: Action) -> Option<(String, Value)> {
         match action {
             Action::Bind { uid, namespace, pod, node } => {
                 let outcome = self.bind(&uid, &namespace, &pod, &node).await;
+                if outcome != Bound::Done {
+                    self.given().remove(&uid);
+                }
                 let _ = self.news.send(News::Bound { uid: uid.clone(), outcome });
                 let about = About { namespace, pod, uid };
                 let message = format!("assigned {}/{} to {node} with its gang", about.namespace, about.pod);
@@ -82,11 +118,15 @@ impl Hands {
                     .then(|| self.event(&About { namespace, pod, uid }, "Normal", "Evicted", &why))
             }
             Action::TakeOut { node, why } => {
-                self.take_out(&node, &why).await;
+                let _ = tokio::time::timeout(self.fence.patience(), self.take_out(&node, &why)).await;
                 None
             }
             Action::AskForNodes { gang, namespace, kinds } => {
-                self.ask_for_nodes(&namespace, async |nodes| nodes.ask(&gang, &kinds).await).await;
+                let asked =
+                    self.ask_for_nodes(&namespace, async |nodes| nodes.ask(&gang, &kinds).await).await;
+                if let Some(is_done) = asked {
+                    let _ = self.news.send(News::AskedForNodes { gang, is_done });
+                }
                 None
             }
             Action::AskNoMore { gang, namespace } => {
@@ -94,7 +134,7 @@ impl Hands {
                 None
             }
             Action::Tell { uid, namespace, pod, waiting } => {
-                self.tell(&namespace, &pod, waiting.reason, &waiting.message).await;
+                self.tell(&uid, &namespace, &pod, waiting.reason, &waiting.message).await;
                 let about = About { namespace, pod, uid };
                 Some(self.event(&about, "Warning", "FailedScheduling", &waiting.message))
             }
@@ -127,7 +167,8 @@ impl Hands {
             kube::Error::Api(status) => status.code,
             _ => 0,
         };
-        let is_final = (400..500).contains(&code) && code != 408 && code != 429;
+        // A conflict may be our own binding of a moment ago: the pod itself will tell.
+        let is_final = (400..500).contains(&code) && ![408, 409, 429].contains(&code);
         if !matches!(code, 404 | 409) {
             let _ = self.news.send(News::Refused { what, why: error });
         }
@@ -202,27 +243,41 @@ impl Hands {
         nodes.patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 
-    /// Says something to the autoscaler, where there is one.
-    async fn ask_for_nodes(&self, namespace: &str, say: impl AsyncFnOnce(&Provisioning) -> kube::Result<()>) {
-        let Some(class) = self.class.as_ref().filter(|_| self.fence.stands()) else { return };
+    /// Says something to the autoscaler, where there is one; gives whether that was done.
+    async fn ask_for_nodes(
+        &self,
+        namespace: &str,
+        say: impl AsyncFnOnce(&Provisioning) -> kube::Result<()>,
+    ) -> Option<bool> {
+        let class = self.class.as_ref().filter(|_| self.fence.stands())?;
         let nodes = Provisioning::new(self.client.clone(), class, namespace);
         let said = tokio::time::timeout(self.fence.patience(), say(&nodes)).await;
-        if let Ok(Err(error)) = said {
-            let _ = self.news.send(News::Refused { what: ASKS_FOR_NODES, why: error });
+        match said {
+            Ok(Ok(())) => return Some(true),
+            Ok(Err(why)) => drop(self.news.send(News::Refused { what: ASKS_FOR_NODES, why })),
+            Err(_) => {
+                let why = kube::Error::Service("the API server does not answer".into());
+                let _ = self.news.send(News::Refused { what: ASKS_FOR_NODES, why });
+            }
         }
+        Some(false)
     }
 
-    async fn tell(&self, namespace: &str, pod: &str, reason: &str, message: &str) {
-        if !self.fence.stands() {
+    async fn tell(&self, uid: &str, namespace: &str, pod: &str, reason: &str, message: &str) {
+        // What is bound now waits no more, whatever was decided before.
+        if !self.fence.stands() || self.given().contains(uid) {
             return;
         }
         let condition = json!({
             "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
             "lastTransitionTime": now(),
         });
-        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        let patch =
+            Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}));
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        if let Err(error) = pods.patch_status(pod, &PatchParams::default(), &patch).await {
+        let how = PatchParams::default();
+        let asked = pods.patch_status(pod, &how, &patch);
+        if let Ok(Err(error)) = tokio::time::timeout(self.fence.patience(), asked).await {
             self.refused("patch the status of pods", error);
         }
     }
@@ -251,7 +306,9 @@ impl Hands {
         let Ok(_turn) = self.tells.acquire().await else { return };
         let Ok(event) = serde_json::from_value::<Event>(event) else { return };
         let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        if let Err(kube::Error::Api(status)) = events.create(&PostParams::default(), &event).await
+        let how = PostParams::default();
+        let written = tokio::time::timeout(self.fence.patience(), events.create(&how, &event)).await;
+        if let Ok(Err(kube::Error::Api(status))) = written
             && status.code == 403
         {
             let _ = self.news.send(News::Refused { what: "write events", why: kube::Error::Api(status) });

@@ -115,8 +115,7 @@ impl Door {
 }
 
 /// What is said where the configuration cannot be kept.
-pub(crate) const WRITES_HOOK: &str =
-    "get and patch the webhook configuration, so bindings of others are made unasked";
+const WRITES_HOOK: &str = "get and patch the webhook configuration, so bindings of others are made unasked";
 
 /// What the loop shows to whoever looks in.
 #[derive(Default)]
@@ -210,7 +209,9 @@ impl Review {
             is_tried_only: request["dryRun"] == true,
             asked: AskedBinding {
                 namespace: text(&request["namespace"])?,
-                pod: text(&request["name"]).or_else(|| text(&object["metadata"]["name"]))?,
+                pod: text(&request["name"])
+                    .filter(|name| !name.is_empty())
+                    .or_else(|| text(&object["metadata"]["name"]))?,
                 uid: text(&object["metadata"]["uid"]).filter(|uid| !uid.is_empty()),
                 node: text(&object["target"]["name"])?,
             },

@@ -52,6 +52,11 @@ impl Fence {
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now())).min(PATIENCE)
     }
 
+    /// Nothing more is begun.
+    pub(crate) fn fall(&self) {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn stand_until(&self, until: Instant) {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(until);
     }

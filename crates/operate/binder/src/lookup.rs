@@ -1,6 +1,7 @@
 //! What other objects say of pods: how many pods a Job or JobSet has, where a volume can be reached from.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -10,6 +11,8 @@ use bedplate_kubernetes::kube::{self, Api, Client};
 use bedplate_pods::{Pod, Term};
 
 use crate::read::{Lookup, PodReading, terms};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,10 +26,15 @@ pub(crate) enum Answer {
 }
 
 pub(crate) async fn look_up(client: Client, lookup: Lookup) -> Answer {
-    let answer = match &lookup {
-        Lookup::Job { namespace, name } => job(client, namespace, name).await,
-        Lookup::JobSet { namespace, name } => job_set(client, namespace, name).await,
-        Lookup::Claim { namespace, name } => claim(client, namespace, name).await,
+    let found = async {
+        match &lookup {
+            Lookup::Job { namespace, name } => job(client, namespace, name).await,
+            Lookup::JobSet { namespace, name } => job_set(client, namespace, name).await,
+            Lookup::Claim { namespace, name } => claim(client, namespace, name).await,
+        }
+    };
+    let Ok(answer) = tokio::time::timeout(PATIENCE, found).await else {
+        return Answer::NotYet(format!("{lookup}, of which the API server says nothing"));
     };
     answer.unwrap_or_else(|error| {
         Answer::NotYet(format!("{lookup}, which cannot be read: {}", words_of(&error)))

@@ -132,8 +132,8 @@ fn deployment(options: &ManifestOptions, account: &str) -> Value {
         "metadata": {"name": account, "namespace": options.namespace, "labels": labels},
         "spec": {
             "replicas": options.replicas,
-            // Those that wait for the Lease are not ready, so one of them may always go.
-            "strategy": {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}},
+            // Those that wait for the Lease are not ready: a rollout that waits for them would wait for ever.
+            "strategy": {"rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 1}},
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
@@ -188,7 +188,7 @@ fn hook(options: &ManifestOptions, account: &str) -> Value {
         "webhooks": [{
             "name": HOOK,
             "clientConfig": {"service": {"name": account, "namespace": options.namespace}},
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding"], "operations": ["CREATE"], "scope": "Namespaced"}],
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding", "bindings"], "operations": ["CREATE"], "scope": "Namespaced"}],
             "matchConditions": [{"name": "others", "expression": format!("request.userInfo.username != '{ours}'")}],
             "failurePolicy": "Ignore",
             "timeoutSeconds": 5,

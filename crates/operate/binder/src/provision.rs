@@ -9,6 +9,8 @@ use bedplate_kubernetes::kube::api::{
 };
 use bedplate_kubernetes::kube::core::GroupVersionKind;
 use bedplate_kubernetes::kube::{self, Api, Client};
+use futures_util::StreamExt;
+use futures_util::stream::iter;
 use serde_json::{Value, json};
 
 const GROUP: &str = "autoscaling.x-k8s.io";
@@ -18,6 +20,9 @@ const OF_CLASS: &str = "autoscaling.x-k8s.io/provisioning-class-name";
 const SPENT: [&str; 3] = ["Failed", "BookingExpired", "CapacityRevoked"];
 /// What the autoscaler and others write into pods, and a template must not have.
 const OF_ONE_POD: [&str; 4] = ["nodeName", "hostname", "schedulingGates", "ephemeralContainers"];
+
+/// Pods that are noted at once.
+const AT_ONCE: usize = 16;
 
 /// Requests of one class in one namespace.
 pub(crate) struct Provisioning {
@@ -42,17 +47,38 @@ impl Provisioning {
     /// Asks for nodes for all pods of a gang; the names of equal pods are together.
     pub(crate) async fn ask(&self, gang: &str, kinds: &[Vec<String>]) -> kube::Result<()> {
         let name = name_of(gang);
-        if let Some(known) = self.requests.get_opt(&name).await? {
-            if !is_spent(&known.data) {
-                return Ok(());
-            }
+        let known = self.requests.get_opt(&name).await?;
+        if known.as_ref().is_some_and(|known| is_spent(&known.data)) {
             self.ask_no_more(gang).await?;
         }
+        if known.is_none_or(|known| is_spent(&known.data)) && !self.make(&name, kinds).await? {
+            return Ok(());
+        }
+        // Every time, for a pod that has no note is counted on its own.
+        let notes = json!({"metadata": {"annotations": {CONSUMES: name, OF_CLASS: self.class}}});
+        let note = async |pod: &String| {
+            // A pod that is gone needs no note.
+            unless_gone(self.pods.patch(pod, &PatchParams::default(), &Patch::Merge(&notes)).await)
+        };
+        let mut noted = iter(kinds.iter().flatten().map(note)).buffer_unordered(AT_ONCE);
+        let mut outcome = Ok(());
+        while let Some(one) = noted.next().await {
+            outcome = outcome.and(one);
+        }
+        outcome
+    }
+
+    /// Makes the request and its templates; not where somebody else has asked for these pods already, as Kueue does.
+    async fn make(&self, name: &str, kinds: &[Vec<String>]) -> kube::Result<bool> {
         let mut sets = Vec::new();
         let mut owner = Value::Null;
         for (index, names) in kinds.iter().enumerate() {
             let Some(first) = names.first() else { continue };
-            let Some(pod) = self.pods.get_opt(first).await? else { return Ok(()) };
+            let Some(pod) = self.pods.get_opt(first).await? else { return Ok(false) };
+            let noted = pod.metadata.annotations.as_ref().and_then(|all| all.get(CONSUMES));
+            if noted.is_some_and(|noted| noted != name) {
+                return Ok(false);
+            }
             if owner.is_null() {
                 owner = owned_by(&pod);
             }
@@ -67,12 +93,7 @@ impl Provisioning {
         });
         let request: DynamicObject = serde_json::from_value(request).map_err(kube::Error::SerdeError)?;
         unless_there(self.requests.create(&PostParams::default(), &request).await)?;
-        let notes = json!({"metadata": {"annotations": {CONSUMES: name, OF_CLASS: self.class}}});
-        for pod in kinds.iter().flatten() {
-            // A pod that is gone needs no note.
-            unless_gone(self.pods.patch(pod, &PatchParams::default(), &Patch::Merge(&notes)).await)?;
-        }
-        Ok(())
+        Ok(true)
     }
 
     async fn write_template(&self, name: &str, pod: &Pod, owner: &Value) -> kube::Result<()> {

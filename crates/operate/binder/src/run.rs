@@ -17,8 +17,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::sync::watch as flag;
 
-use crate::carry::{ASKS_FOR_NODES, Hands};
-use crate::door::{Door, Household, Shown, WRITES_HOOK};
+use crate::carry::Hands;
+use crate::door::{Door, Household, Shown};
 use crate::lease::{Fence, Held, Holder, LeaseRules};
 use crate::lookup::{Answer, look_up};
 use crate::read::{self, Lookup};
@@ -28,6 +28,9 @@ use crate::{BinderError, watch};
 const BREATH: Duration = Duration::from_millis(10);
 /// When something is looked up again that was not there.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is said where the Lease cannot be held.
+const HOLDS_LEASE: &str = "hold the Lease";
 
 pub struct BinderOptions {
     /// The `schedulerName` of its pods.
@@ -90,6 +93,10 @@ pub(crate) enum News {
     TakenOut {
         node: String,
         why: String,
+    },
+    AskedForNodes {
+        gang: String,
+        is_done: bool,
     },
     /// Somebody else is about to bind a pod. Without an answer we do not lead.
     Asked {
@@ -174,6 +181,10 @@ impl Listing {
 impl Binder {
     fn new(connection: &Connection, options: BinderOptions) -> Self {
         let (news, inbox) = unbounded_channel();
+        let mut scheduler = PodScheduler::new(Catalog::builtin(), options.site);
+        if options.provisioning_class.is_some() {
+            scheduler = scheduler.with_requests_for_nodes();
+        }
         Self {
             client: connection.client(),
             server: connection.server().to_owned(),
@@ -187,7 +198,7 @@ impl Binder {
             shown: Arc::default(),
             remark: options.remark,
             said: BTreeSet::new(),
-            scheduler: PodScheduler::new(Catalog::builtin(), options.site),
+            scheduler,
             inbox,
             news,
             nodes: Listing::default(),
@@ -250,7 +261,12 @@ impl Binder {
             let due = if is_news { earliest } else { earliest.max(Instant::now() + self.patience()) };
             tokio::select! {
                 asked = stopped.wait_for(Option::is_some) => {
-                    return Ok(asked.ok().and_then(|asked| *asked).unwrap_or(Ending::Gently));
+                    let ending = asked.ok().and_then(|asked| *asked).unwrap_or(Ending::Gently);
+                    if ending == Ending::Gently {
+                        self.fence.fall();
+                        hands.finish().await;
+                    }
+                    return Ok(ending);
                 }
                 told = self.inbox.recv() => {
                     let Some(told) = told else { return Ok(Ending::Gently) };
@@ -264,6 +280,7 @@ impl Binder {
                     let acts = self.acts();
                     self.shown.leads.store(acts, Ordering::Relaxed);
                     if !acts {
+                        is_news = false;
                         continue;
                     }
                     if !is_checked {
@@ -303,6 +320,7 @@ impl Binder {
                 self.shown.figures.bound(outcome);
                 self.scheduler.bound(&uid, outcome, now());
             }
+            News::AskedForNodes { gang, is_done } => self.scheduler.asked_for_nodes(&gang, is_done),
             News::Asked { asked, answer } => {
                 if self.acts() {
                     // Whoever asked may be gone.
@@ -339,11 +357,11 @@ impl Binder {
         BinderError::LeaseLost { namespace, name, why }
     }
 
-    /// What we may not do is an end; anything else may pass.
+    /// What we may not see is an end. What we may not do may be for one pod only, as where its namespace is being deleted.
     fn failed(&mut self, what: &str, why: kube::Error) -> Result<(), BinderError> {
         match KubernetesError::of(why, &self.server) {
             error @ (KubernetesError::Forbidden { .. } | KubernetesError::Unknown { .. })
-                if !["write events", WRITES_HOOK, ASKS_FOR_NODES].contains(&what) =>
+                if what.starts_with("watch") || what == HOLDS_LEASE =>
             {
                 Err(error.into())
             }
@@ -467,7 +485,7 @@ async fn keep(holder: Option<Holder>, fence: Fence, news: UnboundedSender<News>)
                 let _ = news.send(News::Lease(held));
             }
             Ok(Err(error @ kube::Error::Api(_))) if !leads => {
-                let _ = news.send(News::Refused { what: "hold the Lease", why: error });
+                let _ = news.send(News::Refused { what: HOLDS_LEASE, why: error });
             }
             Ok(Err(_)) | Err(_) => {}
         }

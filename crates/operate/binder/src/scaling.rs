@@ -35,6 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const MOST_TOLD: u64 = 4 << 20;
 const AT_ONCE: usize = 32;
 const LONGEST_SELECTOR: usize = 2048;
+/// How long an answer may take, and of how many replicas.
+const LONGEST: Duration = Duration::from_secs(10);
+const MOST_REPLICAS: u32 = 2000;
 
 /// The answer to a question under [`ROOT`]; nothing for any other path.
 pub(crate) async fn answer(client: &Client, path: &str, query: Option<&str>) -> Option<Answer> {
@@ -53,17 +56,25 @@ pub(crate) async fn answer(client: &Client, path: &str, query: Option<&str>) -> 
     let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
         return Some(failed(StatusCode::BAD_REQUEST, "the metric needs a selector of the replicas' pods"));
     };
-    Some(match under_way(client, &decoded(namespace, 256)?, &selector).await {
-        Ok(requests) => json(StatusCode::OK, &value(requests)),
-        Err(why) => failed(StatusCode::SERVICE_UNAVAILABLE, &why),
+    // A name of a namespace needs no encoding, and becomes part of a path.
+    let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    if namespace.is_empty() || namespace.len() > 63 || !namespace.chars().all(is_name) {
+        return Some(failed(StatusCode::BAD_REQUEST, "this is no name of a namespace"));
+    }
+    Some(match timeout(LONGEST, under_way(client, namespace, &selector)).await {
+        Ok(Ok(requests)) => json(StatusCode::OK, &value(requests)),
+        Ok(Err(why)) => failed(StatusCode::SERVICE_UNAVAILABLE, &why),
+        Err(_) => failed(StatusCode::SERVICE_UNAVAILABLE, "the replicas could not be asked in time"),
     })
 }
 
 /// Requests under way in all replicas that the selector names.
 async fn under_way(client: &Client, namespace: &str, selector: &str) -> Result<f64, String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let listed =
-        pods.list(&ListParams::default().labels(selector)).await.map_err(|error| error.to_string())?;
+    let listed = pods
+        .list(&ListParams::default().labels(selector).limit(MOST_REPLICAS))
+        .await
+        .map_err(|error| error.to_string())?;
     let ready: Vec<(IpAddr, u16)> =
         listed.items.iter().filter(|pod| is_ready(pod)).filter_map(address).collect();
     let count = ready.len();
@@ -71,14 +82,12 @@ async fn under_way(client: &Client, namespace: &str, selector: &str) -> Result<f
     estimated(&told).ok_or_else(|| format!("none of {count} ready pods with `{selector}` tells its requests"))
 }
 
-/// The sum, with those that did not answer counted as the others on average; nothing where nobody answered and somebody should have.
+/// The sum, with those that did not answer counted as the others on average; nothing where nobody answered: what is not known must not make
+/// replicas fewer.
 fn estimated(told: &[Option<f64>]) -> Option<f64> {
     let known: Vec<f64> = told.iter().copied().flatten().collect();
-    match (told.len(), known.len()) {
-        (0, _) => Some(0.0),
-        (_, 0) => None,
-        (all, known_count) => Some(known.iter().sum::<f64>() * all as f64 / known_count as f64),
-    }
+    let mean = known.iter().sum::<f64>() / known.len() as f64;
+    (!known.is_empty()).then(|| mean * told.len() as f64)
 }
 
 fn is_ready(pod: &Pod) -> bool {
@@ -181,7 +190,7 @@ mod tests {
 
     #[test]
     fn replicas_that_do_not_answer_count_as_the_others() {
-        assert_eq!(estimated(&[]), Some(0.0));
+        assert_eq!(estimated(&[]), None, "no replica is ready, and that says nothing of requests");
         assert_eq!(estimated(&[Some(4.0), None, Some(8.0)]), Some(18.0));
         assert_eq!(estimated(&[None]), None);
     }

@@ -11,9 +11,12 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::run::News;
 
+/// The server ends a watch after this many seconds and it is begun anew, so that a link that has fallen silent is noticed soon.
+const LASTS: u32 = 30;
+
 /// Watches until the receiver is gone. A watch that ends or expires is begun anew with a list.
 pub(crate) async fn nodes(client: Client, news: UnboundedSender<News>) {
-    let stream = watch(Api::<Node>::all(client), watcher::Config::default()).default_backoff();
+    let stream = watch(Api::<Node>::all(client), watcher::Config::default().timeout(LASTS)).default_backoff();
     let mut stream = pin!(stream);
     while let Some(event) = stream.next().await {
         let told = match event {
@@ -28,7 +31,7 @@ pub(crate) async fn nodes(client: Client, news: UnboundedSender<News>) {
 
 /// Pods that have ended stay in the list: a gang counts those that succeeded.
 pub(crate) async fn pods(client: Client, news: UnboundedSender<News>) {
-    let stream = watch(Api::<Pod>::all(client), watcher::Config::default()).default_backoff();
+    let stream = watch(Api::<Pod>::all(client), watcher::Config::default().timeout(LASTS)).default_backoff();
     let mut stream = pin!(stream);
     while let Some(event) = stream.next().await {
         let told = match event {

@@ -22,6 +22,9 @@ pub enum Action {
 /// The reason that autoscalers look for.
 pub(crate) const UNSCHEDULABLE: &str = "Unschedulable";
 
+/// The reason until nodes have been asked for, for the whole gang.
+pub(crate) const ASKS_FOR_NODES: &str = "AsksForNodes";
+
 /// Why a pod is not bound, as its condition says it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {

@@ -237,6 +237,10 @@ impl Healing {
     }
 
     /// What is to be said to whoever runs the cluster.
+    pub(crate) fn remark(&mut self, what: String) {
+        self.remarks.push(what);
+    }
+
     pub(crate) fn remarks(&mut self) -> Vec<String> {
         std::mem::take(&mut self.remarks)
     }

@@ -45,7 +45,8 @@ impl PodScheduler {
     }
 
     /// Where another scheduler bound in the same moment, the youngest of our gangs on the node goes back.
-    pub(crate) fn give_way(&mut self, room: &Room, shape: &Shape, now: Time) {
+    pub(crate) fn give_way(&mut self, shape: &Shape, now: Time) {
+        let room = self.room_without_leaving(shape);
         for node in room.overdrawn() {
             let name = shape.name(node);
             let is_young = |pod: &&Pod| {
@@ -72,6 +73,26 @@ impl PodScheduler {
                 gang.goes.get_or_insert(why);
             }
         }
+    }
+
+    /// What is free once all that leaves has left: who has given way need not do so again, and nobody else for him.
+    fn room_without_leaving(&self, shape: &Shape) -> Room {
+        let goes = |pod: &Pod| {
+            let is_going = self.gangs.get(&pod.gang).is_some_and(|gang| gang.goes.is_some());
+            pod.is_leaving || self.evicted.contains_key(&pod.uid) || (pod.is_ours && is_going)
+        };
+        let mut room = Room::of(&self.nodes, shape);
+        let staying = self.pods.values().filter(|pod| pod.takes_room() && !goes(pod));
+        let staying = staying.filter_map(|pod| Some((pod.node.as_deref()?, &pod.needs)));
+        let stays = |gang: &&Gang| gang.goes.is_none();
+        let given = self.gangs.values().filter(stays).flat_map(|gang| &gang.assumed);
+        let given = given.filter_map(|(uid, given)| Some((given.node.as_str(), &self.pods.get(uid)?.needs)));
+        for (node, needs) in staying.chain(given) {
+            if let Some(node) = shape.ids.get(node) {
+                room.take(*node, needs);
+            }
+        }
+        room
     }
 
     /// Gangs that have been bound in part for too long go back as a whole.

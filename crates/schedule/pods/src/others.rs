@@ -84,8 +84,11 @@ impl PodScheduler {
     pub(crate) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Resources)> {
         let standing = self.pods.values().filter(|pod| pod.takes_room());
         let standing = standing.filter_map(|pod| Some((pod.node.as_deref()?, pod.uid.as_str(), &pod.needs)));
-        let given = self.gangs.values().flat_map(|gang| &gang.assumed);
-        let given = given.map(|(uid, given)| (given.node.as_str(), uid.as_str(), &self.pods[uid].needs));
+        // Between decisions a pod that was given a place may be gone, or be seen on it.
+        let given = self.gangs.values().flat_map(|gang| &gang.assumed).filter_map(|(uid, given)| {
+            let pod = self.pods.get(uid).filter(|pod| pod.node.is_none())?;
+            Some((given.node.as_str(), uid.as_str(), &pod.needs))
+        });
         standing.chain(given).chain(self.allowed())
     }
 
@@ -95,6 +98,13 @@ impl PodScheduler {
             let pod = self.pods.get(uid).filter(|pod| pod.node.is_none())?;
             Some((allowed.node.as_str(), uid.as_str(), &pod.needs))
         })
+    }
+
+    /// Room that other schedulers have made for pods of theirs: they may need a moment to take it.
+    pub(crate) fn nominated(&self) -> impl Iterator<Item = (&str, &Resources)> {
+        let waiting = self.pods.values().filter(|pod| !pod.is_ours && pod.node.is_none() && !pod.has_ended());
+        let waiting = waiting.filter(|pod| !pod.is_leaving && !self.allowed.contains_key(&pod.uid));
+        waiting.filter_map(|pod| Some((pod.nominated.as_deref()?, &pod.needs)))
     }
 
     /// Forgets what has been seen since, or was not done.

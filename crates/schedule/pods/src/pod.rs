@@ -24,6 +24,8 @@ pub struct Pod {
     pub constraints: Constraints,
     pub policy: GangPolicy,
     pub node: Option<String>,
+    /// Where its own scheduler has made room for it, of a pod that is not ours.
+    pub nominated: Option<String>,
     /// When it was bound, where that is known.
     pub bound_at: Option<Time>,
     pub phase: Phase,

@@ -56,6 +56,8 @@ pub struct PodScheduler {
     pub(crate) gangs: BTreeMap<String, Gang>,
     /// Places that other schedulers were allowed to take, by pod.
     pub(crate) allowed: BTreeMap<String, Allowed>,
+    /// Whether somebody makes requests for nodes.
+    pub(crate) asks_for_nodes: bool,
     shape: Option<Shape>,
     /// When pods were told to go.
     pub(crate) evicted: BTreeMap<String, Time>,
@@ -93,6 +95,7 @@ impl PodScheduler {
             members: BTreeMap::new(),
             gangs: BTreeMap::new(),
             allowed: BTreeMap::new(),
+            asks_for_nodes: false,
             shape: None,
             evicted: BTreeMap::new(),
             healing: Healing::new(Policy::default()),
@@ -199,7 +202,7 @@ impl PodScheduler {
     pub fn decide(&mut self, now: Time) -> Result<Vec<Action>, TopologyError> {
         self.wakeup = None;
         self.forget_allowed(now);
-        self.forget_what_is_gone();
+        self.forget_what_is_gone(now);
         if self.shape.is_none() && !self.nodes.is_empty() {
             self.shape = Some(Shape::of(&self.nodes, &self.catalog)?);
         }
@@ -214,18 +217,21 @@ impl PodScheduler {
             return Ok(actions);
         };
         let room = self.room(&shape);
-        self.give_way(&room, &shape, now);
+        self.give_way(&shape, now);
         self.send_away_parts(now);
         actions.extend(self.evict_going(now));
         actions.extend(self.bind_again(now));
-        actions.extend(self.schedule(&shape, room, now));
+        match self.rules(&shape) {
+            Ok(rules) => actions.extend(self.schedule(&shape, rules, room, now)),
+            Err(why) => actions.extend(self.wait_for_rules(&why, now)),
+        }
         actions.extend(self.ask_for_nodes(now));
         self.shape = Some(shape);
         self.has_decided = true;
         Ok(actions)
     }
 
-    fn forget_what_is_gone(&mut self) {
+    fn forget_what_is_gone(&mut self, now: Time) {
         let pods = &self.pods;
         self.evicted.retain(|uid, _| pods.contains_key(uid));
         let members = &self.members;
@@ -247,7 +253,7 @@ impl PodScheduler {
         let going: BTreeSet<JobId> =
             self.gangs.values().filter(|gang| gang.goes.is_some()).map(Gang::holds_as).collect();
         self.gangs.values_mut().for_each(|gang| gang.victims.retain(|victim| going.contains(victim)));
-        self.wake_at(self.gangs.values().filter_map(Gang::deadline).min());
+        self.wake_at(self.gangs.values().filter_map(Gang::deadline).filter(|at| *at > now).min());
     }
 
     pub(crate) fn wake_at(&mut self, time: Option<Time>) {
@@ -261,7 +267,8 @@ impl PodScheduler {
     /// What is free now, after all that stands on nodes and all that was given a place.
     fn room(&self, shape: &Shape) -> Room {
         let mut room = Room::of(&self.nodes, shape);
-        for (node, _, needs) in self.taken() {
+        let nominated = self.nominated();
+        for (node, needs) in self.taken().map(|(node, _, needs)| (node, needs)).chain(nominated) {
             if let Some(node) = shape.ids.get(node) {
                 room.take(*node, needs);
             }
@@ -293,8 +300,7 @@ impl PodScheduler {
     }
 
     /// Tells the scheduler of gangs how things stand, and makes actions of what it decides.
-    fn schedule(&mut self, shape: &Shape, mut room: Room, now: Time) -> Vec<Action> {
-        let mut rules = self.rules(shape);
+    fn schedule(&mut self, shape: &Shape, mut rules: Rules, mut room: Room, now: Time) -> Vec<Action> {
         self.charge(&rules, now);
         let mut scheduler = Scheduler::new(shape.cluster.clone(), rules.settings().clone());
         let used: Vec<UsageRecord> =
@@ -367,17 +373,28 @@ impl PodScheduler {
             }
             let known = self.gangs.get(&candidate.gang).and_then(|gang| gang.told.as_ref());
             let said = match known {
-                Some((at, said)) if now.since(*at) < SAID_AGAIN => said.clone(),
+                Some((at, said)) if now.since(*at) < SAID_AGAIN => said.for_all(),
                 _ => waits(scheduler.explain(*job, now).map(|explanation| explanation.wait).as_ref(), &names),
             };
             verdicts.told.push((candidate.gang.clone(), said));
         }
     }
 
-    fn rules(&self, shape: &Shape) -> Rules {
-        let read = |site: &SiteRules| Settings::from_toml(&site.text, &site.source, &shape.cluster).ok();
+    /// The site's rules for the nodes as they are now: a node that they name may be gone.
+    fn rules(&self, shape: &Shape) -> Result<Rules, SettingsError> {
+        let read = |site: &SiteRules| Settings::from_toml(&site.text, &site.source, &shape.cluster);
+        let settings = self.site.as_ref().map(read).transpose()?;
         let first_of = |uids: &BTreeSet<String>| uids.first().map(|uid| self.pods[uid].policy.priority);
-        Rules::new(self.site.as_ref().and_then(read), self.members.values().filter_map(first_of).collect())
+        Ok(Rules::new(settings, self.members.values().filter_map(first_of).collect()))
+    }
+
+    /// Without the site's rules nothing starts: quotas must not end because a node that they name is gone.
+    fn wait_for_rules(&mut self, why: &SettingsError, now: Time) -> Vec<Action> {
+        let message = format!("the site's rules do not fit the nodes as they are now: {why}");
+        self.healing.remark(message.clone());
+        let waiting = Waiting { reason: "SiteRules", message };
+        let gangs: Vec<String> = self.members.keys().cloned().collect();
+        gangs.iter().flat_map(|gang| self.tell(gang, &waiting, now)).collect()
     }
 
     /// GPU time since the last decision, to those who used it.
@@ -422,7 +439,8 @@ impl PodScheduler {
         let mut others: BTreeMap<NodeId, Resources> = BTreeMap::new();
         let standing = self.pods.values().filter(|pod| pod.takes_room() && !pod.is_ours);
         let standing = standing.filter_map(|pod| Some((pod.node.as_deref()?, &pod.needs)));
-        for (node, needs) in standing.chain(self.allowed().map(|(node, _, needs)| (node, needs))) {
+        let coming = self.allowed().map(|(node, _, needs)| (node, needs)).chain(self.nominated());
+        for (node, needs) in standing.chain(coming) {
             if let Some(node) = on(node) {
                 others.entry(node).or_default().add(needs);
             }
@@ -596,6 +614,7 @@ impl PodScheduler {
 
     /// Tells all waiting pods of a gang the same, unless they have just been told.
     fn tell(&mut self, key: &str, waiting: &Waiting, now: Time) -> Vec<Action> {
+        let waiting = &self.for_autoscalers(key, waiting);
         let pending = self.members_of(key).pending;
         let made = pending.iter().map(|pod| pod.created).max().unwrap_or_default();
         let open: Vec<String> = pending.iter().map(|pod| pod.uid.clone()).collect();

@@ -77,6 +77,7 @@ pub(crate) fn pod(object: &core::Pod, scheduler: &str) -> PodReading {
         created: object.metadata.creation_timestamp.as_ref().map_or(Time::ZERO, time),
         needs: needs(&spec),
         node: spec.node_name.clone().filter(|node| !node.is_empty()),
+        nominated: status.nominated_node_name.clone().filter(|node| !is_ours && !node.is_empty()),
         bound_at: bound_at(&status),
         phase: phase(&status),
         ended_at: ended_at(&status),

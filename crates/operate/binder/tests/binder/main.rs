@@ -288,6 +288,9 @@ fn nodes_are_asked_for(world: &World, _: &Audit) {
         let notes = |pod: &_| world::annotation(pod, "autoscaling.x-k8s.io/consume-provisioning-request");
         world.of_gang("grows").iter().all(|pod| notes(pod).as_deref() == Some(&name))
     });
+    world.until("now autoscalers may hear of it", || {
+        world.of_gang("grows").iter().all(|pod| waits_for(pod).as_deref() == Some("Unschedulable"))
+    });
     let template = asked("{.spec.podSets[0].podTemplateRef.name}").trim().to_owned();
     let gpus = "jsonpath={.template.spec.containers[0].resources.requests.nvidia\\.com/gpu}";
     assert_eq!(world.kubernetes.kubectl(&["get", "podtemplate", &template, "-o", gpus]), "8");

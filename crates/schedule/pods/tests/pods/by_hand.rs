@@ -1,7 +1,8 @@
 //! Single stories.
 
+use bedplate_catalog::Catalog;
 use bedplate_gangs::Span;
-use bedplate_pods::{AskedBinding, Effect, Judged, Phase, Taint};
+use bedplate_pods::{Action, AskedBinding, Effect, Judged, Phase, PodScheduler, Taint};
 
 use super::server::{Server, pod, stranger};
 
@@ -258,4 +259,68 @@ fn a_binding_of_another_is_judged_by_what_was_given_away() {
     server.pass(Span::seconds(11));
     server.settle();
     assert_eq!(server.standing("b"), 1, "it was not bound, so it counts no more");
+}
+
+#[test]
+fn a_pod_that_is_gone_between_decisions_is_not_counted() {
+    let mut server = Server::new(1);
+    server.gang("a", 1, |pod| pod.needs.gpus = 6);
+    let stranger = server.add_pod(stranger(1, 4));
+    server.tell(usize::MAX);
+    server.decide();
+    assert!(matches!(judge(&mut server, &stranger, "n0"), Judged::Refused(_)));
+    let given = server.of_gang("a")[0].uid.clone();
+    server.scheduler.pod_gone(&given);
+    assert_eq!(judge(&mut server, &stranger, "n0"), Judged::Fits);
+}
+
+#[test]
+fn room_that_another_scheduler_has_made_is_left_to_it() {
+    let mut server = Server::new(1);
+    let urgent = server.add_pod(stranger(1, 8));
+    server.change_pod(&urgent, |pod| pod.nominated = Some("n0".to_owned()));
+    server.gang("a", 1, |pod| pod.needs.gpus = 1);
+    server.settle();
+    assert_eq!(server.standing("a"), 0);
+    server.remove_pod(&urgent);
+    server.settle();
+    assert_eq!(server.standing("a"), 1);
+}
+
+#[test]
+fn only_as_many_gangs_give_way_as_must() {
+    let mut server = Server::new(1);
+    server.gang("a", 1, |pod| pod.needs.gpus = 2);
+    server.gang("b", 1, |pod| pod.needs.gpus = 2);
+    server.settle();
+    let other = server.add_pod(stranger(1, 5));
+    let now = server.now;
+    server.change_pod(&other, |pod| {
+        (pod.node, pod.phase, pod.bound_at) = (Some("n0".to_owned()), Phase::Running, Some(now))
+    });
+    server.tell(usize::MAX);
+    (0..5).for_each(|_| server.decide());
+    let leaving = server.wanted.iter().filter(|(_, action)| matches!(action, Action::Evict { .. })).count();
+    assert_eq!(leaving, 1, "one of two is enough");
+}
+
+#[test]
+fn pods_say_that_they_lack_room_once_nodes_were_asked_for() {
+    let mut server = Server::new(1);
+    server.restart_as(PodScheduler::new(Catalog::builtin(), None).with_requests_for_nodes());
+    server.gang("a", 2, |_| {});
+    server.settle();
+    server.pass(Span::seconds(3));
+    server.settle();
+    assert!(
+        server.words_of("a").iter().all(|words| words.reason == "AsksForNodes"),
+        "{:?}",
+        server.words_of("a")
+    );
+    server.pass(Span::seconds(6));
+    server.settle();
+    assert_eq!(server.asked.len(), 1);
+    server.scheduler.asked_for_nodes("a", true);
+    server.settle();
+    assert!(server.words_of("a").iter().all(|words| words.reason == "Unschedulable"));
 }

@@ -203,9 +203,13 @@ impl Server {
 
     /// The scheduler dies; another is started, which knows what the server knows.
     pub(crate) fn restart(&mut self) {
+        self.restart_as(PodScheduler::new(Catalog::builtin(), None));
+    }
+
+    pub(crate) fn restart_as(&mut self, scheduler: PodScheduler) {
         self.wanted.clear();
         self.told.clear();
-        self.scheduler = PodScheduler::new(Catalog::builtin(), None);
+        self.scheduler = scheduler;
         for node in self.nodes.values() {
             self.scheduler.node(node.clone());
         }
