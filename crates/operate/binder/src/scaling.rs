@@ -87,7 +87,7 @@ async fn under_way(client: &Client, namespace: &str, selector: &str) -> Result<f
 fn estimated(told: &[Option<f64>]) -> Option<f64> {
     let known: Vec<f64> = told.iter().copied().flatten().collect();
     let mean = known.iter().sum::<f64>() / known.len() as f64;
-    (!known.is_empty()).then(|| mean * told.len() as f64)
+    (!known.is_empty()).then_some(mean * told.len() as f64)
 }
 
 fn is_ready(pod: &Pod) -> bool {
