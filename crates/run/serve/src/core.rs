@@ -298,6 +298,7 @@ impl<E: Element> Core<E> {
                 }
             })
             .collect();
+        runs.extend(decoding.iter().filter_map(|sequence| self.lost_run(*sequence)));
         let guesses = if decoding.len() <= MOST_GUESSED { self.parts.guesses } else { 0 };
         let waiting = decoding.iter().copied().filter(|sequence| self.ahead_of(*sequence) == 0);
         let mut guessed: Vec<Guess> =
@@ -359,12 +360,13 @@ impl<E: Element> Core<E> {
         for sequence in decoding {
             self.advance_or_end(*sequence, *sequence, runs, &completion);
         }
-        // Samples follow the sequence that they are forked from.
-        let mut origin = SequenceId(0);
+        // Samples follow the sequence that they are forked from. It may end with its first token: its block is known before, and
+        // nothing is written there until the next step.
+        let (mut origin, mut part) = (SequenceId(0), None);
         for Progress { sequence, request, .. } in completion.started.iter().copied() {
             match self.slots.get(sequence.0 as usize).is_some_and(Option::is_some) {
-                true => origin = sequence,
-                false => self.start_sample(sequence, request, Some(origin)),
+                true => (origin, part) = (sequence, self.last_of_prompt(sequence)),
+                false => self.start_sample(sequence, request, part),
             }
             self.advance_or_end(sequence, origin, runs, &completion);
         }
@@ -410,19 +412,24 @@ impl<E: Element> Core<E> {
         }
     }
 
+    /// The block that the prompt of a sequence that runs fills in part.
+    fn last_of_prompt(&self, sequence: SequenceId) -> Option<u32> {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let prompt = self.slots[sequence.0 as usize].as_ref()?.prompt;
+        let table = self.parts.scheduler.running_table(sequence)?;
+        table.get(prompt / block_tokens).filter(|_| !prompt.is_multiple_of(block_tokens)).map(|block| block.0)
+    }
+
     /// Gives a forked sample a state of its own and, where it runs, its own copy of the block that the prompt fills in part.
-    fn start_sample(&mut self, sequence: SequenceId, request: RequestId, origin: Option<SequenceId>) {
+    fn start_sample(&mut self, sequence: SequenceId, request: RequestId, part: Option<u32>) {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;
         let Some(job) = self.jobs.get_mut(&request.0) else { return };
         let full = job.ask.prompt.len() / block_tokens;
         let keys = self.parts.keys.of(&job.ask.prompt[..full * block_tokens], job.adapter);
         let live = job.begin_sample(request.0, &keys);
-        let has_part = !live.prompt.is_multiple_of(block_tokens);
         self.put(sequence, live);
-        let scheduler = &self.parts.scheduler;
-        let part_of = |sequence| scheduler.running_table(sequence)?.get(full).copied();
-        if let (Some(from), Some(to), true) = (origin.and_then(part_of), part_of(sequence), has_part) {
-            self.copy_block(from.0, to.0);
+        if let (Some(from), Some(to)) = (part, self.last_of_prompt(sequence)) {
+            self.copy_block(from, to);
         }
     }
 

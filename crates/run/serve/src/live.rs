@@ -43,6 +43,7 @@ impl Job {
             parser: text.and_then(|text| text.grammar.as_ref()).map(|grammar| grammar.parser()),
             tokens: prompt.clone(),
             ahead: 0,
+            is_behind: false,
             keyed: keys.len(),
             last_key: keys.last().copied(),
             adapter: self.adapter,
@@ -69,6 +70,8 @@ pub(crate) struct Live {
     pub(crate) tokens: Vec<u32>,
     /// Generated tokens that the scheduler does not count yet: guesses that were right.
     pub(crate) ahead: usize,
+    /// Their keys and values were lost by a preemption.
+    pub(crate) is_behind: bool,
     pub(crate) drawer: Option<Drawer>,
     pub(crate) parser: Option<Box<dyn Parser>>,
     /// Blocks whose keys the scheduler knows, and the last of them.

@@ -46,7 +46,8 @@ impl<E: Element> Core<E> {
             self.parts.scheduler.last_step().preempted.iter().map(|preemption| preemption.sequence).collect();
         self.state.preemptions += preempted.len() as u64;
         for sequence in &preempted {
-            self.live(*sequence).seen = 0;
+            let live = self.live(*sequence);
+            (live.seen, live.is_behind) = (0, live.ahead > 0);
         }
         let mut copies = Vec::new();
         for (at, live) in self.slots.iter_mut().enumerate() {

@@ -50,6 +50,7 @@ impl<E: Element> Core<E> {
         let live = self.live(sequence);
         if live.ahead > 0 {
             live.ahead -= 1;
+            live.is_behind &= live.ahead > 0;
             return false;
         }
         let request = live.request;

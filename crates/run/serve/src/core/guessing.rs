@@ -13,6 +13,16 @@ impl<E: Element> Core<E> {
         self.slots[sequence.0 as usize].as_ref().map_or(0, |live| live.ahead)
     }
 
+    /// The next token whose keys and values were lost: after a preemption the scheduler counts one of those that were guessed ahead in each
+    /// step, and has a row and a place for it.
+    pub(super) fn lost_run(&self, sequence: SequenceId) -> Option<Run> {
+        let live =
+            self.slots[sequence.0 as usize].as_ref().filter(|live| live.is_behind && live.ahead > 0)?;
+        let first = live.counted() - 1;
+        let tokens = vec![live.tokens[first]];
+        Some(Run { sequence, first, tokens, wanted: 0, adapter: live.adapter, spare: None })
+    }
+
     /// How many tokens may be guessed for a sequence: those for which it has blocks, or a spare one.
     pub(super) fn room_to_guess(&mut self, sequence: SequenceId, guesses: usize) -> Guess {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;

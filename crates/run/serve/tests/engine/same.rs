@@ -169,3 +169,18 @@ fn a_prefix_that_left_for_samples_comes_back_as_it_was() {
         }
     }
 }
+
+/// Every guess is right, so several tokens are told that the scheduler does not count yet when a sequence must make room.
+#[test]
+fn what_was_guessed_before_a_preemption_is_computed_again() {
+    let prompts = prompts(6);
+    let roomy = EngineOptions { draft_tokens: 6, ..options() };
+    let expected = at_once(&engine_with_draft(LLAMA, 5, &roomy), &prompts, 90);
+    let narrow = EngineOptions { kv_bytes: kv_bytes(LLAMA, 24, &options()), ..roomy };
+    let engine = engine_with_draft(LLAMA, 5, &narrow);
+    for _ in 0..4 {
+        assert_eq!(at_once(&engine, &prompts, 90), expected);
+    }
+    let state = engine.state();
+    assert!(state.preemptions > 0 && state.accepted_tokens > 0, "{state:?}");
+}

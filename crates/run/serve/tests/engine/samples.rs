@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use bedplate_serve::{Ask, Continuation, EngineOptions, Event, Replica, Sampling};
 
-use crate::fixture::{LLAMA, QWEN3, assert_nothing_left, engine, kv_bytes, listen, options, prompts};
+use crate::fixture::{
+    LLAMA, QWEN3, assert_nothing_left, engine, engine_ending, kv_bytes, listen, options, prompts,
+};
 
 fn ask(prompt: &[u32], samples: u16, sampling: Sampling, most: u32) -> Ask {
     Ask::text(prompt.to_vec(), Continuation { most, samples, sampling, ..Continuation::default() })
@@ -105,4 +107,25 @@ fn a_sample_that_is_ended_draws_no_more_and_the_others_are_what_they_would_have_
     assert_nothing_left(&engine);
     let drawn: usize = told.iter().map(Vec::len).sum();
     assert_eq!(engine.state().generated_tokens - before, drawn as u64);
+}
+
+/// The first sample ends with its first token: the others still have their copy of the block that the prompt fills in part.
+#[test]
+fn a_sample_that_ends_at_once_leaves_the_prompt_to_the_others() {
+    let sampling = Sampling { seed: Some(11), temperature: 1.5, ..Sampling::default() };
+    for len in [17, 23, 31] {
+        let prompt: Vec<u32> = (0..len).map(|at| (at * 3 + len) % 131).collect();
+        let free = engine(LLAMA, &options());
+        let expected = listen(free.ask(ask(&prompt, 4, sampling.clone(), 20)).unwrap());
+        let end = expected.samples[0].0[0];
+        let engine = engine_ending(LLAMA, &[end], &options());
+        // Blocks that others have written to.
+        (0..6).for_each(|of| drop(listen(engine.ask(ask(&[of; 40], 1, sampling.clone(), 60)).unwrap())));
+        let told = listen(engine.ask(ask(&prompt, 4, sampling.clone(), 20)).unwrap());
+        assert!(told.samples[0].0.is_empty(), "it ends at once");
+        for (sample, whole) in told.samples.iter().zip(&expected.samples) {
+            let until_end: Vec<u32> = whole.0.iter().copied().take_while(|token| *token != end).collect();
+            assert_eq!(sample.0, until_end);
+        }
+    }
 }
