@@ -207,7 +207,30 @@ impl Engine {
     }
 
     /// The adapter that a request names, or why it is refused.
-    pub(crate) fn can_answer(&self, ask: &Ask) -> Result<Option<usize>, Refusal> {
+    /// Takes a request, which counts from now on: it is answered, or given up. Gives its adapter.
+    pub(crate) fn take(&self, ask: &Ask) -> Result<Option<usize>, Refusal> {
+        let adapter = self.can_answer(ask)?;
+        self.shared.requests.fetch_add(1, Ordering::AcqRel);
+        Ok(adapter)
+    }
+
+    /// Gives up a request that was taken.
+    pub(crate) fn give_up(&self) {
+        self.shared.requests.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Answers a request that was taken, also where no more are.
+    pub(crate) fn answer(&self, ask: Ask, adapter: Option<usize>) -> Result<Answer, Refusal> {
+        let (teller, answer) = Answer::new();
+        let id = self.limits.next.fetch_add(1, Ordering::Relaxed);
+        let command = Command::Ask { id, ask: Box::new(ask), adapter, teller };
+        match self.commands.send(command) {
+            Ok(()) => Ok(answer),
+            Err(_) => Err(self.stopped().unwrap_or(Refusal::Draining)),
+        }
+    }
+
+    fn can_answer(&self, ask: &Ask) -> Result<Option<usize>, Refusal> {
         if let Some(refusal) = self.stopped() {
             return Err(refusal);
         }
@@ -261,15 +284,8 @@ impl Replica for Engine {
     }
 
     fn ask(&self, ask: Ask) -> Result<Answer, Refusal> {
-        let adapter = self.can_answer(&ask)?;
-        let (teller, answer) = Answer::new();
-        let id = self.limits.next.fetch_add(1, Ordering::Relaxed);
-        self.shared.requests.fetch_add(1, Ordering::AcqRel);
-        let command = Command::Ask { id, ask: Box::new(ask), adapter, teller };
-        match self.commands.send(command) {
-            Ok(()) => Ok(answer),
-            Err(_) => Err(self.stopped().unwrap_or(Refusal::Draining)),
-        }
+        let adapter = self.take(&ask)?;
+        self.answer(ask, adapter)
     }
 
     fn state(&self) -> State {

@@ -4,10 +4,11 @@
 //! their key, which follows from all tokens before them.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate_batching::BlockKey;
 
@@ -29,8 +30,11 @@ struct Tier<T> {
 
 #[derive(Debug)]
 struct Disk {
+    /// Of this engine alone.
     folder: PathBuf,
     files: Tier<()>,
+    /// Locked as long as the engine lives.
+    _lock: File,
 }
 
 impl<T> Default for Tier<T> {
@@ -68,18 +72,15 @@ impl<T> Tier<T> {
 }
 
 impl Spill {
-    /// For so many blocks in memory, and so many in a folder, whose earlier content is of no use and removed.
+    /// For so many blocks in memory, and so many in a folder. Other processes may use the same folder; what those have left that are gone
+    /// is removed.
     pub(crate) fn new(in_memory: usize, on_disk: Option<(PathBuf, usize)>) -> io::Result<Self> {
         let disk = match on_disk {
             None => None,
             Some((folder, most)) => {
                 fs::create_dir_all(&folder)?;
-                for entry in fs::read_dir(&folder)?.flatten() {
-                    if entry.path().extension().is_some_and(|extension| extension == EXTENSION) {
-                        fs::remove_file(entry.path())?;
-                    }
-                }
-                Some(Disk { folder, files: Tier::new(most) })
+                remove_what_was_left(&folder)?;
+                Some(Disk::new(&folder, most)?)
             }
         };
         Ok(Self { memory: Tier::new(in_memory), disk })
@@ -110,8 +111,38 @@ impl Spill {
 }
 
 const EXTENSION: &str = "kv";
+/// How folders of engines begin, and the file in each that a living engine has locked.
+const FOLDER: &str = "engine-";
+const LOCK: &str = "lock";
+
+/// Removes the folders of engines that are gone.
+fn remove_what_was_left(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)?.flatten() {
+        let is_of_engine = entry.file_name().to_string_lossy().starts_with(FOLDER);
+        // A folder without the file belongs to one that is just starting.
+        if let (true, Ok(lock)) = (is_of_engine, File::open(entry.path().join(LOCK)))
+            && lock.try_lock().is_ok()
+        {
+            // Another engine may be removing it too.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
 
 impl Disk {
+    fn new(parent: &Path, most: usize) -> io::Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let folder = parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
+        // What has this name and is not locked was left by another process of this number.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder)?;
+        let lock = File::create(folder.join(LOCK))?;
+        lock.try_lock().map_err(io::Error::from)?;
+        Ok(Self { folder, files: Tier::new(most), _lock: lock })
+    }
+
     fn path(&self, key: BlockKey) -> PathBuf {
         self.folder.join(format!("{:016x}.{EXTENSION}", key.0))
     }
@@ -143,9 +174,7 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        for key in self.files.entries.keys() {
-            let _ = fs::remove_file(self.path(*key));
-        }
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -165,13 +194,32 @@ mod tests {
         let mut spill = Spill::new(2, Some((folder.clone(), 1))).unwrap();
         (1..=4).for_each(|number| spill.put(BlockKey(number), block(number as u8)));
         assert_eq!([1, 2, 3, 4].map(|key| spill.has(BlockKey(key))), [false, true, true, true]);
-        let files: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
+        let of_engine = fs::read_dir(&folder).unwrap().flatten().next().unwrap().path();
+        let is_block = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|kind| kind == EXTENSION);
+        let files: Vec<_> = fs::read_dir(of_engine).unwrap().flatten().filter(is_block).collect();
         assert_eq!(files.len(), 1);
         assert_eq!(files[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(spill.take(BlockKey(2)), Some(block(2)));
         assert_eq!(spill.take(BlockKey(2)), None);
         assert_eq!(spill.take(BlockKey(4)), Some(block(4)));
         drop(spill);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn engines_share_a_folder_and_clear_what_is_left_of_those_that_are_gone() {
+        let folder = std::env::temp_dir().join(format!("bedplate-spill-shared-{}", std::process::id()));
+        let left = folder.join("engine-1-0");
+        fs::create_dir_all(&left).unwrap();
+        fs::write(left.join("lock"), "").unwrap();
+        fs::write(left.join("0000000000000001.kv"), "old").unwrap();
+        let mut first = Spill::new(0, Some((folder.clone(), 4))).unwrap();
+        assert!(!left.exists(), "nobody holds it");
+        first.put(BlockKey(1), block(1));
+        let second = Spill::new(0, Some((folder.clone(), 4))).unwrap();
+        assert_eq!(first.take(BlockKey(1)), Some(block(1)), "one that lives keeps its files");
+        drop((first, second));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
         fs::remove_dir_all(folder).unwrap();
     }

@@ -119,7 +119,7 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     link.prove(secret, GIVER, TAKER)?;
     let header: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
     if header["kind"].as_str() != Some(&engine.kind().text()) {
-        return refuse(&mut link, "another model");
+        return refuse(&mut link, "another model", true);
     }
     let tokens = link.receive(4 * MOST_TOKENS)?;
     let prompt: Vec<u32> = tokens.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
@@ -133,7 +133,11 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     };
     let mut answer = match engine.ask(ask) {
         Ok(answer) => answer,
-        Err(refusal) => return refuse(&mut link, &refusal.to_string()),
+        Err(refusal) => {
+            let is_for_all =
+                matches!(refusal, Refusal::Full { .. } | Refusal::Draining | Refusal::Stopped { .. });
+            return refuse(&mut link, &refusal.to_string(), is_for_all);
+        }
     };
     link.send(json!({ "is_shared": shared.is_some() }).to_string().as_bytes())?;
     while let Some(event) = answer.wait() {
@@ -150,8 +154,9 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     link.flush()
 }
 
-fn refuse(link: &mut Link, reason: &str) -> io::Result<()> {
-    link.send(json!({ "refused": reason }).to_string().as_bytes())?;
+/// Says why a prompt is not computed here, and whether any other would be.
+fn refuse(link: &mut Link, reason: &str, is_for_all: bool) -> io::Result<()> {
+    link.send(json!({ "refused": reason, "is_for_all": is_for_all }).to_string().as_bytes())?;
     link.flush()
 }
 
@@ -213,20 +218,24 @@ impl Replica for Disaggregated {
         let Some(worker) = worker.filter(|_| ask.prompt.len() >= self.least_tokens) else {
             return self.engine.ask(ask);
         };
-        self.engine.can_answer(&ask)?;
+        let adapter = self.engine.take(&ask)?;
         let (teller, answer) = Answer::new();
         let (engine, secret, transferred) =
             (self.engine.clone(), self.secret.clone(), self.transferred.clone());
         let fetch = move || {
             // What does not come is computed here.
             worker.note(&take(worker.address, &engine, &secret, &ask, &transferred));
-            if !teller.is_cancelled() {
-                forward(&engine, ask, &teller);
+            match teller.is_cancelled() {
+                true => engine.give_up(),
+                false => forward(engine.answer(ask, adapter), &teller),
             }
         };
         match thread::Builder::new().name("kv".into()).spawn(fetch) {
             Ok(_) => Ok(answer),
-            Err(error) => Err(Refusal::Stopped { reason: error.to_string() }),
+            Err(error) => {
+                self.engine.give_up();
+                Err(Refusal::Stopped { reason: error.to_string() })
+            }
         }
     }
 
@@ -240,8 +249,8 @@ impl Replica for Disaggregated {
 }
 
 /// Tells on what the engine answers.
-fn forward(engine: &Engine, ask: Ask, teller: &Teller) {
-    match engine.ask(ask) {
+fn forward(answer: Result<Answer, Refusal>, teller: &Teller) {
+    match answer {
         Err(refusal) => teller.tell(Event::Failed(refusal.to_string())),
         Ok(mut answer) => {
             while let Some(event) = answer.wait() {
@@ -276,7 +285,9 @@ fn take(
     link.flush()?;
     let reply: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
     if let Some(reason) = reply["refused"].as_str() {
-        return Err(io::Error::other(reason.to_owned()));
+        // What is wrong with one request only must not keep the worker from others.
+        let is_for_all = reply["is_for_all"] != false;
+        return if is_for_all { Err(io::Error::other(reason.to_owned())) } else { Ok(()) };
     }
     let shared = shared.filter(|_| reply["is_shared"] == true);
     let mut arriving = Arriving::new(kind, ask.prompt.len());

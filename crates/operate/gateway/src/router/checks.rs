@@ -34,7 +34,7 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
             }
             Err(error) => {
                 member.counts.failed_checks.add(1);
-                if member.fails() {
+                if member.fails(&error) {
                     remark.tell(&format!("replica {} is out of service: it {error}", member.url));
                 }
             }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::asked::{Asked, BLOCK_TOKENS};
+use super::upstream::UpstreamError;
 use super::url::ReplicaUrl;
 
 /// Whether a replica gets requests.
@@ -37,6 +38,8 @@ impl Standing {
 pub(super) struct Member {
     pub(super) url: ReplicaUrl,
     standing: watch::Sender<Standing>,
+    /// It is out and answers nothing at all: what it was given will not come either. One that refuses connections may be finishing.
+    is_silent: watch::Sender<bool>,
     inner: Mutex<Inner>,
     most_failures: u32,
     pub(super) counts: Counts,
@@ -75,7 +78,8 @@ impl Member {
             reasons: REASONS.iter().map(|reason| (*reason, 0)).collect(),
         };
         let (standing, _) = watch::channel(Standing::Starting);
-        Self { url, standing, inner: Mutex::new(inner), most_failures, counts: Counts::default() }
+        let (is_silent, _) = watch::channel(false);
+        Self { url, standing, is_silent, inner: Mutex::new(inner), most_failures, counts: Counts::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -90,6 +94,12 @@ impl Member {
     pub(super) async fn becomes(&self, wanted: &[Standing]) {
         // The sender is in this very value.
         let _ = self.standing.subscribe().wait_for(|standing| wanted.contains(standing)).await;
+    }
+
+    /// Returns once nothing more is to be expected of it.
+    pub(super) async fn falls_silent(&self) {
+        // The sender is in this very value.
+        let _ = self.is_silent.subscribe().wait_for(|is_silent| *is_silent).await;
     }
 
     pub(super) fn candidate(&self, asked: &Asked, is_allowed: bool) -> Candidate {
@@ -124,6 +134,7 @@ impl Member {
         let mut inner = self.inner();
         inner.failures = 0;
         inner.models = models;
+        self.is_silent.send_replace(false);
         let is_back =
             self.change(Standing::In, |standing| matches!(standing, Standing::Starting | Standing::Out));
         if is_back {
@@ -141,11 +152,14 @@ impl Member {
     }
 
     /// A check or a request failed. True where that takes it out of service.
-    pub(super) fn fails(&self) -> bool {
+    pub(super) fn fails(&self, error: &UpstreamError) -> bool {
         let mut inner = self.inner();
         inner.failures = inner.failures.saturating_add(1);
-        inner.failures >= self.most_failures
-            && self.change(Standing::Out, |standing| standing == Standing::In)
+        let is_out = inner.failures >= self.most_failures;
+        if is_out && matches!(error, UpstreamError::Silent { .. }) {
+            self.is_silent.send_replace(true);
+        }
+        is_out && self.change(Standing::Out, |standing| standing == Standing::In)
     }
 
     pub(super) fn retire(&self) {

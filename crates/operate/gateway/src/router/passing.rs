@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::asked::Asked;
 use super::front::Front;
-use super::member::{Member, Standing, Trip};
+use super::member::{Member, Trip};
 use super::stream::Events;
 use super::upstream::{self, Call, Reply, UpstreamError};
 use crate::refusal::ApiError;
@@ -24,7 +24,7 @@ use crate::refusal::ApiError;
 const MOST_WAITING: usize = 16;
 /// An answer that is no stream is not larger.
 const MOST_WHOLE: usize = 64 << 20;
-/// How long a replica that is out may still be silent in the middle of an answer.
+/// How long a replica that has fallen silent may still be so in the middle of an answer.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// How long the text of a refusal may take to come.
 const REFUSAL: Duration = Duration::from_secs(5);
@@ -94,6 +94,11 @@ pub(super) async fn pass(front: &Arc<Front>, request: Passed, asked: Asked) -> R
         let attempt = timeout_at(deadline, attempt(front, &request, trip, deadline)).await;
         match attempt.map_err(|_| ApiError::TookTooLong { seconds })? {
             Ok(answer) => return Ok(answer),
+            // Another replica would say as much.
+            Err(Failure::Lost(error @ UpstreamError::TooLarge { .. })) => {
+                member.counts.failures.add(1);
+                return Err(ApiError::ReplicaLost { why: error.to_string() });
+            }
             Err(failure) => last = Some(note(front, &member, failure)),
         }
         member.counts.given_up.add(1);
@@ -116,7 +121,7 @@ fn note(front: &Front, member: &Member, failure: Failure) -> Failure {
 /// Counts a failure, and against the replica too where it is the connection's.
 fn lost(front: &Front, member: &Member, error: &UpstreamError) {
     member.counts.failures.add(1);
-    if matches!(error, UpstreamError::Unreachable { .. }) && member.fails() {
+    if matches!(error, UpstreamError::Unreachable { .. }) && member.fails(error) {
         front.members.tell(&format!("replica {} is out of service: it {error}", member.url));
     }
 }
@@ -146,7 +151,7 @@ async fn attempt(
     Ok(answer)
 }
 
-/// What a replica does, as long as it is in service.
+/// What a replica does, as long as it answers anything at all.
 async fn unless_out<T>(
     member: &Member,
     doing: impl Future<Output = Result<T, UpstreamError>>,
@@ -154,7 +159,7 @@ async fn unless_out<T>(
     tokio::select! {
         biased;
         done = doing => done,
-        () = member.becomes(&[Standing::Out]) => Err(UpstreamError::Out),
+        () = member.falls_silent() => Err(UpstreamError::Out),
     }
 }
 
@@ -186,7 +191,7 @@ impl Client {
     /// What comes next from the replica, unless the client goes away or the time is over.
     async fn next(&self, member: &Member, reply: &mut Reply, seconds: u64) -> Next {
         let out = async {
-            member.becomes(&[Standing::Out]).await;
+            member.falls_silent().await;
             sleep(LAST_WORDS).await;
         };
         let came = tokio::select! {
