@@ -352,6 +352,36 @@ fn a_replica_that_says_nothing_loses_its_requests_to_another() {
     routed.stands(address, Standing::Out);
 }
 
+/// As one does that drains: it takes no more connections and finishes what it has.
+#[test]
+fn a_replica_that_refuses_connections_may_finish_its_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (go_on, may_answer) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        let mut asked = loop {
+            let (mut stream, _) = listener.accept().unwrap();
+            if !read_request(&mut stream).starts_with("GET") {
+                break stream;
+            }
+            let _ = stream.write_all(READY.as_bytes());
+        };
+        drop(listener);
+        let _ = may_answer.recv();
+        let body = "{\"late\":true}";
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:";
+        let _ = asked.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes());
+    });
+    let routed = Routed::over(&[address]);
+    std::thread::scope(|scope| {
+        let reply = scope.spawn(|| routed.chat("x", json!({})));
+        routed.stands(address, Standing::Out);
+        go_on.send(()).unwrap();
+        let reply = reply.join().unwrap();
+        assert_eq!((reply.status, reply.text().as_str()), (200, "{\"late\":true}"));
+    });
+}
+
 #[test]
 fn without_a_replica_requests_are_refused_until_one_is_there() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
