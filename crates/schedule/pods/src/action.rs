@@ -37,8 +37,8 @@ pub struct Waiting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
     Done,
-    /// The server says no: the pod is gone, or bound by someone else.
+    /// The server says no: the pod is gone, or may not be bound.
     Refused,
-    /// Nobody knows whether it was done.
+    /// Nobody knows whether it was done; a conflict may be with our own binding of a moment ago.
     Unknown,
 }

@@ -155,9 +155,11 @@ impl Server {
     }
 
     fn bind(&mut self, uid: &str, node: &str) -> Bound {
-        let is_open = self.pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.is_leaving);
-        if !is_open {
-            return Bound::Refused;
+        match self.pods.get(uid) {
+            None => return Bound::Refused,
+            // A conflict, which may be with an earlier binding of the same pod to the same node.
+            Some(pod) if pod.node.is_some() || pod.is_leaving => return Bound::Unknown,
+            Some(_) => {}
         }
         self.binds += 1;
         let now = self.now;

@@ -164,7 +164,18 @@ impl Storm {
         let (index, gpus) = (*count, i64::from(self.random.whole(1, 4)));
         let names: Vec<String> = self.server.nodes.keys().cloned().collect();
         let stranger = stranger(index, gpus);
-        let with_room = names.into_iter().find(|node| self.server.free(node).covers(&stranger.needs));
+        // It knows what it has chosen itself, and of others' what it sees.
+        let chosen = self.wanted_by_others.iter().map(|(uid, node)| (uid, node));
+        let chosen: Vec<(&String, &String)> =
+            chosen.chain(self.allowed.iter().map(|(_, uid, node)| (uid, node))).collect();
+        let free = |node: &String| {
+            let mut free = self.server.free(node);
+            let own =
+                chosen.iter().filter(|(_, of)| *of == node).filter_map(|(uid, _)| self.server.pods.get(*uid));
+            own.for_each(|pod| free.take(&pod.needs));
+            free
+        };
+        let with_room = names.into_iter().find(|node| free(node).covers(&stranger.needs));
         let Some(node) = with_room else { return };
         let uid = self.server.add_pod(stranger);
         match self.asks_first {
@@ -279,7 +290,17 @@ impl Storm {
                 continue;
             }
             let is_alone = self.others.is_none() || self.asks_first;
-            assert!(!is_alone, "{name} has more pods than room, and nobody else binds unasked");
+            let there = || self.server.pods.values().filter(|pod| pod.node.as_ref() == Some(name));
+            let there = || {
+                there().map(|pod| {
+                    (&pod.name, pod.needs.gpus, pod.phase, pod.is_leaving, pod.bound_at, pod.created)
+                })
+            };
+            assert!(
+                !is_alone,
+                "{name} has more pods than room, and nobody else binds unasked: {:?}",
+                there().collect::<Vec<_>>()
+            );
             let since = *self.overdrawn.entry(name.clone()).or_insert(now);
             assert!(now.since(since) < OVERDRAWN, "{name} has had more pods than room since {since:?}");
         }
