@@ -28,7 +28,7 @@ const TOLD_AT_ONCE: usize = 8;
 const MOST_GIVEN: usize = 100_000;
 
 /// What is said where no nodes can be asked for.
-pub(crate) const ASKS_FOR_NODES: &str = "ask for nodes with a ProvisioningRequest";
+const ASKS_FOR_NODES: &str = "ask for nodes with a ProvisioningRequest";
 
 /// Carries out actions as long as the fence stands.
 #[derive(Clone)]
@@ -133,6 +133,8 @@ impl Hands {
                 self.ask_for_nodes(&namespace, async |nodes| nodes.ask_no_more(&gang).await).await;
                 None
             }
+            // What is bound now waits no more, whatever was decided before.
+            Action::Tell { uid, .. } if self.given().contains(&uid) => None,
             Action::Tell { uid, namespace, pod, waiting } => {
                 self.tell(&uid, &namespace, &pod, waiting.reason, &waiting.message).await;
                 let about = About { namespace, pod, uid };
@@ -264,8 +266,7 @@ impl Hands {
     }
 
     async fn tell(&self, uid: &str, namespace: &str, pod: &str, reason: &str, message: &str) {
-        // What is bound now waits no more, whatever was decided before.
-        if !self.fence.stands() || self.given().contains(uid) {
+        if !self.fence.stands() {
             return;
         }
         let condition = json!({

@@ -16,13 +16,13 @@ pub enum BinderError {
     #[error("the nodes of the API server make no cluster")]
     Nodes(#[source] TopologyError),
     #[error("cannot listen on {address}: {why}")]
-    Door { address: SocketAddr, why: String },
+    Listen { address: SocketAddr, why: String },
     #[error("the Lease {namespace}/{name} was lost: {why}")]
     LeaseLost { namespace: String, name: String, why: String },
 }
 
 /// The documentation of every code of this crate.
-pub const BINDER_PAGES: &[&Page] = &[&SITE, &NODES, &DOOR, &LEASE_LOST];
+pub const BINDER_PAGES: &[&Page] = &[&SITE, &NODES, &LISTEN, &LEASE_LOST];
 
 static SITE: Page = Page {
     code: "scheduler/site",
@@ -36,7 +36,7 @@ static NODES: Page = Page {
     meaning: "The labels of the nodes contradict each other, for instance because one switch has two parents, so that no network can be drawn from them.",
     remedy: "correct the labels that the cause names; docs/cluster.md says which are read",
 };
-static DOOR: Page = Page {
+static LISTEN: Page = Page {
     code: "scheduler/listen",
     class: Class::User,
     meaning: "The address on which the API server shall ask before pods of other schedulers are bound cannot be listened on, or no certificate can be made for it.",
@@ -55,7 +55,7 @@ impl Diagnostic for BinderError {
             BinderError::Kubernetes(error) => error.page(),
             BinderError::Site(_) => &SITE,
             BinderError::Nodes(_) => &NODES,
-            BinderError::Door { .. } => &DOOR,
+            BinderError::Listen { .. } => &LISTEN,
             BinderError::LeaseLost { .. } => &LEASE_LOST,
         }
     }

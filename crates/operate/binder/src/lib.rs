@@ -10,7 +10,6 @@
 //! the clock of anybody else.
 
 mod carry;
-mod door;
 mod error;
 mod figures;
 mod lease;
@@ -18,6 +17,7 @@ mod lookup;
 mod manifests;
 mod provision;
 mod read;
+mod reception;
 mod run;
 mod scaling;
 mod watch;

@@ -149,7 +149,7 @@ fn deployment(options: &ManifestOptions, account: &str) -> Value {
                         "name": "scheduler",
                         "image": options.image,
                         "args": arguments,
-                        "ports": [{"name": "door", "containerPort": PORT}],
+                        "ports": [{"name": "https", "containerPort": PORT}],
                         // The Service leads to the holder of the Lease.
                         "readinessProbe": {"httpGet": {"scheme": "HTTPS", "path": "/ready", "port": PORT}, "periodSeconds": 2},
                         "livenessProbe": {"httpGet": {"scheme": "HTTPS", "path": "/healthz", "port": PORT}, "failureThreshold": 6},
@@ -173,7 +173,7 @@ fn service(options: &ManifestOptions, account: &str) -> Value {
         "metadata": {"name": account, "namespace": options.namespace},
         "spec": {
             "selector": {"app.kubernetes.io/name": account},
-            "ports": [{"name": "door", "port": 443, "targetPort": PORT}],
+            "ports": [{"name": "https", "port": 443, "targetPort": PORT}],
         },
     })
 }

@@ -18,10 +18,10 @@ use tokio::sync::oneshot;
 use tokio::sync::watch as flag;
 
 use crate::carry::Hands;
-use crate::door::{Door, Household, Shown};
 use crate::lease::{Fence, Held, Holder, LeaseRules};
 use crate::lookup::{Answer, look_up};
 use crate::read::{self, Lookup};
+use crate::reception::{Reception, ReceptionOptions, Shown};
 use crate::{BinderError, watch};
 
 /// Decisions are at least this far apart, and twice as far as the last one took: what comes together is decided together.
@@ -103,7 +103,7 @@ pub(crate) enum News {
         asked: AskedBinding,
         answer: oneshot::Sender<Judged>,
     },
-    /// The API server calls the door by a name that its certificate does not have.
+    /// The API server calls the reception by a name that its certificate does not have.
     CalledByOtherName {
         name: String,
     },
@@ -216,14 +216,14 @@ impl Binder {
             tokio::spawn(keep(self.holder(), self.fence.clone(), self.news.clone())),
         ];
         if let Some(address) = self.listen {
-            let household = Household {
+            let options = ReceptionOptions {
                 client: self.client.clone(),
                 name: self.name.clone(),
                 namespace: self.namespace(),
                 tells_load: self.tells_load,
             };
-            let door = Door::open(address, &household).await?;
-            tasks.push(tokio::spawn(door.keep(household, self.news.clone(), self.shown.clone())));
+            let reception = Reception::open(address, &options).await?;
+            tasks.push(tokio::spawn(reception.keep(options, self.news.clone(), self.shown.clone())));
         }
         let ended = self.turn(stop).await;
         tasks.iter().for_each(|task| task.abort());

@@ -8,7 +8,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate_batching::BlockKey;
 
@@ -79,6 +78,9 @@ impl Spill {
             None => None,
             Some((folder, most)) => {
                 fs::create_dir_all(&folder)?;
+                // One engine at a time clears and moves in. Where a file system cannot lock a folder, each does it at its own risk.
+                let whole = File::open(&folder)?;
+                let _ = whole.lock();
                 remove_what_was_left(&folder)?;
                 Some(Disk::new(&folder, most)?)
             }
@@ -119,12 +121,10 @@ const LOCK: &str = "lock";
 fn remove_what_was_left(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)?.flatten() {
         let is_of_engine = entry.file_name().to_string_lossy().starts_with(FOLDER);
-        // A folder without the file belongs to one that is just starting.
         if let (true, Ok(lock)) = (is_of_engine, File::open(entry.path().join(LOCK)))
             && lock.try_lock().is_ok()
         {
-            // Another engine may be removing it too.
-            let _ = fs::remove_dir_all(entry.path());
+            fs::remove_dir_all(entry.path())?;
         }
     }
     Ok(())
@@ -132,11 +132,13 @@ fn remove_what_was_left(folder: &Path) -> io::Result<()> {
 
 impl Disk {
     fn new(parent: &Path, most: usize) -> io::Result<Self> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let folder = parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
-        // What has this name and is not locked was left by another process of this number.
-        let _ = fs::remove_dir_all(&folder);
+        // A name that is taken is that of an engine that lives, perhaps in another container with the same process number.
+        let name = |number: u32| parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
+        let mut number = 0;
+        while name(number).exists() {
+            number += 1;
+        }
+        let folder = name(number);
         fs::create_dir(&folder)?;
         let lock = File::create(folder.join(LOCK))?;
         lock.try_lock().map_err(io::Error::from)?;

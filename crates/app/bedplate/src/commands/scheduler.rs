@@ -14,7 +14,7 @@ use super::export::host_name;
 use crate::console::Console;
 use crate::files;
 use crate::present::printable_line;
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 /// Until another scheduler may take over from one that is gone.
 const LEASE_LASTS: Duration = Duration::from_secs(15);
@@ -106,6 +106,10 @@ fn print_manifests(
 }
 
 fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    if arguments.external_metrics && arguments.listen.is_none() {
+        let message = "--external-metrics are told where it listens: add --listen ADDRESS:PORT".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
     // Blocked before threads are started, which inherit it.
     let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
     let _ = signals.thread_block();

@@ -1,8 +1,8 @@
-//! The door: the API server asks here before another scheduler's pod is bound, people and Prometheus look in.
+//! The reception: the API server asks here before another scheduler's pod is bound, and for the load of replicas; people and Prometheus look in.
 //!
 //! It speaks TLS with a certificate of its own, made at every start, under a path that nobody can guess. The API server learns both from
 //! the ValidatingWebhookConfiguration that [`manifests`](crate::manifests()) has, which the holder of the Lease keeps up to date.
-//! Where the door does not answer, bindings are made unasked.
+//! Where the reception does not answer, bindings are made unasked.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ const TRIES: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The socket and what it proves itself with.
-pub(crate) struct Door {
+pub(crate) struct Reception {
     listener: TcpListener,
     certificate: Certificate,
     /// For which the certificate was made.
@@ -51,8 +51,8 @@ pub(crate) struct Door {
     secret: Arc<str>,
 }
 
-/// Who the door is for, and what it does beside judging bindings.
-pub(crate) struct Household {
+/// Whose reception it is, and what it answers beside judging bindings.
+pub(crate) struct ReceptionOptions {
     pub(crate) client: Client,
     /// The scheduler's, and where its Service is.
     pub(crate) name: String,
@@ -61,28 +61,33 @@ pub(crate) struct Household {
     pub(crate) tells_load: bool,
 }
 
-impl Door {
+impl Reception {
     /// Listens. The names are those by which the API server calls it; without a configuration, the usual ones.
-    pub(crate) async fn open(address: SocketAddr, household: &Household) -> Result<Self, BinderError> {
-        let failed = |why: String| BinderError::Door { address, why };
+    pub(crate) async fn open(address: SocketAddr, options: &ReceptionOptions) -> Result<Self, BinderError> {
+        let failed = |why: String| BinderError::Listen { address, why };
         let listener = bind(address).map_err(|error| failed(error.to_string()))?;
-        let Household { name, namespace, .. } = household;
+        let ReceptionOptions { name, namespace, .. } = options;
         let service = format!("{name}-scheduler.{namespace}.svc");
         let mut names = BTreeSet::from(["localhost".to_owned(), "127.0.0.1".to_owned(), service]);
         if !address.ip().is_unspecified() {
             names.insert(address.ip().to_string());
         }
-        names.extend(Callers::new(household).names().await);
+        names.extend(Callers::new(options).names().await);
         let certificate =
             Certificate::make(names.iter().cloned().collect()).map_err(|error| failed(error.to_string()))?;
         Ok(Self { listener, certificate, names, secret: new_secret().into() })
     }
 
     /// Answers, and keeps those who call told while we lead.
-    pub(crate) async fn keep(self, household: Household, news: UnboundedSender<News>, shown: Arc<Shown>) {
+    pub(crate) async fn keep(
+        self,
+        options: ReceptionOptions,
+        news: UnboundedSender<News>,
+        shown: Arc<Shown>,
+    ) {
         let Ok(acceptor) = self.certificate.acceptor() else { return };
         let server = Server::new(Limits::default()).encrypted(acceptor);
-        let callers = Callers::new(&household);
+        let callers = Callers::new(&options);
         let path = format!("/bindings/{}", self.secret);
         let bundle = pem::encode(&pem::Pem::new("CERTIFICATE", self.certificate.certificate.clone()));
         let writes = async {
@@ -99,8 +104,8 @@ impl Door {
             }
         };
         let visitor = Visitor {
-            client: household.client.clone(),
-            tells_load: household.tells_load,
+            client: options.client.clone(),
+            tells_load: options.tells_load,
             news: news.clone(),
             shown: shown.clone(),
             secret: self.secret.clone(),
@@ -237,8 +242,8 @@ struct Callers {
 }
 
 impl Callers {
-    fn new(household: &Household) -> Self {
-        let Household { client, name, tells_load, .. } = household;
+    fn new(options: &ReceptionOptions) -> Self {
+        let ReceptionOptions { client, name, tells_load, .. } = options;
         Self {
             hooks: Api::all(client.clone()),
             services: tells_load.then(|| Api::all(client.clone())),
