@@ -27,7 +27,8 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::shown;
 use bedplate_layout::{ComputePrecision, Ends, Layout, Recompute, Schedule, Sharding};
 use bedplate_perf::{
-    Dispatcher, ExpertOverlap, Hardware, Network, Offload, Routing, Scaling, Stack, Task, Workload,
+    Dispatcher, ExpertOverlap, Hardware, Network, Offload, PeerCopies, Routing, Scaling, Stack, Task,
+    Workload,
 };
 use bedplate_transformer::{Optimizer, Transformer};
 
@@ -131,7 +132,7 @@ pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> 
             Scaling::PerTensor
         },
         trains_prediction: !record.text("model").contains("w/o MTP") && stack != Stack::Fsdp,
-        keeps_copies: false,
+        copies: PeerCopies::None,
     })
 }
 

@@ -7,7 +7,7 @@ use bedplate_calibrate::{HostCase, fit_host};
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::Source;
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
-use bedplate_perf::{HostRun, Task, predict_on_host};
+use bedplate_perf::{HostRun, PeerCopies, Task, predict_on_host};
 use bedplate_transformer::builtin;
 
 fn host() -> Accelerator {
@@ -46,7 +46,7 @@ fn case(model: &str, micro_batch: u32, recompute: Recompute, truth: &Accelerator
         precision: ComputePrecision::Fp32,
         recompute,
         task: Task::Pretrain,
-        keeps_copies: false,
+        copies: PeerCopies::None,
         layout: Layout::ONE,
     };
     let step = predict_on_host(&model, truth, &run).unwrap();

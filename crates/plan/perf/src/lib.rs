@@ -59,4 +59,4 @@ pub use memory::{Fit, Memory};
 pub use overlap::Contention;
 pub use problem::{Grid, Problem, predict};
 pub use step::Step;
-pub use workload::{Dispatcher, ExpertOverlap, Offload, Routing, Scaling, Stack, Task, Workload};
+pub use workload::{Dispatcher, ExpertOverlap, Offload, PeerCopies, Routing, Scaling, Stack, Task, Workload};

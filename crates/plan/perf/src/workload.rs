@@ -19,8 +19,19 @@ pub struct Workload {
     pub scaling: Scaling,
     /// Multi-token prediction modules are trained too, where the model has them.
     pub trains_prediction: bool,
-    /// Ranks keep copies of each other's state, to go on when some of them are lost; only the runtime of this program does.
-    pub keeps_copies: bool,
+    /// Of each other's state; only the runtime of this program keeps them.
+    pub copies: PeerCopies,
+}
+
+/// The copies that ranks keep of each other's state, to go on when some of them are lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PeerCopies {
+    #[default]
+    None,
+    /// They follow the state with every step, by its gradients.
+    EveryStep,
+    /// They are made anew every few steps.
+    EveryFewSteps,
 }
 
 impl Default for Workload {
@@ -37,7 +48,7 @@ impl Default for Workload {
             offload: Offload::Nothing,
             scaling: Scaling::PerTensor,
             trains_prediction: true,
-            keeps_copies: false,
+            copies: PeerCopies::None,
         }
     }
 }

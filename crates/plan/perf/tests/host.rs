@@ -6,7 +6,8 @@ use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_perf::{
-    Constants, Hardware, HostRun, PerfError, Stack, Step, Task, Workload, predict, predict_on_host,
+    Constants, Hardware, HostRun, PeerCopies, PerfError, Stack, Step, Task, Workload, predict,
+    predict_on_host,
 };
 use bedplate_topology::Cluster;
 use bedplate_transformer::{Transformer, builtin, from_config};
@@ -97,7 +98,7 @@ const RUN: HostRun = HostRun {
     precision: ComputePrecision::Fp32,
     recompute: Recompute::None,
     task: Task::Pretrain,
-    keeps_copies: false,
+    copies: PeerCopies::None,
     layout: Layout::ONE,
 };
 

@@ -6,7 +6,7 @@ use bedplate_breakdown::Part;
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
-use bedplate_perf::{HostRun, PerfError, Step, Task, memory_on_host, predict_on_host};
+use bedplate_perf::{HostRun, PeerCopies, PerfError, Step, Task, memory_on_host, predict_on_host};
 use bedplate_transformer::{Transformer, from_config};
 
 /// Eight threads: ranks have cores of their own. Every operation takes a nanosecond a byte.
@@ -72,7 +72,7 @@ fn run(layout: &str) -> HostRun {
         precision: ComputePrecision::Fp32,
         recompute: Recompute::None,
         task: Task::Pretrain,
-        keeps_copies: false,
+        copies: PeerCopies::None,
         layout: layout.parse::<Layout>().unwrap(),
     }
 }

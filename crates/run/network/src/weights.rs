@@ -44,6 +44,11 @@ impl<E: Element> Weights<E> {
         self.blocks[index].take().expect(PRESENT)
     }
 
+    /// Gives a block another buffer, and what was its own. Panics where it has none.
+    pub fn replace(&mut self, index: usize, numbers: Buffer<E>) -> Buffer<E> {
+        std::mem::replace(buffer_mut(self.blocks[index].as_mut().expect(PRESENT)), numbers)
+    }
+
     pub fn block(&self, index: usize) -> View<'_, E> {
         buffer(self.blocks[index].as_ref().expect(PRESENT)).view()
     }

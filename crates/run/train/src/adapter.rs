@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bedplate_comm::{CommError, Reduction};
-use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put, ViewMut};
+use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put, View, ViewMut};
 use bedplate_network::{Format, Network, Region, SafetensorsFile, Weights, write_tensors};
 use bedplate_transformer::Family;
 use serde_json::json;
@@ -116,6 +116,10 @@ impl<E: Trained> Adapters<E> {
         own.map(Buffer::bytes).iter().sum::<usize>() + self.base.as_ref().map_or(0, Weights::bytes)
     }
 
+    pub(crate) fn gradient(&self) -> View<'_, f32> {
+        self.gradient.view()
+    }
+
     /// Values and moments.
     pub(crate) fn parts(&self) -> [&Buffer<f32>; 3] {
         [&self.values, &self.first, &self.second]
@@ -161,7 +165,7 @@ impl<E: Trained> Adapters<E> {
         Some(self.block_gradient.range_mut(0..len))
     }
 
-    fn scale(&self) -> f64 {
+    pub(crate) fn scale(&self) -> f64 {
         self.config.alpha / self.config.rank as f64
     }
 
@@ -227,10 +231,10 @@ impl<E: Trained> Adapters<E> {
         self.scale() * squares.sqrt()
     }
 
+    /// One step of the optimizer, which multiplies gradients by their [scale](Self::scale).
     pub(crate) fn step(&mut self, device: &Device, step: &AdamW) {
-        let gradient_scale = step.gradient_scale * self.scale() as f32;
         device.adamw(
-            &AdamW { gradient_scale, ..*step },
+            step,
             self.values.view_mut(),
             self.gradient.view(),
             self.first.view_mut(),

@@ -3,15 +3,18 @@
 //! A [`Piece`] is a range of one section of one block, of its master weights or of a moment, at some step. After ranks were lost or
 //! came, all tell what they hold and what they want; everybody computes the same plan: the newest step at which all that is wanted is
 //! held by somebody, and who gives what to whom. Nothing is read from a checkpoint.
+//!
+//! A rank may have been lost while some had done a step and others still waited to hear the norm of its gradient. Those have
+//! [the gradients](Ready) of all that they hold, and do the step when they hear the norm now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
-use bedplate_kernels::{Buffer, Device, View};
+use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
 use serde_json::{Value, json};
 
 use crate::TrainError;
+use crate::optimizer::{self, Steps, Stretch};
 use crate::ranks::Ranks;
 
 /// Which numbers of a run: those of a section that all ranks of the same place in the model hold or split.
@@ -34,19 +37,25 @@ pub(crate) struct Piece {
     pub(crate) range: Range<usize>,
 }
 
+impl Piece {
+    /// The same numbers of another part.
+    pub(crate) fn of_part(&self, part: usize) -> Self {
+        Self { key: Key { part: part as u32, ..self.key.clone() }, range: self.range.clone() }
+    }
+}
+
 /// Numbers that a rank holds.
 pub(crate) struct Holding {
     pub(crate) piece: Piece,
     /// Steps that had been done.
     pub(crate) step: u64,
-    /// Where the piece begins in these numbers, which may be of several.
-    pub(crate) start: usize,
-    pub(crate) numbers: Arc<Buffer<f32>>,
+    /// At least as many as the piece has.
+    pub(crate) numbers: Buffer<f32>,
 }
 
 impl Holding {
     pub(crate) fn view(&self) -> View<'_, f32> {
-        self.numbers.range(self.start..self.start + self.piece.range.len())
+        self.numbers.range(0..self.piece.range.len())
     }
 }
 
@@ -56,6 +65,27 @@ pub(crate) struct Carried {
     pub(crate) holdings: Vec<Holding>,
     /// Samples learned from after a step.
     pub(crate) samples_at: BTreeMap<u64, u64>,
+    /// The norm of the gradient that led to a step.
+    pub(crate) norms: BTreeMap<u64, f64>,
+    pub(crate) ready: Option<Ready>,
+}
+
+/// Gradients for a step that this rank has not done, of all that it holds of the step before.
+pub(crate) struct Ready {
+    /// The step that they lead to.
+    pub(crate) step: u64,
+    pub(crate) gradients: Vec<Gradient>,
+}
+
+/// The gradient of some weights.
+pub(crate) struct Gradient {
+    pub(crate) of: Learned,
+    pub(crate) numbers: Buffer<f32>,
+}
+
+/// Where numbers go that a rank wants.
+pub(crate) trait Target {
+    fn room(&mut self, piece: &Piece) -> ViewMut<'_, f32>;
 }
 
 /// Steps and samples that the ranks agreed on.
@@ -66,11 +96,14 @@ pub(crate) struct Agreed {
 }
 
 /// What one rank says of itself.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Told {
     held: Vec<(Piece, u64)>,
     wanted: Vec<Piece>,
     samples_at: BTreeMap<u64, u64>,
+    norms: BTreeMap<u64, f64>,
+    /// What it would hold after a step, if it knew the norm.
+    ready: Vec<(Piece, u64)>,
 }
 
 /// A part of a piece that goes from one rank to another.
@@ -93,6 +126,9 @@ impl Carried {
         for (step, samples) in older.samples_at {
             self.samples_at.entry(step).or_insert(samples);
         }
+        for (step, norm) in older.norms {
+            self.norms.entry(step).or_insert(norm);
+        }
     }
 
     /// Gives what the ranks from `kept` on hold to those before them, which go on alone. All ranks call it.
@@ -106,7 +142,7 @@ impl Carried {
         let me = ranks.rank() as usize;
         let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step));
         let held = if me < kept { Vec::new() } else { held.collect() };
-        let own = Told { held, wanted: Vec::new(), samples_at: self.samples_at.clone() };
+        let own = Told { held, samples_at: self.samples_at.clone(), ..Told::default() };
         for (from, told) in own.share(device, ranks)?.into_iter().enumerate().skip(kept) {
             let to = from % kept;
             for (number, (piece, step)) in told.held.into_iter().enumerate() {
@@ -121,29 +157,45 @@ impl Carried {
                 let mut taken = device.zeros::<f32>(if me == to { len } else { 0 });
                 group.all_to_all_v(device, given, &sent, taken.view_mut(), &received)?;
                 if me == to {
-                    let given = Holding { piece, step, start: 0, numbers: Arc::new(taken) };
-                    self.add(Carried { holdings: vec![given], samples_at: BTreeMap::new() });
+                    let given = Holding { piece, step, numbers: taken };
+                    self.add(Carried { holdings: vec![given], ..Carried::default() });
                 }
             }
-            self.add(Carried { holdings: Vec::new(), samples_at: told.samples_at });
+            self.add(Carried { samples_at: told.samples_at, ..Carried::default() });
         }
         Ok(ranks.part(device)?)
     }
 
-    /// Gives every rank what it wants, `place` being called with each piece and its numbers. What this rank itself holds as it is wanted
-    /// stays where it is if `keeps` says so, and is given. All ranks call it.
+    /// Gives every rank what it wants. What this rank itself holds as it is wanted stays where it is if `keeps` says so, and is
+    /// given. All ranks call it.
     pub(crate) fn share_out(
-        &self,
+        &mut self,
         device: &Device,
         ranks: &Ranks,
         wanted: Vec<Piece>,
+        steps: &Steps,
         keeps: &dyn Fn(&Holding) -> bool,
-        place: &mut dyn FnMut(&Piece, View<'_, f32>),
+        target: &mut dyn Target,
     ) -> Result<(Agreed, Vec<Piece>), TrainError> {
-        let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect();
-        let own = Told { held, wanted, samples_at: self.samples_at.clone() };
+        let own = Told {
+            held: self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect(),
+            wanted,
+            samples_at: self.samples_at.clone(),
+            norms: self.norms.clone(),
+            ready: self.ready.iter().flat_map(Ready::leads_to).collect(),
+        };
         let all = own.share(device, ranks)?;
-        let agreed = agree(&all)?;
+        for told in &all {
+            self.samples_at.extend(&told.samples_at);
+            self.norms.extend(&told.norms);
+        }
+        let (agreed, all) = agree_or_catch_up(all, &self.norms)?;
+        if let Some(ready) = self.ready.take().filter(|ready| ready.step == agreed.step)
+            && let Some(norm) = self.norms.get(&ready.step)
+        {
+            let step = steps.after(ready.step - 1, *norm);
+            self.learn(device, ready, &step);
+        }
         let keys: BTreeSet<&Key> = all.iter().flat_map(|told| &told.wanted).map(|piece| &piece.key).collect();
         let me = ranks.rank() as usize;
         let mut kept = Vec::new();
@@ -156,26 +208,40 @@ impl Carried {
                 kept.extend(stays.then_some(own));
                 !stays
             });
-            self.exchange(device, ranks, key, agreed.step, &transfers, place)?;
+            self.exchange(device, ranks, key, agreed.step, &transfers, target)?;
         }
         Ok((agreed, kept))
+    }
+
+    /// Does a step with gradients that were ready for it.
+    fn learn(&mut self, device: &Device, ready: Ready, adamw: &AdamW) {
+        for Gradient { of, numbers } in ready.gradients {
+            let pieces = [0, 1, 2].map(|part| of.weights.of_part(part));
+            let held = pieces.each_ref().map(|piece| self.take(piece, ready.step - 1));
+            let [Some(mut master), Some(mut first), Some(mut second)] = held else {
+                continue;
+            };
+            let state = [&mut master, &mut first, &mut second].map(Buffer::view_mut);
+            optimizer::learn(device, adamw, &of.stretches, numbers.view(), state, None);
+            for (piece, numbers) in pieces.into_iter().zip([master, first, second]) {
+                self.holdings.push(Holding { piece, step: ready.step, numbers });
+            }
+        }
     }
 
     fn find(&self, piece: &Piece, step: u64) -> Option<&Holding> {
         self.holdings.iter().find(|holding| holding.piece == *piece && holding.step == step)
     }
 
-    /// The numbers of a piece, which are not held here any more. None where others use them too.
+    /// The numbers of a piece, which are not held here any more.
     pub(crate) fn take(&mut self, piece: &Piece, step: u64) -> Option<Buffer<f32>> {
         let is_it = |holding: &Holding| holding.piece == *piece && holding.step == step;
-        let at = self
-            .holdings
-            .iter()
-            .position(|holding| is_it(holding) && Arc::strong_count(&holding.numbers) == 1)?;
-        Arc::into_inner(self.holdings.swap_remove(at).numbers)
+        let at = self.holdings.iter().position(is_it)?;
+        Some(self.holdings.swap_remove(at).numbers)
     }
 
-    /// Moves the numbers of one key.
+    /// Moves the numbers of one key. Ranges that follow each other go from where they are to where they belong; others are collected
+    /// first.
     fn exchange(
         &self,
         device: &Device,
@@ -183,54 +249,83 @@ impl Carried {
         key: &Key,
         step: u64,
         transfers: &[Transfer],
-        place: &mut dyn FnMut(&Piece, View<'_, f32>),
+        target: &mut dyn Target,
     ) -> Result<(), TrainError> {
-        let me = ranks.rank() as usize;
+        let (me, count) = (ranks.rank() as usize, ranks.count());
+        let piece = |range: &Range<usize>| Piece { key: key.clone(), range: range.clone() };
         for own in transfers.iter().filter(|transfer| transfer.from == me && transfer.to == me) {
-            place(&Piece { key: key.clone(), range: own.range.clone() }, self.held(key, step, &own.range));
+            device.copy(self.held(key, step, &own.range), target.room(&piece(&own.range)));
         }
-        let Some(group) = ranks.everyone() else { return Ok(()) };
         let between = || transfers.iter().filter(|transfer| transfer.from != transfer.to);
-        if between().next().is_none() {
-            return Ok(());
-        }
+        let Some(group) = ranks.everyone().filter(|_| between().next().is_some()) else { return Ok(()) };
         let along = |from: usize, to: usize| {
-            between().filter(move |transfer| transfer.from == from && transfer.to == to)
+            let between = between().filter(move |transfer| transfer.from == from && transfer.to == to);
+            between.map(|transfer| transfer.range.clone())
         };
-        let numbers = |from, to| along(from, to).map(|transfer| transfer.range.len()).sum::<usize>();
-        let sent: Vec<usize> = (0..ranks.count()).map(|rank| numbers(me, rank)).collect();
-        let received: Vec<usize> = (0..ranks.count()).map(|rank| numbers(rank, me)).collect();
-        let mut from = device.zeros::<f32>(sent.iter().sum());
-        let mut to = device.zeros::<f32>(received.iter().sum());
-        let mut start = 0;
-        for transfer in (0..ranks.count()).flat_map(|rank| along(me, rank)) {
-            let end = start + transfer.range.len();
-            device.copy(self.held(key, step, &transfer.range), from.range_mut(start..end));
-            start = end;
+        let numbers = |from, to| along(from, to).map(|range| range.len()).sum::<usize>();
+        let sent: Vec<usize> = (0..count).map(|rank| numbers(me, rank)).collect();
+        let received: Vec<usize> = (0..count).map(|rank| numbers(rank, me)).collect();
+        let given: Vec<Range<usize>> = (0..count).flat_map(|rank| along(me, rank)).collect();
+        let taken: Vec<Range<usize>> = (0..count).flat_map(|rank| along(rank, me)).collect();
+        let mut collected;
+        let from = match joined(&given).filter(|range| self.holder(key, step, range).is_some()) {
+            Some(range) => self.held(key, step, &range),
+            None => {
+                collected = device.zeros::<f32>(sent.iter().sum());
+                let mut start = 0;
+                for range in &given {
+                    let to = collected.range_mut(start..start + range.len());
+                    device.copy(self.held(key, step, range), to);
+                    start += range.len();
+                }
+                collected.view()
+            }
+        };
+        if let Some(range) = joined(&taken) {
+            let to = target.room(&piece(&range));
+            return Ok(group.all_to_all_v(device, from, &sent, to, &received)?);
         }
-        group.all_to_all_v(device, from.view(), &sent, to.view_mut(), &received)?;
-        start = 0;
-        for transfer in (0..ranks.count()).flat_map(|rank| along(rank, me)) {
-            let end = start + transfer.range.len();
-            place(&Piece { key: key.clone(), range: transfer.range.clone() }, to.range(start..end));
-            start = end;
+        let mut to = device.zeros::<f32>(received.iter().sum());
+        group.all_to_all_v(device, from, &sent, to.view_mut(), &received)?;
+        let mut start = 0;
+        for range in &taken {
+            device.copy(to.range(start..start + range.len()), target.room(&piece(range)));
+            start += range.len();
         }
         Ok(())
     }
 
-    /// Numbers that this rank holds.
-    fn held(&self, key: &Key, step: u64, range: &Range<usize>) -> View<'_, f32> {
-        let holds = |holding: &&Holding| {
+    /// What this rank holds a range in.
+    fn holder(&self, key: &Key, step: u64, range: &Range<usize>) -> Option<&Holding> {
+        self.holdings.iter().find(|holding| {
             let of = &holding.piece;
             holding.step == step
                 && of.key == *key
                 && of.range.start <= range.start
                 && range.end <= of.range.end
-        };
-        let holding = self.holdings.iter().find(holds).expect("a rank gives what it said that it holds");
+        })
+    }
+
+    /// Numbers that this rank holds.
+    fn held(&self, key: &Key, step: u64, range: &Range<usize>) -> View<'_, f32> {
+        let holding = self.holder(key, step, range).expect("a rank gives what it said that it holds");
         let first = range.start - holding.piece.range.start;
         holding.view().range(first..first + range.len())
     }
+}
+
+impl Ready {
+    /// What a rank holds that has done the step.
+    fn leads_to(&self) -> impl Iterator<Item = (Piece, u64)> {
+        let parts = |gradient: &Gradient| [0, 1, 2].map(|part| gradient.of.weights.of_part(part));
+        self.gradients.iter().flat_map(parts).map(|piece| (piece, self.step))
+    }
+}
+
+/// The range that some ranges make, where each begins at the end of the one before.
+fn joined(ranges: &[Range<usize>]) -> Option<Range<usize>> {
+    let follow = ranges.windows(2).all(|pair| pair[0].end == pair[1].start);
+    Some(ranges.first()?.start..ranges.last()?.end).filter(|_| follow)
 }
 
 fn lost(key: &Key) -> TrainError {
@@ -255,6 +350,17 @@ fn agree(all: &[Told]) -> Result<Agreed, TrainError> {
             |key| lost(key),
         )
     })
+}
+
+/// The same where ranks do the step that they are ready for, if that leads further; with what they hold then.
+fn agree_or_catch_up(all: Vec<Told>, norms: &BTreeMap<u64, f64>) -> Result<(Agreed, Vec<Told>), TrainError> {
+    let caught_up: Vec<Told> = all.iter().map(|told| told.caught_up(norms)).collect();
+    let (plain, further) = (agree(&all), agree(&caught_up));
+    match (plain, further) {
+        (Ok(plain), Ok(further)) if further.step > plain.step => Ok((further, caught_up)),
+        (Err(_), Ok(further)) => Ok((further, caught_up)),
+        (plain, _) => plain.map(|agreed| (agreed, all)),
+    }
 }
 
 /// Who gives what of a key to whom; `None` where somebody's wish cannot be met. Ranks keep what they have, and otherwise get it from
@@ -284,14 +390,40 @@ fn transfers(all: &[Told], key: &Key, step: u64) -> Option<Vec<Transfer>> {
     Some(found)
 }
 
-/// Pieces as bytes that another rank [reads](from_bytes).
-pub(crate) fn to_bytes(pieces: &[Piece]) -> Vec<u8> {
-    Value::from(pieces.iter().map(Piece::to_json).collect::<Vec<_>>()).to_string().into_bytes()
+/// Weights that a rank learns, as another rank learns them in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Learned {
+    pub(crate) weights: Piece,
+    pub(crate) stretches: Vec<Stretch>,
 }
 
-pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Vec<Piece>> {
-    let value: Value = serde_json::from_slice(bytes).ok()?;
-    value.as_array()?.iter().map(Piece::parse).collect()
+impl Learned {
+    /// As bytes that another rank [reads](Self::from_bytes).
+    pub(crate) fn to_bytes(all: &[Self]) -> Vec<u8> {
+        let stretch = |Stretch { range, is_decayed }: &Stretch| json!([range.start, range.end, is_decayed]);
+        let each = |learned: &Self| {
+            json!([learned.weights.to_json(), learned.stretches.iter().map(stretch).collect::<Vec<_>>()])
+        };
+        Value::from(all.iter().map(each).collect::<Vec<_>>()).to_string().into_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Vec<Self>> {
+        let stretch = |value: &Value| {
+            let range = value[0].as_u64()? as usize..value[1].as_u64()? as usize;
+            Some(Stretch { range, is_decayed: value[2].as_bool()? })
+        };
+        let each = |value: &Value| {
+            let stretches = value[1].as_array()?.iter().map(stretch).collect::<Option<_>>()?;
+            Some(Self { weights: Piece::parse(&value[0])?, stretches })
+        };
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        value.as_array()?.iter().map(each).collect()
+    }
+
+    /// The pieces of all: master weights, then first moments, then second ones.
+    pub(crate) fn pieces(all: &[Self]) -> Vec<Piece> {
+        (0..3).flat_map(|part| all.iter().map(move |learned| learned.weights.of_part(part))).collect()
+    }
 }
 
 impl Piece {
@@ -317,11 +449,26 @@ impl Told {
         all.ok_or_else(|| TrainError::StateLost { why: "a rank told what no rank tells".into() })
     }
 
+    /// What the rank holds when it has done the step that it is ready for.
+    fn caught_up(&self, norms: &BTreeMap<u64, f64>) -> Self {
+        let ready = || self.ready.iter().filter(|(_, step)| norms.contains_key(step));
+        let is_before =
+            |(piece, at): &(Piece, u64)| ready().any(|(changed, step)| changed == piece && at + 1 == *step);
+        let held = self.held.iter().filter(|held| !is_before(held)).chain(ready());
+        Self { held: held.cloned().collect(), ..self.clone() }
+    }
+
     fn to_json(&self) -> Value {
+        let held = |held: &[(Piece, u64)]| {
+            Value::from(held.iter().map(|(held, step)| json!([held.to_json(), step])).collect::<Vec<_>>())
+        };
         json!({
-            "held": self.held.iter().map(|(held, step)| json!([held.to_json(), step])).collect::<Vec<_>>(),
+            "held": held(&self.held),
             "wanted": self.wanted.iter().map(Piece::to_json).collect::<Vec<_>>(),
             "samples_at": self.samples_at.iter().collect::<Vec<_>>(),
+            // As bits: everybody continues with the same number.
+            "norms": self.norms.iter().map(|(step, norm)| [*step, norm.to_bits()]).collect::<Vec<_>>(),
+            "ready": held(&self.ready),
         })
     }
 
@@ -329,16 +476,19 @@ impl Told {
         let value: Value = serde_json::from_slice(bytes).ok()?;
         let number = |value: &Value| value.as_u64();
         let list = |key: &str| value[key].as_array().cloned();
+        let held = |key: &str| -> Option<Vec<(Piece, u64)>> {
+            let held = list(key)?;
+            held.iter().map(|held| Some((Piece::parse(&held[0])?, number(&held[1])?))).collect()
+        };
+        let pairs = |key: &str| -> Option<Vec<(u64, u64)>> {
+            list(key)?.iter().map(|pair| Some((number(&pair[0])?, number(&pair[1])?))).collect()
+        };
         Some(Self {
-            held: list("held")?
-                .iter()
-                .map(|held| Some((Piece::parse(&held[0])?, number(&held[1])?)))
-                .collect::<Option<_>>()?,
+            held: held("held")?,
             wanted: list("wanted")?.iter().map(Piece::parse).collect::<Option<_>>()?,
-            samples_at: list("samples_at")?
-                .iter()
-                .map(|pair| Some((number(&pair[0])?, number(&pair[1])?)))
-                .collect::<Option<_>>()?,
+            samples_at: pairs("samples_at")?.into_iter().collect(),
+            norms: pairs("norms")?.into_iter().map(|(step, bits)| (step, f64::from_bits(bits))).collect(),
+            ready: held("ready")?,
         })
     }
 }
@@ -360,14 +510,41 @@ mod tests {
             held: held.iter().map(|(range, step)| (piece(1, range.clone()), *step)).collect(),
             wanted: vec![piece(1, wanted)],
             samples_at: held.iter().map(|(_, step)| (*step, 10 * step)).collect(),
+            ..Told::default()
         }
     }
 
     #[test]
     fn what_a_rank_tells_is_read_back() {
-        let own = told(&[(0..8, 3), (8..16, 2)], 4..12);
+        let norms = BTreeMap::from([(3, 0.1 + 0.2)]);
+        let own = Told { norms, ready: vec![(piece(2, 0..4), 4)], ..told(&[(0..8, 3), (8..16, 2)], 4..12) };
         let read = Told::parse(own.to_json().to_string().as_bytes()).unwrap();
         assert_eq!((read.held, read.wanted, read.samples_at), (own.held, own.wanted, own.samples_at));
+        assert_eq!((read.norms, read.ready), (own.norms, own.ready));
+    }
+
+    /// The lost rank's part is held after step 4, and its gradient of step 5: whether that is done depends on whether any rank has
+    /// done it, which alone knows the norm.
+    #[test]
+    fn ranks_do_the_step_that_one_of_them_has_done() {
+        let ready =
+            |told: Told| Told { ready: told.held.iter().map(|(of, _)| (of.clone(), 5)).collect(), ..told };
+        let waiting = || ready(told(&[(8..12, 4), (12..16, 4)], 8..16));
+        let (norms, done) = (BTreeMap::from([(5, 0.5)]), told(&[(0..4, 5), (4..8, 5)], 0..8));
+        let (agreed, all) = agree_or_catch_up(vec![done, waiting()], &norms).unwrap();
+        assert_eq!(agreed.step, 5);
+        assert_eq!(all[1].held, [(piece(1, 8..12), 5), (piece(1, 12..16), 5)]);
+
+        let other = ready(told(&[(0..4, 4), (4..8, 4)], 0..8));
+        let (agreed, all) = agree_or_catch_up(vec![other, waiting()], &BTreeMap::new()).unwrap();
+        assert_eq!((agreed.step, all[1].held[0].1), (4, 4));
+    }
+
+    #[test]
+    fn ranges_that_follow_each_other_are_one() {
+        assert_eq!(joined(&[3..5, 5..9]), Some(3..9));
+        assert_eq!(joined(&[3..5, 6..9]), None);
+        assert_eq!(joined(&[]), None);
     }
 
     /// Three of four ranks are left; the neighbour of the lost one has a copy of its part, of this step and the one before.

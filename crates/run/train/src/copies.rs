@@ -1,18 +1,22 @@
-//! Copies of a rank's state in the memory of its neighbour, made while both compute.
+//! Copies of a rank's state in the memory of its neighbour.
 //!
-//! After a step each rank sends its master weights and moments to the next rank and keeps those of the rank before, chunk by chunk
-//! between blocks. All is sent before the optimizer changes it, so a copy is the state after exactly one step. The newest two
-//! are kept: while one is being made, the other is whole. A rank that is lost while its copy is being made leaves only the one before;
-//! therefore each rank also keeps its own state of the newest copy that is whole, to go back to it with the others.
+//! Each rank keeps the master weights and moments of the rank before it. They come once, in chunks between blocks, while both
+//! compute the first step. From then on the neighbour's gradient comes with every step, and this rank does the step for it: a third
+//! of the numbers, and the copy is never older than the state. Gradients are here before any rank learns their norm, so
+//! whoever knows the norm knows that every other rank can do the step too, for itself and for the rank before it.
+//!
+//! Copies may be made every few steps instead: then the whole state comes again each time, the newest two are kept, because one is
+//! whole while the other is being made, and each rank keeps its own state of the newest whole copy, to go back to it with the others.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_comm::{CommError, Group, Numbers, Pending};
-use bedplate_kernels::{Buffer, Device};
+use bedplate_kernels::{AdamW, Buffer, Device, ViewMut};
 use bedplate_network::Held;
 
-use crate::carry::{Holding, Piece};
+use crate::carry::{Gradient, Holding, Learned, Piece};
+use crate::optimizer;
 use crate::ranks::{Ranks, other};
 
 /// Numbers that go at once.
@@ -22,89 +26,166 @@ const CHUNK: usize = 2 << 20;
 pub(crate) struct Copies {
     to: Arc<Group>,
     from: Arc<Group>,
-    /// Steps between copies.
-    every: u64,
-    /// What the rank before sends, and how many numbers that is; this rank's own are as many as it holds.
-    theirs: Vec<Piece>,
-    slots: [Slot; 2],
-    /// What this rank holds, and held after the step of its last whole copy.
-    own: Vec<Piece>,
-    before: Slot,
+    /// What this rank learns, and the rank before.
+    own: Vec<Learned>,
+    theirs: Vec<Learned>,
+    kept: Kept,
     making: Option<Making>,
     staging: Vec<Held<f32>>,
 }
 
-/// A copy of everything that the rank before holds.
-struct Slot {
-    /// None while it is being written.
-    step: Option<u64>,
-    numbers: Buffer<f32>,
+/// What is kept of the rank before.
+enum Kept {
+    /// Its state, and the gradient that changes it.
+    EveryStep { state: Slot, gradient: Slot },
+    /// Its state after two steps, and this rank's own after the newest of which all copies are whole.
+    Every { steps: u64, states: [Slot; 2], own: Slot },
 }
 
+/// Numbers for some pieces, each in a buffer of its own.
+struct Slot {
+    /// None while they are being written.
+    step: Option<u64>,
+    numbers: Vec<Buffer<f32>>,
+}
+
+/// What is on its way from rank to rank.
 struct Making {
-    step: u64,
-    slot: usize,
-    sent: usize,
+    what: What,
+    sent: Sent,
     received: usize,
     sending: Option<Pending<Held<f32>>>,
     receiving: Option<Pending<Held<f32>>>,
 }
 
-/// Gives numbers of this rank's state: all pieces one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// The state after a step, into one of the slots.
+    State { step: u64, slot: usize },
+    /// The gradient that leads to a step.
+    Gradient { step: u64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Numbers(usize),
+    All,
+}
+
+/// Gives numbers of this rank: those of all pieces one after the other.
 pub(crate) trait Source {
     fn len(&self) -> usize;
-    fn read(&self, range: Range<usize>, values: &mut [f32]);
+    fn put(&self, range: Range<usize>, to: ViewMut<'_, f32>);
+}
+
+impl Slot {
+    fn new(device: &Device, lengths: impl Iterator<Item = usize>) -> Self {
+        Self { step: None, numbers: lengths.map(|len| device.zeros(len)).collect() }
+    }
+
+    fn len(&self) -> usize {
+        self.numbers.iter().map(Buffer::len).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.numbers.iter().map(Buffer::bytes).sum()
+    }
+
+    /// Calls with the parts of buffers that a range of all numbers lies in, and where they are in that range.
+    fn parts(&mut self, range: Range<usize>, mut each: impl FnMut(Range<usize>, ViewMut<'_, f32>)) {
+        let mut start = 0;
+        for buffer in &mut self.numbers {
+            let own = range.start.max(start)..range.end.min(start + buffer.len());
+            if !own.is_empty() {
+                let to = buffer.range_mut(own.start - start..own.end - start);
+                each(own.start - range.start..own.end - range.start, to);
+            }
+            start += buffer.len();
+        }
+    }
+
+    fn into_holdings(self, pieces: Vec<Piece>) -> Vec<Holding> {
+        let Some(step) = self.step else { return Vec::new() };
+        let holding = |(piece, numbers)| Holding { piece, step, numbers };
+        pieces.into_iter().zip(self.numbers).map(holding).collect()
+    }
+}
+
+impl Kept {
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        match self {
+            Self::EveryStep { state, gradient } => vec![state, gradient],
+            Self::Every { states: [one, other], own, .. } => vec![one, other, own],
+        }
+        .into_iter()
+    }
+
+    /// Where numbers of the rank before go.
+    fn place(&mut self, what: What) -> &mut Slot {
+        match (self, what) {
+            (Self::EveryStep { gradient, .. }, What::Gradient { .. }) => gradient,
+            (Self::EveryStep { state, .. }, What::State { .. }) => state,
+            (Self::Every { states, .. }, What::State { slot, .. }) => &mut states[slot],
+            (Self::Every { .. }, What::Gradient { .. }) => {
+                unreachable!("gradients come with every step or never")
+            }
+        }
+    }
 }
 
 impl Copies {
-    /// With the ranks before and after this one. All ranks call it with what they hold.
+    /// With the ranks before and after this one. All ranks call it with what they learn.
     pub(crate) fn new(
         device: &Device,
         ranks: &Ranks,
         every: u64,
-        own: &[Piece],
+        own: Vec<Learned>,
     ) -> Result<Option<Self>, CommError> {
         let Some(ring) = ranks.ring.as_ref() else { return Ok(None) };
         let (to, from) = (Arc::clone(&ring.links.to_next), Arc::clone(&ring.links.from_before));
-        let all = ranks.gather_bytes(device, crate::carry::to_bytes(own).as_slice())?;
-        let theirs = crate::carry::from_bytes(&all[ring.before as usize]).unwrap_or_default();
-        let len = theirs.iter().map(|piece| piece.range.len()).sum();
-        let slot = |len| Slot { step: None, numbers: device.zeros(len) };
-        let own_len = own.iter().map(|piece| piece.range.len()).sum();
-        Ok(Some(Self {
-            to,
-            from,
-            every,
-            theirs,
-            slots: [slot(len), slot(len)],
-            own: own.to_vec(),
-            before: slot(own_len),
-            making: None,
-            staging: Vec::new(),
-        }))
+        let all = ranks.gather_bytes(device, Learned::to_bytes(&own).as_slice())?;
+        let theirs = Learned::from_bytes(&all[ring.before as usize]).unwrap_or_default();
+        let lengths = |of: &[Learned]| of.iter().map(|each| each.weights.range.len()).collect::<Vec<_>>();
+        let state = |of: &[Learned]| Slot::new(device, lengths(of).repeat(3).into_iter());
+        let kept = match every {
+            1 => Kept::EveryStep {
+                state: state(&theirs),
+                gradient: Slot::new(device, lengths(&theirs).into_iter()),
+            },
+            steps => Kept::Every { steps, states: [state(&theirs), state(&theirs)], own: state(&own) },
+        };
+        Ok(Some(Self { to, from, own, theirs, kept, making: None, staging: Vec::new() }))
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.iter().chain([&self.before]).map(|slot| slot.numbers.bytes()).sum()
+        self.kept.slots().map(Slot::bytes).sum()
     }
 
     /// The steps of the whole copies.
     pub(crate) fn steps(&self) -> Vec<u64> {
-        self.slots.iter().chain([&self.before]).filter_map(|slot| slot.step).collect()
+        self.kept.slots().filter_map(|slot| slot.step).collect()
     }
 
     /// Begins a copy of the state after a step, where one is due.
     pub(crate) fn begin(&mut self, step: u64) {
-        if step.is_multiple_of(self.every) {
+        if matches!(self.kept, Kept::Every { steps, .. } if step.is_multiple_of(steps)) {
             self.begin_now(step);
         }
     }
 
     pub(crate) fn begin_now(&mut self, step: u64) {
-        // The older one gives way.
-        let slot = usize::from(self.slots[0].step > self.slots[1].step);
-        self.slots[slot].step = None;
-        self.making = Some(Making { step, slot, sent: 0, received: 0, sending: None, receiving: None });
+        let slot = match &self.kept {
+            Kept::EveryStep { .. } => 0,
+            // The older one gives way.
+            Kept::Every { states, .. } => usize::from(states[0].step > states[1].step),
+        };
+        self.start(What::State { step, slot });
+    }
+
+    fn start(&mut self, what: What) {
+        self.kept.place(what).step = None;
+        let sent = Sent::Numbers(0);
+        self.making = Some(Making { what, sent, received: 0, sending: None, receiving: None });
     }
 
     /// Goes on with what can be done without waiting.
@@ -126,17 +207,17 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits until the copy is whole on both sides of this rank. Once all ranks have done so, [`keep`](Self::keep) comes.
+    /// Waits until what is on its way is whole on both sides of this rank.
     pub(crate) fn complete(
         &mut self,
         device: &Device,
         ranks: &Ranks,
-        state: &dyn Source,
+        source: &dyn Source,
     ) -> Result<(), CommError> {
         while self.making.is_some() {
             // Receiving goes on by itself while sending waits, and the other way round.
             ranks.waits.time(|| -> Result<(), CommError> {
-                self.send(device, ranks, state)?;
+                self.send(device, ranks, source)?;
                 self.receive(device, ranks)
             })?;
             self.close();
@@ -144,36 +225,63 @@ impl Copies {
         Ok(())
     }
 
+    /// Sends the gradient that leads to a step, and waits for that of the rank before. Says whether this is how copies are kept.
+    pub(crate) fn exchange_gradients(
+        &mut self,
+        device: &Device,
+        ranks: &Ranks,
+        step: u64,
+        gradients: &dyn Source,
+    ) -> Result<bool, CommError> {
+        if let Kept::Every { .. } = self.kept {
+            return Ok(false);
+        }
+        self.start(What::Gradient { step });
+        self.complete(device, ranks, gradients)?;
+        Ok(true)
+    }
+
+    /// Does the step that the gradient of the rank before leads to.
+    pub(crate) fn learn(&mut self, device: &Device, adamw: &AdamW) {
+        let Kept::EveryStep { state, gradient } = &mut self.kept else { return };
+        let (weights, moments) = state.numbers.split_at_mut(self.theirs.len());
+        let (first, second) = moments.split_at_mut(self.theirs.len());
+        for (number, learned) in self.theirs.iter().enumerate() {
+            let parts = [&mut weights[number], &mut first[number], &mut second[number]];
+            let numbers = gradient.numbers[number].view();
+            optimizer::learn(device, adamw, &learned.stretches, numbers, parts.map(Buffer::view_mut), None);
+        }
+        state.step = gradient.step.take();
+    }
+
     /// Copies this rank's own state, which is about to change, if it is that of the newest copy. While the copy of any rank was not
     /// whole, all might have had to go back to the one before.
-    pub(crate) fn keep(&mut self, device: &Device, state: &dyn Source) {
-        let newest = self.slots.iter().filter_map(|slot| slot.step).max();
-        if newest == self.before.step {
+    pub(crate) fn keep(&mut self, state: &dyn Source) {
+        let Kept::Every { states, own, .. } = &mut self.kept else { return };
+        let newest = states.iter().filter_map(|slot| slot.step).max();
+        if newest == own.step {
             return;
         }
-        self.before.step = newest;
-        let mut values = vec![0.0; CHUNK.min(state.len())];
-        for start in (0..state.len()).step_by(CHUNK) {
-            let range = start..state.len().min(start + CHUNK);
-            let values = &mut values[..range.len()];
-            state.read(range.clone(), values);
-            device.write(self.before.numbers.range_mut(range), values);
+        own.step = newest;
+        let mut start = 0;
+        for buffer in &mut own.numbers {
+            state.put(start..start + buffer.len(), buffer.view_mut());
+            start += buffer.len();
         }
     }
 
-    /// A copy that has come and gone whole counts.
+    /// What has come and gone whole counts.
     fn close(&mut self) {
-        let theirs: usize = self.theirs.iter().map(|piece| piece.range.len()).sum();
-        let is_over = |making: &Making| {
-            making.sending.is_none()
-                && making.receiving.is_none()
-                && making.received == theirs
-                && making.sent == usize::MAX
+        let is_over = |making: &Making, len: usize| {
+            let is_quiet = making.sending.is_none() && making.receiving.is_none();
+            is_quiet && making.received == len && making.sent == Sent::All
         };
-        if self.making.as_ref().is_some_and(is_over)
-            && let Some(making) = self.making.take()
-        {
-            self.slots[making.slot].step = Some(making.step);
+        let Some(what) = self.making.as_ref().map(|making| making.what) else { return };
+        let slot = self.kept.place(what);
+        if self.making.as_ref().is_some_and(|making| is_over(making, slot.len())) {
+            self.making = None;
+            let (What::State { step, .. } | What::Gradient { step }) = what;
+            slot.step = Some(step);
         }
     }
 
@@ -184,50 +292,45 @@ impl Copies {
         }
     }
 
-    /// Ends the chunk that is being sent and begins the next; `usize::MAX` says that all has gone.
-    fn send(&mut self, device: &Device, ranks: &Ranks, state: &dyn Source) -> Result<(), CommError> {
+    /// Ends the chunk that is being sent and begins the next.
+    fn send(&mut self, device: &Device, ranks: &Ranks, source: &dyn Source) -> Result<(), CommError> {
         let Some(making) = &mut self.making else { return Ok(()) };
         if let Some(pending) = making.sending.take() {
             let (held, outcome) = pending.wait();
             self.staging.push(held);
             outcome?;
         }
-        let sent = making.sent;
-        if sent == usize::MAX {
-            return Ok(());
-        }
-        let range = sent..state.len().min(sent.saturating_add(CHUNK));
+        let Sent::Numbers(sent) = making.sent else { return Ok(()) };
+        let range = sent..source.len().min(sent.saturating_add(CHUNK));
         if range.is_empty() {
-            making.sent = usize::MAX;
+            making.sent = Sent::All;
             return Ok(());
         }
         let mut held = self.stage(device, ranks, range.len())?;
-        let mut values = vec![0.0; range.len()];
-        state.read(range.clone(), &mut values);
-        device.write(Numbers::view_mut(&mut held), &values);
+        source.put(range.clone(), Numbers::view_mut(&mut held));
         let pending = self.to.start_send(device, held, other(&self.to))?;
         if let Some(making) = &mut self.making {
-            making.sent = range.end;
+            making.sent = Sent::Numbers(range.end);
             making.sending = Some(pending);
         }
         Ok(())
     }
 
     fn receive(&mut self, device: &Device, ranks: &Ranks) -> Result<(), CommError> {
-        let theirs: usize = self.theirs.iter().map(|piece| piece.range.len()).sum();
         let Some(making) = &mut self.making else { return Ok(()) };
+        let slot = self.kept.place(making.what);
         if let Some(pending) = making.receiving.take() {
             let (held, outcome) = pending.wait();
-            let len = Numbers::view(&held).len();
-            let range = making.received..making.received + len;
+            let numbers = Numbers::view(&held);
+            let range = making.received..making.received + numbers.len();
             if outcome.is_ok() {
-                device.copy(Numbers::view(&held), self.slots[making.slot].numbers.range_mut(range.clone()));
+                slot.parts(range.clone(), |within, to| device.copy(numbers.range(within), to));
                 making.received = range.end;
             }
             self.staging.push(held);
             outcome?;
         }
-        let left = theirs - making.received;
+        let left = slot.len() - making.received;
         if left > 0 {
             let held = self.stage(device, ranks, left.min(CHUNK))?;
             let pending = self.from.start_receive(device, held, other(&self.from))?;
@@ -238,18 +341,24 @@ impl Copies {
         Ok(())
     }
 
-    /// The whole copies, as things that this rank holds.
-    pub(crate) fn into_holdings(self) -> Vec<Holding> {
-        let mut holdings = Vec::new();
-        let Self { theirs, slots, own, before, .. } = self;
-        for (pieces, slot) in slots.into_iter().map(|slot| (&theirs, slot)).chain([(&own, before)]) {
-            let Some(step) = slot.step else { continue };
-            let (mut start, numbers) = (0, Arc::new(slot.numbers));
-            for piece in pieces {
-                holdings.push(Holding { piece: piece.clone(), step, start, numbers: Arc::clone(&numbers) });
-                start += piece.range.len();
+    /// The whole copies, as things that this rank holds, and the gradient of the next step, if that is here.
+    pub(crate) fn into_holdings(self) -> (Vec<Holding>, Vec<Gradient>) {
+        let Self { own: own_learned, theirs, kept, .. } = self;
+        let pieces = || Learned::pieces(&theirs);
+        match kept {
+            Kept::EveryStep { state, gradient } => {
+                let is_here = gradient.step.is_some();
+                let holdings = state.into_holdings(pieces());
+                let gradients = theirs.into_iter().zip(gradient.numbers);
+                let gradients = gradients.map(|(of, numbers)| Gradient { of, numbers });
+                (holdings, gradients.filter(|_| is_here).collect())
+            }
+            Kept::Every { states, own, .. } => {
+                let mut holdings: Vec<Holding> =
+                    states.into_iter().flat_map(|slot| slot.into_holdings(pieces())).collect();
+                holdings.extend(own.into_holdings(Learned::pieces(&own_learned)));
+                (holdings, Vec::new())
             }
         }
-        holdings
     }
 }

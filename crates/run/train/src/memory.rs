@@ -26,13 +26,20 @@ pub struct Needs {
     pub activations: Bytes,
     /// Panels of the largest product; code, stacks of threads, batches that wait.
     pub program: Bytes,
-    /// Of the state of another rank, and of the own one as it was, where ranks survive each other.
+    /// Of the state of another rank, where ranks survive each other.
     pub copies: Bytes,
 }
 
 const PROGRAM: f64 = 32e6;
-/// Bytes for each number that a rank learns: the master weight and both moments, twice of the rank before and once of its own.
-const COPIES: f64 = 36.0;
+/// Bytes for each number that a rank learns, by the steps between copies: the master weight and both moments of the rank before with
+/// their gradient; or twice without it, and the rank's own as it was.
+fn copy_bytes(every: u64) -> f64 {
+    match every {
+        0 => 0.0,
+        1 => 16.0,
+        _ => 36.0,
+    }
+}
 
 /// Numbers that a rank has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -138,8 +145,8 @@ impl Needs {
         };
         let state = Bytes::new(sizes.state(config, ranks.layout().sharding));
         let learned = if config.adapter.is_some() { sizes.adapters } else { sizes.owned };
-        let copies = if ranks.keeps_copies() { COPIES * learned } else { 0.0 };
-        Ok(Self { state, activations, copies: Bytes::new(copies), ..whole })
+        let each = if ranks.keeps_copies() { copy_bytes(config.training.copy_every) } else { 0.0 };
+        Ok(Self { state, activations, copies: Bytes::new(each * learned), ..whole })
     }
 
     /// Of a model of which there is only the shape: slightly less than it will be.

@@ -321,9 +321,11 @@ impl Ranks {
         }
     }
 
-    /// An error when something has been noted.
+    /// An error when something has been noted, or when a rank is known to be lost: what is computed then would be for nothing.
     pub(crate) fn check(&self) -> Result<(), CommError> {
-        self.fault.get().map_or(Ok(()), |error| Err(error.clone()))
+        let noted = self.fault.get().cloned();
+        let lost = || self.world.as_ref().and_then(World::fault).map(CommError::Fault);
+        noted.or_else(lost).map_or(Ok(()), Err)
     }
 
     /// Adds up some totals over all ranks.

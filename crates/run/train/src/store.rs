@@ -108,7 +108,12 @@ impl<E: Trained> Store<E> {
         for block in blocks {
             let table = &network.blocks()[*block];
             if !splits_weights(sharding) {
-                store.working.put(*block, ranks.memory(device, table.len)?);
+                // Where nobody else has a part of them, they are never sent.
+                let held = match sharding {
+                    Sharding::None => Box::new(device.zeros(table.len)),
+                    _ => ranks.memory(device, table.len)?,
+                };
+                store.working.put(*block, held);
                 store.bytes += table.len * size_of::<E>();
             }
             if learns && !splits_gradients(sharding) {
@@ -180,29 +185,64 @@ impl<E: Trained> Store<E> {
         all[owned].write_master(device, working, range, values);
     }
 
-    /// The same with numbers that lie on the device.
-    pub(crate) fn place_master(
-        &mut self,
-        device: &Device,
-        owned: usize,
-        range: Range<usize>,
-        values: View<'_, f32>,
-    ) {
+    /// A part of the state of an owned range, to be written. [`round`](Self::round) comes afterwards.
+    pub(crate) fn part_mut(&mut self, part: usize, owned: usize, range: Range<usize>) -> ViewMut<'_, f32> {
         let Self { owned: all, working, .. } = self;
-        all[owned].place_master(device, working, range, values);
+        match part {
+            0 => all[owned].master_mut(working, range),
+            1 => all[owned].first.range_mut(range),
+            _ => all[owned].second.range_mut(range),
+        }
     }
 
-    /// Master weights of all that is owned, then first moments, then second ones.
-    pub(crate) fn into_parts(self, device: &Device) -> Vec<Buffer<f32>> {
+    /// Makes the weights to compute with from master weights that were written.
+    pub(crate) fn round(&mut self, device: &Device) {
         let Self { owned, working, .. } = self;
-        let (mut masters, mut firsts, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
-        for owned in owned {
-            let [master, first, second] = owned.into_parts(device, &working);
-            masters.push(master);
-            firsts.push(first);
-            seconds.push(second);
+        owned.iter_mut().for_each(|owned| owned.round(device, working));
+    }
+
+    /// Copies a part of the state of an owned range.
+    pub(crate) fn put_part(
+        &self,
+        device: &Device,
+        [part, owned]: [usize; 2],
+        range: Range<usize>,
+        to: ViewMut<'_, f32>,
+    ) {
+        let of = &self.owned[owned];
+        match part {
+            0 => of.put_master(device, &self.working, range, to),
+            1 => device.copy(of.first.range(range), to),
+            _ => device.copy(of.second.range(range), to),
         }
-        masters.into_iter().chain(firsts).chain(seconds).collect()
+    }
+
+    /// How many numbers the buffer of a part has, where another can [take its place](Self::exchange).
+    pub(crate) fn room(&self, part: usize, owned: usize) -> Option<usize> {
+        self.owned[owned].room(part, &self.working)
+    }
+
+    /// Gives a part another buffer of the same length, and what was its own.
+    pub(crate) fn exchange(&mut self, part: usize, owned: usize, numbers: Buffer<f32>) -> Buffer<f32> {
+        let Self { owned: all, working, .. } = self;
+        all[owned].exchange(part, working, numbers)
+    }
+
+    /// Takes a part of the state of an owned range out of this store, which has ended. Memory that other ranks reach is copied.
+    pub(crate) fn take_part(&mut self, device: &Device, part: usize, owned: usize) -> Buffer<f32> {
+        if self.room(part, owned).is_some() {
+            return self.exchange(part, owned, device.zeros(0));
+        }
+        let used = self.owned[owned].used;
+        let mut copied = device.zeros(used);
+        self.put_part(device, [part, owned], 0..used, copied.view_mut());
+        copied
+    }
+
+    /// The gradient of an owned range, once it has been added up over ranks.
+    pub(crate) fn gradient(&self, owned: usize) -> View<'_, f32> {
+        let of = &self.owned[owned];
+        of.gradient(&self.gradients).range(0..of.used)
     }
 
     pub(crate) fn read_master(&self, device: &Device, owned: usize, range: Range<usize>, values: &mut [f32]) {

@@ -16,7 +16,6 @@ use crate::adapter::Adapters;
 use crate::carry::Piece;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
-use crate::optimizer;
 use crate::passes::{Chunks, Weighing};
 use crate::ranks::Ranks;
 use crate::store::Store;
@@ -42,8 +41,12 @@ pub struct Trainer<E: Trained> {
     pub(crate) step: u64,
     /// Samples learned from.
     pub(crate) samples: u64,
-    /// Moments that moved over from the world before and have not changed since.
+    /// Buffers that moved over from the world before and have not changed since.
     pub(crate) moved: Vec<Piece>,
+    /// Whether all that this rank holds, and keeps for another, has its gradient of the next step.
+    pub(crate) is_ready: bool,
+    /// The norm of the gradient that led to this step, if it was done in this world.
+    pub(crate) norm_before: Option<f64>,
     /// What the last step did, as far as it was known when this rank's numbers changed: ranks may be lost before all know the rest.
     pub(crate) done: Option<StepOutcome>,
     /// Last: what is shared with other ranks ends before they part.
@@ -139,6 +142,8 @@ impl<E: Trained> Trainer<E> {
             step: 0,
             samples: 0,
             moved: Vec::new(),
+            is_ready: false,
+            norm_before: None,
             done: None,
             ranks,
         })
@@ -203,7 +208,7 @@ impl<E: Trained> Trainer<E> {
         let weighing =
             Weighing { scale: 1.0 / targets.max(1) as f32, balance: 1.0 / micro_batches.max(1) as f32 };
         let own_loss = self.learn(batches, weighing)?;
-        // Before a call of all ranks: who comes out of that knows that all copies are whole.
+        // Before a call of all ranks: who comes out of that knows that all copies are whole and have their gradients.
         self.complete_copies()?;
         let mut sums = [own_loss, self.own_squares()];
         self.ranks.sum_over_all(&self.device, &mut sums)?;
@@ -228,7 +233,7 @@ impl<E: Trained> Trainer<E> {
             ranks,
         };
         self.done = Some(so_far.clone());
-        self.update(learning_rate, gradient_norm, rows as u64)?;
+        self.update(gradient_norm, rows as u64)?;
         self.begin_copy();
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
         let breakdown = self.measured(seconds, held_up);
@@ -251,13 +256,10 @@ impl<E: Trained> Trainer<E> {
     }
 
     /// The step counts as done when this rank's own numbers have changed, before the others have them.
-    fn update(&mut self, learning_rate: f64, gradient_norm: f64, samples: u64) -> Result<(), TrainError> {
-        let scale = optimizer::clip_scale(gradient_norm, self.config.optimizer.clip);
-        let step = optimizer::adamw(&self.config.optimizer, learning_rate, self.step, scale);
-        match &mut self.adapters {
-            None => self.store.update(&self.device, &step),
-            Some(adapters) => adapters.step(&self.device, &step),
-        }
+    fn update(&mut self, gradient_norm: f64, samples: u64) -> Result<(), TrainError> {
+        let step = self.steps().after(self.step, gradient_norm);
+        self.learn_from_gradients(&step);
+        self.norm_before = Some(gradient_norm);
         self.step += 1;
         self.samples += samples;
         self.spread()

@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_comm::CommError;
-use bedplate_kernels::Device;
+use bedplate_kernels::{AdamW, Device, ViewMut};
 
 use crate::TrainError;
 use crate::adapter::Adapters;
-use crate::carry::{Carried, Holding, Key, Piece};
+use crate::carry::{Carried, Gradient, Holding, Key, Learned, Piece, Ready, Target};
 use crate::copies::{Copies, Source};
-use crate::store::Store;
+use crate::optimizer::{Steps, Stretch};
+use crate::store::{Owned, Store};
 use crate::trained::Trained;
 use crate::trainer::Trainer;
 
@@ -51,18 +52,71 @@ impl<E: Trained> Source for State<'_, E> {
         PARTS.len() * self.lengths().iter().sum::<usize>()
     }
 
-    fn read(&self, range: Range<usize>, values: &mut [f32]) {
+    fn put(&self, range: Range<usize>, to: ViewMut<'_, f32>) {
         let lengths = self.lengths();
-        let mut start = 0;
-        for part in 0..PARTS.len() {
-            for (index, len) in lengths.iter().enumerate() {
-                let own = range.start.max(start)..range.end.min(start + len);
-                if !own.is_empty() {
-                    let to = &mut values[own.start - range.start..own.end - range.start];
-                    self.read_part(part, index, own.start - start..own.end - start, to);
-                }
-                start += len;
+        let parts = (0..PARTS.len())
+            .flat_map(|part| lengths.iter().enumerate().map(move |(index, len)| ([part, index], *len)));
+        put_parts(parts, range, to, |[part, index], range, to| match self.adapters {
+            Some(adapters) => self.device.copy(adapters.parts()[part].range(range), to),
+            None => self.store.put_part(self.device, [part, index], range, to),
+        });
+    }
+}
+
+/// The gradients of a rank's trained numbers, added up over ranks.
+struct Gradients<'a, E: Trained>(State<'a, E>);
+
+impl<E: Trained> Source for Gradients<'_, E> {
+    fn len(&self) -> usize {
+        self.0.lengths().iter().sum()
+    }
+
+    fn put(&self, range: Range<usize>, to: ViewMut<'_, f32>) {
+        let State { device, store, adapters } = &self.0;
+        let parts = self.0.lengths().into_iter().enumerate();
+        put_parts(parts, range, to, |index, range, to| match adapters {
+            Some(adapters) => device.copy(adapters.gradient().range(range), to),
+            None => device.copy(store.gradient(index).range(range), to),
+        });
+    }
+}
+
+/// Copies a range of some things that follow each other, each with its length.
+fn put_parts<T>(
+    things: impl Iterator<Item = (T, usize)>,
+    range: Range<usize>,
+    mut to: ViewMut<'_, f32>,
+    put: impl Fn(T, Range<usize>, ViewMut<'_, f32>),
+) {
+    let mut start = 0;
+    for (thing, len) in things {
+        let own = range.start.max(start)..range.end.min(start + len);
+        if !own.is_empty() {
+            let to = to.reborrow().range(own.start - range.start..own.end - range.start);
+            put(thing, own.start - start..own.end - start, to);
+        }
+        start += len;
+    }
+}
+
+/// Where the state of a trainer goes, by its pieces.
+struct Places<'a, E: Trained> {
+    store: &'a mut Store<E>,
+    adapters: Option<&'a mut Adapters<E>>,
+    /// Part, number and first of each.
+    by_key: &'a BTreeMap<Key, (usize, usize, usize)>,
+}
+
+impl<E: Trained> Target for Places<'_, E> {
+    fn room(&mut self, piece: &Piece) -> ViewMut<'_, f32> {
+        let (part, index, first) = self.by_key[&piece.key];
+        let range = piece.range.start - first..piece.range.end - first;
+        match &mut self.adapters {
+            Some(adapters) => {
+                let [values, first, second] = adapters.parts_mut();
+                [values, first, second].into_iter().nth(part).expect("there are three parts").range_mut(range)
             }
+            None => self.store.part_mut(part, index, range),
         }
     }
 }
@@ -72,31 +126,29 @@ impl<E: Trained> Trainer<E> {
         State { device: &self.device, store: &self.store, adapters: self.adapters.as_deref() }
     }
 
-    /// What this rank holds, in the order in which [`State`] reads it.
-    pub(crate) fn pieces(&self) -> Vec<Piece> {
+    /// What this rank learns.
+    fn learned(&self) -> Vec<Learned> {
         let at = self.ranks.at();
-        let key = |part: usize, expert, block| Key {
-            stage: at.pipeline,
-            tensor: at.tensor,
-            expert,
-            block,
-            part: part as u32,
-        };
+        let key = |expert, block| Key { stage: at.pipeline, tensor: at.tensor, expert, block, part: 0 };
         if let Some(adapters) = &self.adapters {
             let expert = Some(at.expert).filter(|_| self.ranks.layout().expert > 1);
-            let piece = |part| Piece { key: key(part, expert, None), range: 0..adapters.len() };
-            return (0..PARTS.len()).map(piece).collect();
+            let range = 0..adapters.len();
+            let stretches = vec![Stretch { range: range.clone(), is_decayed: true }];
+            return vec![Learned { weights: Piece { key: key(expert, None), range }, stretches }];
         }
-        let owned = || self.store.owned().iter();
-        let piece = |part| {
-            owned().map(move |owned| {
-                let start = owned.range.start - owned.section.start;
-                let expert = owned.is_expert().then_some(at.expert);
-                let range = start..start + owned.used;
-                Piece { key: key(part, expert, Some(owned.block as u32)), range }
-            })
+        let learned = |owned: &Owned<E>| {
+            let start = owned.range.start - owned.section.start;
+            let expert = owned.is_expert().then_some(at.expert);
+            let range = start..start + owned.used;
+            let weights = Piece { key: key(expert, Some(owned.block as u32)), range };
+            Learned { weights, stretches: owned.stretches.clone() }
         };
-        (0..PARTS.len()).flat_map(piece).collect()
+        self.store.owned().iter().map(learned).collect()
+    }
+
+    /// What this rank holds, in the order in which [`State`] gives it.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        Learned::pieces(&self.learned())
     }
 
     /// Writes numbers of one part of one thing; [`spread`](Self::spread) comes afterwards.
@@ -108,7 +160,7 @@ impl<E: Trained> Trainer<E> {
     /// Starts to keep copies of the state in the neighbour's memory, where no other rank has it.
     pub fn keep_copies(&mut self, every: u64) -> Result<(), CommError> {
         if every > 0 && self.ranks.keeps_copies() {
-            self.copies = Copies::new(&self.device, &self.ranks, every, &self.pieces())?;
+            self.copies = Copies::new(&self.device, &self.ranks, every, self.learned())?;
         }
         Ok(())
     }
@@ -132,7 +184,7 @@ impl<E: Trained> Trainer<E> {
         let Self { device, store, adapters, copies, .. } = self;
         let state = State { device, store, adapters: adapters.as_deref() };
         if let Some(copies) = copies {
-            copies.keep(device, &state);
+            copies.keep(&state);
         }
     }
 
@@ -140,26 +192,69 @@ impl<E: Trained> Trainer<E> {
     pub(crate) fn complete_copies(&mut self) -> Result<(), CommError> {
         let Self { device, store, adapters, copies, ranks, .. } = self;
         let state = State { device, store, adapters: adapters.as_deref() };
-        copies.as_mut().map_or(Ok(()), |copies| copies.complete(device, ranks, &state))
+        let Some(copies) = copies else { return Ok(()) };
+        copies.complete(device, ranks, &state)?;
+        self.is_ready = copies.exchange_gradients(device, ranks, self.step + 1, &Gradients(state))?;
+        Ok(())
     }
 
-    /// Ends this trainer and keeps its state and the copies of others. Only weights are copied: they may lie in memory that other
-    /// ranks reach.
+    /// One step of the optimizer over what this rank owns and what it keeps for another.
+    pub(crate) fn learn_from_gradients(&mut self, adamw: &AdamW) {
+        let Self { device, store, adapters, copies, .. } = self;
+        match adapters {
+            None => store.update(device, adamw),
+            Some(adapters) => adapters.step(device, adamw),
+        }
+        if let Some(copies) = copies {
+            copies.learn(device, adamw);
+        }
+        self.is_ready = false;
+    }
+
+    /// How this run's optimizer steps.
+    pub(crate) fn steps(&self) -> Steps {
+        let factor = self.adapters.as_ref().map_or(1.0, |adapters| adapters.scale() as f32);
+        Steps { config: self.config.optimizer.clone(), rate: self.config.learning_rate(), factor }
+    }
+
+    /// Ends this trainer and keeps its state and the copies of others. Memory that other ranks reach is copied.
     pub(crate) fn carry(mut self) -> Carried {
-        let (pieces, step) = (self.pieces(), self.step);
+        let (learned, step) = (self.learned(), self.step);
         let copies = self.copies.take();
         let mut samples_at = BTreeMap::from_iter(self.samples_at(step));
         let before = copies.iter().flat_map(Copies::steps).filter_map(|step| self.samples_at(step));
         samples_at.extend(before);
-        let Self { device, store, adapters, .. } = self;
+        let norms = self.norm_before.into_iter().map(|norm| (step, norm)).collect();
+        let mut gradients = Vec::new();
+        if self.is_ready {
+            gradients.extend(learned.iter().enumerate().map(|(index, of)| {
+                let mut numbers = self.device.zeros(of.weights.range.len());
+                let from = match &self.adapters {
+                    Some(adapters) => adapters.gradient(),
+                    None => self.store.gradient(index),
+                };
+                self.device.copy(from, numbers.view_mut());
+                Gradient { of: of.clone(), numbers }
+            }));
+        }
+        let Self { device, mut store, adapters, is_ready, .. } = self;
+        let count = learned.len();
         let buffers = match adapters {
             Some(adapters) => adapters.into_parts().into_iter().collect(),
-            None => store.into_parts(&device),
+            None => (0..PARTS.len() * count)
+                .map(|number| store.take_part(&device, number / count, number % count))
+                .collect::<Vec<_>>(),
         };
-        let holding = |(piece, numbers)| Holding { piece, step, start: 0, numbers: Arc::new(numbers) };
-        let mut holdings: Vec<Holding> = pieces.into_iter().zip(buffers).map(holding).collect();
-        holdings.extend(copies.into_iter().flat_map(Copies::into_holdings));
-        Carried { holdings, samples_at }
+        let holding = |(piece, numbers)| Holding { piece, step, numbers };
+        let mut holdings: Vec<Holding> =
+            Learned::pieces(&learned).into_iter().zip(buffers).map(holding).collect();
+        if let Some(copies) = copies {
+            let (held, of_theirs) = copies.into_holdings();
+            holdings.extend(held);
+            gradients.extend(of_theirs);
+        }
+        let ready = is_ready.then_some(Ready { step: step + 1, gradients });
+        Carried { holdings, samples_at, norms, ready }
     }
 
     /// Samples after a step that has been done; every step takes the same number.
@@ -168,7 +263,7 @@ impl<E: Trained> Trainer<E> {
         Some((step, self.samples.checked_sub(since)?))
     }
 
-    /// Takes over the state that the ranks of the world before still have. Moments that this rank holds as it is to have them move over;
+    /// Takes over the state that the ranks of the world before still have. Buffers that this rank holds as it is to have them move over;
     /// if this fails they are back where they were.
     pub(crate) fn take_over(&mut self, carried: &mut Carried) -> Result<(), TrainError> {
         let (wanted, ranks) = (self.pieces(), Arc::clone(&self.ranks));
@@ -178,44 +273,37 @@ impl<E: Trained> Trainer<E> {
             .enumerate()
             .map(|(number, piece)| (piece.key.clone(), (number / count, number % count, piece.range.start)))
             .collect();
-        let rooms: Vec<usize> = self.store.owned().iter().map(|owned| owned.first.len()).collect();
-        let Self { device, store, adapters, .. } = self;
-        let learns_all = adapters.is_none();
-        let keeps = |holding: &Holding| {
-            let place = places.get(&holding.piece.key).filter(|(part, ..)| learns_all && *part > 0);
-            let fits = place.is_some_and(|(_, index, _)| holding.numbers.len() == rooms[*index]);
-            fits && Arc::strong_count(&holding.numbers) == 1
+        let room = |(part, index, _): (usize, usize, usize)| match self.adapters {
+            None => self.store.room(part, index),
+            Some(_) => None,
         };
-        let (agreed, kept) = carried.share_out(device, &ranks, wanted, &keeps, &mut |piece, values| {
-            let Some((part, index, first)) = places.get(&piece.key).copied() else { return };
-            let range = piece.range.start - first..piece.range.end - first;
-            match (adapters.as_deref_mut(), part) {
-                (Some(adapters), part) => device.copy(values, adapters.parts_mut()[part].range_mut(range)),
-                (None, 0) => store.place_master(device, index, range, values),
-                (None, 1) => device.copy(values, store.owned_mut()[index].first.range_mut(range)),
-                (None, _) => device.copy(values, store.owned_mut()[index].second.range_mut(range)),
-            }
-        })?;
+        let rooms: BTreeMap<&Key, Option<usize>> =
+            places.iter().map(|(key, place)| (key, room(*place))).collect();
+        let keeps = |holding: &Holding| {
+            rooms.get(&holding.piece.key).is_some_and(|room| *room == Some(holding.numbers.len()))
+        };
+        let steps = self.steps();
+        let Self { device, store, adapters, .. } = self;
+        let mut target = Places { store, adapters: adapters.as_deref_mut(), by_key: &places };
+        let (agreed, kept) = carried.share_out(device, &ranks, wanted, &steps, &keeps, &mut target)?;
         for piece in &kept {
-            let numbers = carried.take(piece, agreed.step).expect("what is kept is held by this rank alone");
+            let numbers = carried.take(piece, agreed.step).expect("what is kept is held by this rank");
             let (part, index, _) = places[&piece.key];
-            let owned = &mut self.store.owned_mut()[index];
-            *(if part == 1 { &mut owned.first } else { &mut owned.second }) = numbers;
+            self.store.exchange(part, index, numbers);
         }
+        self.store.round(&self.device);
         (self.step, self.samples) = (agreed.step, agreed.samples);
         self.moved = kept;
         self.spread()
     }
 
-    /// Gives moments back that moved over, where the ranks of the new world do not begin after all.
+    /// Gives buffers back that moved over, where the ranks of the new world do not begin after all.
     pub(crate) fn give_back(mut self, carried: &mut Carried) {
         let (pieces, count) = (self.pieces(), self.state().lengths().len());
         for piece in std::mem::take(&mut self.moved) {
             let Some(number) = pieces.iter().position(|own| *own == piece) else { continue };
-            let owned = &mut self.store.owned_mut()[number % count];
-            let moment = if number / count == 1 { &mut owned.first } else { &mut owned.second };
-            let numbers = Arc::new(std::mem::replace(moment, self.device.zeros(0)));
-            carried.holdings.push(Holding { piece, step: self.step, start: 0, numbers });
+            let numbers = self.store.take_part(&self.device, number / count, number % count);
+            carried.holdings.push(Holding { piece, step: self.step, numbers });
         }
     }
 }

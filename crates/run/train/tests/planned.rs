@@ -7,7 +7,7 @@ use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::{ComputePrecision, Layout};
 use bedplate_network::{Architecture, Network, Recompute};
-use bedplate_perf::{HostRun, Memory, Task, predict_on_host};
+use bedplate_perf::{HostRun, Memory, PeerCopies, Task, predict_on_host};
 use bedplate_train::{TrainConfig, Trained, Trainer};
 
 /// Memory does not depend on rates, so any will do.
@@ -76,7 +76,7 @@ fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision)
             Recompute::Full => bedplate_layout::Recompute::Full,
         },
         task: Task::Pretrain,
-        keeps_copies: false,
+        copies: PeerCopies::None,
         layout: Layout::ONE,
     };
     predict_on_host(&network.architecture().transformer, &host(), &run).unwrap().memory

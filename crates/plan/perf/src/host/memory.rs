@@ -8,7 +8,7 @@ use bedplate_units::Bytes;
 
 use super::part::{self, Block, Blocks, Sharers, splits_gradients, splits_weights};
 use super::{Host, WIDE, element_bytes};
-use crate::{Grid, LayerKey, Memory};
+use crate::{Grid, LayerKey, Memory, PeerCopies};
 
 /// Bytes of the workspace.
 #[derive(Debug, Clone, Copy, Default)]
@@ -73,7 +73,7 @@ impl Host {
         let state = self.state(element, grid.sharding, &sizes, key);
         // What several ranks hold needs no copy.
         let is_copied = sharers.iter().all(|sharers| sharers.copies > 1);
-        let has_copies = self.keeps_copies && self.ranks > 1.0 && !is_copied;
+        let copies = if self.ranks > 1.0 && !is_copied { copy_bytes(self.copies) } else { 0.0 };
         let buffers = self.stage_buffers(key, widths, stage, micro_batches);
         Memory {
             weights: Bytes::new(state.weights),
@@ -83,7 +83,7 @@ impl Host {
             logits: Bytes::new(buffers.logits),
             communication: Bytes::new(state.gathered),
             workspace: Bytes::new(PROGRAM + element * buffers.panels),
-            copies: Bytes::new(if has_copies { COPIES * state.learned } else { 0.0 }),
+            copies: Bytes::new(copies * state.learned),
         }
     }
 
@@ -193,9 +193,15 @@ struct State {
     learned: f64,
 }
 
-/// Bytes of copies for each number that a rank learns: the master weight and both moments, twice of the rank before and once of its own
-/// as they were.
-const COPIES: f64 = 3.0 * 3.0 * WIDE;
+/// Bytes of copies for each number that a rank learns: the master weight and both moments of the rank before, with their gradient;
+/// where the state is copied every few steps, twice, and the rank's own as it was.
+fn copy_bytes(copies: PeerCopies) -> f64 {
+    WIDE * match copies {
+        PeerCopies::None => 0.0,
+        PeerCopies::EveryStep => 4.0,
+        PeerCopies::EveryFewSteps => 9.0,
+    }
+}
 
 /// Code, stacks of threads, batches that wait.
 const PROGRAM: f64 = 32e6;

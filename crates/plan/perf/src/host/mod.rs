@@ -23,7 +23,7 @@ use bedplate_catalog::MeasuredRates;
 use bedplate_layout::ComputePrecision;
 use bedplate_transformer::{Attention, Positions, Reach, Transformer};
 
-use crate::{Generation, Hardware, PerfError, Stack, Task, Workload};
+use crate::{Generation, Hardware, PeerCopies, PerfError, Stack, Task, Workload};
 use adapters::Adapters;
 use operators::Operators;
 
@@ -42,7 +42,7 @@ pub(crate) struct Host {
     /// Bytes that the optimizer keeps per trainable parameter.
     moments: f64,
     /// Ranks survive each other.
-    keeps_copies: bool,
+    copies: PeerCopies,
     /// Where only adapters are trained.
     adapters: Option<Adapters>,
     ranks: f64,
@@ -92,7 +92,7 @@ impl Host {
             reaches: model.reaches().len(),
             positions: model.positions,
             moments: workload.optimizer.bytes_per_parameter(),
-            keeps_copies: workload.keeps_copies,
+            copies: workload.copies,
             adapters: match workload.task {
                 Task::Lora { rank } => Some(Adapters::of(model, rank)),
                 Task::Pretrain | Task::FineTune => None,

@@ -6,7 +6,9 @@ use bedplate_transformer::Transformer;
 use bedplate_units::{Bandwidth, Bytes, Seconds};
 
 use super::Host;
-use crate::{Constants, Grid, Hardware, LayerKey, Memory, PerfError, Stack, Step, Task, Workload, predict};
+use crate::{
+    Constants, Grid, Hardware, LayerKey, Memory, PeerCopies, PerfError, Stack, Step, Task, Workload, predict,
+};
 
 /// A training run on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub struct HostRun {
     pub recompute: Recompute,
     pub task: Task,
     /// Ranks keep copies of each other's state where no other rank has it.
-    pub keeps_copies: bool,
+    pub copies: PeerCopies,
     /// How its ranks share the work; what is computed at once, and how, is above.
     pub layout: Layout,
 }
@@ -52,7 +54,7 @@ fn workload(run: &HostRun) -> Workload {
         global_batch: run.global_batch,
         task: run.task,
         stack: Stack::Bedplate,
-        keeps_copies: run.keeps_copies,
+        copies: run.copies,
         ..Workload::default()
     }
 }

@@ -31,7 +31,7 @@ enum Kind {
     Heap,
     Mapped,
     /// Anonymous memory that becomes real where it is written, inside a larger range.
-    Reserved {
+    Anonymous {
         base: usize,
         bytes: usize,
     },
@@ -204,22 +204,27 @@ impl<E> Rows<&[E]> {
 
 #[expect(unsafe_code, reason = "allocates, maps and gives back")]
 impl Memory {
+    /// Large memory comes from the system, which has zeros: an allocator would write them once more, to small pages, before huge
+    /// ones can be asked for.
     pub(crate) fn zeros(bytes: usize) -> Self {
         let layout = layout(bytes);
+        if bytes >= 2 * HUGE_PAGE {
+            return Self::anonymous(bytes, 0).unwrap_or_else(|_| handle_alloc_error(layout));
+        }
         // SAFETY: the layout has a size above zero, by `layout`.
         let memory = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(memory) else { handle_alloc_error(layout) };
-        if layout.align() == HUGE_PAGE {
-            // SAFETY: the range was allocated above; the call gives advice and changes no content.
-            unsafe { libc::madvise(memory.cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        }
         Self { start, bytes, kind: Kind::Heap, counts: None }
     }
 
     fn reserve(bytes: usize) -> io::Result<Self> {
+        Self::anonymous(bytes, libc::MAP_NORESERVE)
+    }
+
+    fn anonymous(bytes: usize, more: i32) -> io::Result<Self> {
         let whole = bytes.max(1) + HUGE_PAGE;
         let (anywhere, protection) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | more;
         // SAFETY: a new range is asked for, so no other memory is touched.
         let base = unsafe { libc::mmap(anywhere, whole, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
@@ -231,7 +236,7 @@ impl Memory {
         // SAFETY: the range was mapped above; the call gives advice and changes no content.
         unsafe { libc::madvise(start.cast(), bytes.max(1), libc::MADV_HUGEPAGE) };
         let start = NonNull::new(start).ok_or_else(io::Error::last_os_error)?;
-        let kind = Kind::Reserved { base: base.expose_provenance(), bytes: whole };
+        let kind = Kind::Anonymous { base: base.expose_provenance(), bytes: whole };
         Ok(Self { start, bytes, kind, counts: None })
     }
 
@@ -281,7 +286,7 @@ impl Memory {
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
             Kind::Shareable(descriptor) => Some(descriptor.as_fd()),
-            Kind::Heap | Kind::Mapped | Kind::Reserved { .. } => None,
+            Kind::Heap | Kind::Mapped | Kind::Anonymous { .. } => None,
         }
     }
 
@@ -297,9 +302,8 @@ fn bytes_of<E>(len: usize) -> usize {
 }
 
 fn layout(bytes: usize) -> Layout {
-    let size = bytes.max(CACHE_LINE);
-    let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { CACHE_LINE };
-    Layout::from_size_align(size, align).expect("a buffer is smaller than the address space")
+    Layout::from_size_align(bytes.max(CACHE_LINE), CACHE_LINE)
+        .expect("a buffer is smaller than the address space")
 }
 
 #[expect(unsafe_code, reason = "gives back what was allocated or mapped")]
@@ -315,7 +319,7 @@ impl Drop for Memory {
         match self.kind {
             // SAFETY: `start` was allocated with this layout, which follows from the bytes alone.
             Kind::Heap => unsafe { dealloc(self.start.as_ptr(), layout(self.bytes)) },
-            Kind::Reserved { base, bytes } => {
+            Kind::Anonymous { base, bytes } => {
                 // SAFETY: the range was mapped with this size, and nothing borrows it any more.
                 unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(base), bytes) };
             }

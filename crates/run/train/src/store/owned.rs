@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use bedplate_comm::{CommError, Numbers};
 use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
+use bedplate_layout::Sharding;
 use bedplate_network::{Block, Held, Network, Section, Weights};
 
 use super::{splits_gradients, splits_weights};
+use crate::optimizer::{self, Stretch};
 use crate::ranks::{Ranks, Sharers};
 use crate::trained::Trained;
 
@@ -17,6 +19,8 @@ pub(crate) struct Owned<E: Trained> {
     /// The section that it is a share of, in the block.
     pub(crate) section: Range<usize>,
     is_expert: bool,
+    /// Whether other ranks own other parts of the section.
+    is_split: bool,
     /// In the block.
     pub(crate) range: Range<usize>,
     /// Numbers of the range that are of tensors; behind them there is only padding, as much as the number of ranks asks for.
@@ -31,14 +35,7 @@ pub(crate) struct Owned<E: Trained> {
     pub(super) gradient: Option<Buffer<f32>>,
     pub(crate) first: Buffer<f32>,
     pub(crate) second: Buffer<f32>,
-    /// Parts of the range that are decayed alike, by their place in the block.
-    stretches: Vec<Stretch>,
-}
-
-#[derive(Debug, PartialEq)]
-struct Stretch {
-    range: Range<usize>,
-    is_decayed: bool,
+    pub(crate) stretches: Vec<Stretch>,
 }
 
 impl<E: Trained> Owned<E> {
@@ -64,6 +61,7 @@ impl<E: Trained> Owned<E> {
             used: last.saturating_sub(range.start).min(each),
             section: section.range.clone(),
             is_expert: section.is_expert,
+            is_split: sharding != Sharding::None,
             shard,
             is_here: false,
             master: (E::has_copy() && learns).then(|| device.zeros(each)),
@@ -169,37 +167,74 @@ impl<E: Trained> Owned<E> {
         }
     }
 
-    pub(super) fn place_master(
-        &mut self,
-        device: &Device,
-        working: &mut Weights<E>,
+    /// The master weights of a range; where they are computed with in another format, [`round`](Self::round) comes afterwards.
+    pub(super) fn master_mut<'a>(
+        &'a mut self,
+        working: &'a mut Weights<E>,
         range: Range<usize>,
-        values: View<'_, f32>,
-    ) {
-        if let Some(master) = &mut self.master {
-            device.copy(values, master.range_mut(range.clone()));
-        }
-        let to = match &mut self.shard {
-            Some(shard) => Numbers::view_mut(alone(shard)).range(range),
-            None => working.block_mut(self.block).range(self.in_block(range)),
+    ) -> ViewMut<'a, f32> {
+        let in_block = self.in_block(range.clone());
+        let numbers = match &mut self.shard {
+            Some(shard) => Numbers::view_mut(alone(shard)).range(range.clone()),
+            None => working.block_mut(self.block).range(in_block),
         };
-        device.convert(values, to);
+        E::apart(numbers, self.master.as_mut().map(|master| master.range_mut(range))).0
     }
 
-    /// Master weights, copied where they are what is computed with, and both moments.
-    pub(super) fn into_parts(self, device: &Device, working: &Weights<E>) -> [Buffer<f32>; 3] {
-        let (used, in_block) = (self.used, self.in_block(0..self.used));
-        let Self { block, shard, master, first, second, .. } = self;
-        let master = master.unwrap_or_else(|| {
-            let mut copied = device.zeros(used);
-            let from = match &shard {
-                Some(shard) => Numbers::view(&**shard).range(0..used),
-                None => working.block(block).range(in_block),
-            };
-            device.convert(from, copied.view_mut());
-            copied
-        });
-        [master, first, second]
+    /// Makes the weights to compute with from master weights beside them.
+    pub(super) fn round(&mut self, device: &Device, working: &mut Weights<E>) {
+        let Some(master) = &self.master else { return };
+        let to = match &mut self.shard {
+            Some(shard) => Numbers::view_mut(alone(shard)),
+            None => working.block_mut(self.block).range(self.range.clone()),
+        };
+        device.convert(master.view(), to);
+    }
+
+    /// Master weights as others may have them.
+    pub(super) fn put_master(
+        &self,
+        device: &Device,
+        working: &Weights<E>,
+        range: Range<usize>,
+        to: ViewMut<'_, f32>,
+    ) {
+        match (&self.master, &self.shard) {
+            (Some(master), _) => device.copy(master.range(range), to),
+            (None, Some(shard)) => device.convert(Numbers::view(&**shard).range(range), to),
+            (None, None) => device.convert(working.block(self.block).range(self.in_block(range)), to),
+        }
+    }
+
+    /// Whether the master weights are a whole block as it is computed with, in memory that only this rank reaches.
+    fn is_block(&self, working: &Weights<E>) -> bool {
+        let is_private = !self.is_split && !E::has_copy();
+        is_private && self.range == (0..working.block(self.block).len())
+    }
+
+    /// How many numbers the buffer of a part has, where it can be [exchanged](Self::exchange).
+    pub(super) fn room(&self, part: usize, working: &Weights<E>) -> Option<usize> {
+        match part {
+            1 => Some(self.first.len()),
+            2 => Some(self.second.len()),
+            _ if self.is_block(working) => Some(self.range.len()),
+            _ => self.master.as_ref().map(Buffer::len),
+        }
+    }
+
+    /// Gives a part another buffer of the same length, and what was its own.
+    pub(super) fn exchange(
+        &mut self,
+        part: usize,
+        working: &mut Weights<E>,
+        numbers: Buffer<f32>,
+    ) -> Buffer<f32> {
+        match (part, &mut self.master) {
+            (1, _) => std::mem::replace(&mut self.first, numbers),
+            (2, _) => std::mem::replace(&mut self.second, numbers),
+            (_, Some(master)) => std::mem::replace(master, numbers),
+            (_, None) => E::into_f32(working.replace(self.block, E::from_f32(numbers))),
+        }
     }
 
     pub(super) fn read_master(
@@ -231,22 +266,18 @@ impl<E: Trained> Owned<E> {
         gradients: &Weights<f32>,
         working: &mut Weights<E>,
     ) {
-        let Self { block, range: owned, shard, master, gradient, first, second, stretches, .. } = self;
-        for Stretch { range, is_decayed } in stretches {
-            let weight_decay = if *is_decayed { step.weight_decay } else { 0.0 };
-            let within = range.start - owned.start..range.end - owned.start;
-            let numbers = match shard {
-                Some(shard) => Numbers::view_mut(alone(shard)).range(within.clone()),
-                None => working.block_mut(*block).range(range.clone()),
-            };
-            let (weights, copy) = E::apart(numbers, master.as_mut().map(|all| all.range_mut(within.clone())));
-            let gradient = match gradient {
-                Some(gradient) => gradient.range(within.clone()),
-                None => gradients.block(*block).range(range.clone()),
-            };
-            let (first, second) = (first.range_mut(within.clone()), second.range_mut(within));
-            device.adamw(&AdamW { weight_decay, ..*step }, weights, gradient, first, second, copy);
-        }
+        let Self { block, range, shard, master, gradient, first, second, stretches, .. } = self;
+        let numbers = match shard {
+            Some(shard) => Numbers::view_mut(alone(shard)),
+            None => working.block_mut(*block).range(range.clone()),
+        };
+        let (weights, copy) = E::apart(numbers, master.as_mut().map(Buffer::view_mut));
+        let gradient = match gradient {
+            Some(gradient) => gradient.view(),
+            None => gradients.block(*block).range(range.clone()),
+        };
+        let state = [weights, first.view_mut(), second.view_mut()];
+        optimizer::learn(device, step, stretches, gradient, state, copy);
     }
 }
 
@@ -264,8 +295,10 @@ fn stretches(block: &Block, owned: &Range<usize>) -> Vec<Stretch> {
         let is_decayed = tensor.kind.is_matrix();
         match found.last_mut() {
             _ if range.is_empty() => {}
-            Some(last) if last.is_decayed == is_decayed => last.range.end = range.end,
-            _ => found.push(Stretch { range, is_decayed }),
+            Some(last) if last.is_decayed == is_decayed => last.range.end = range.end - owned.start,
+            _ => {
+                found.push(Stretch { range: range.start - owned.start..range.end - owned.start, is_decayed })
+            }
         }
     }
     found

@@ -3,7 +3,8 @@
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
-    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Task, Workload,
+    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, PeerCopies, Routing, Stack, Task,
+    Workload,
 };
 use bedplate_search::{Axes, BatchSize, Setup, search};
 use bedplate_topology::Cluster;
@@ -225,7 +226,7 @@ impl Question {
             offload: if self.offload_optimizer { Offload::Optimizer } else { Offload::Nothing },
             // Modules that predict further tokens are made for pre-training.
             trains_prediction: task == Task::Pretrain,
-            keeps_copies: self.survive,
+            copies: if self.survive { PeerCopies::EveryStep } else { PeerCopies::None },
             ..Workload::default()
         }
     }

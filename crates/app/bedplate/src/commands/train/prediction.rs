@@ -4,7 +4,7 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_comm::World;
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
-use bedplate_perf::{HostRun, Step, Task, predict_on_host};
+use bedplate_perf::{HostRun, PeerCopies, Step, Task, predict_on_host};
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
 
@@ -63,7 +63,11 @@ pub(crate) fn host_run(config: &TrainConfig, ranks: u32, survives: bool) -> Host
             None => Task::Pretrain,
             Some(adapter) => Task::Lora { rank: adapter.rank as u32 },
         },
-        keeps_copies: survives && training.copy_every > 0,
+        copies: match training.copy_every {
+            1 if survives => PeerCopies::EveryStep,
+            2.. if survives => PeerCopies::EveryFewSteps,
+            _ => PeerCopies::None,
+        },
         layout: training.layout.unwrap_or(Layout { data: ranks, ..Layout::ONE }),
     }
 }
