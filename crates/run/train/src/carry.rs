@@ -54,6 +54,11 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
+    /// Whether there are no more numbers than the piece has.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.numbers.len() == self.piece.range.len()
+    }
+
     pub(crate) fn view(&self) -> View<'_, f32> {
         self.numbers.range(0..self.piece.range.len())
     }
@@ -229,7 +234,7 @@ impl Carried {
         }
     }
 
-    fn find(&self, piece: &Piece, step: u64) -> Option<&Holding> {
+    pub(crate) fn find(&self, piece: &Piece, step: u64) -> Option<&Holding> {
         self.holdings.iter().find(|holding| holding.piece == *piece && holding.step == step)
     }
 

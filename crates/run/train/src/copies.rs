@@ -3,7 +3,8 @@
 //! Each rank keeps the master weights and moments of the rank before it. They come once, in chunks between blocks, while both
 //! compute the first step. From then on the neighbour's gradient comes with every step, and this rank does the step for it: a third
 //! of the numbers, and the copy is never older than the state. Gradients are here before any rank learns their norm, so
-//! whoever knows the norm knows that every other rank can do the step too, for itself and for the rank before it.
+//! whoever knows the norm knows that every other rank can do the step too, for itself and for the rank before it. Where a spare takes
+//! the place of a lost rank, most ranks still have the copy that they are to keep, and nothing comes.
 //!
 //! Copies may be made every few steps instead: then the whole state comes again each time, the newest two are kept, because one is
 //! whole while the other is being made, and each rank keeps its own state of the newest whole copy, to go back to it with the others.
@@ -15,7 +16,7 @@ use bedplate_comm::{CommError, Group, Numbers, Pending};
 use bedplate_kernels::{AdamW, Buffer, Device, ViewMut};
 use bedplate_network::Held;
 
-use crate::carry::{Gradient, Holding, Learned, Piece};
+use crate::carry::{Carried, Gradient, Holding, Learned, Piece};
 use crate::optimizer;
 use crate::ranks::{Ranks, other};
 
@@ -30,8 +31,16 @@ pub(crate) struct Copies {
     own: Vec<Learned>,
     theirs: Vec<Learned>,
     kept: Kept,
+    /// Whether this rank had the first copy from the world before, and the next rank that of this one.
+    had: Had,
     making: Option<Making>,
     staging: Vec<Held<f32>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Had {
+    here: bool,
+    next: bool,
 }
 
 /// What is kept of the rank before.
@@ -134,12 +143,14 @@ impl Kept {
 }
 
 impl Copies {
-    /// With the ranks before and after this one. All ranks call it with what they learn.
+    /// With the ranks before and after this one. All ranks call it with what they learn, and with what they hold after the step that
+    /// they begin with.
     pub(crate) fn new(
         device: &Device,
         ranks: &Ranks,
         every: u64,
         own: Vec<Learned>,
+        (carried, step): (&mut Carried, u64),
     ) -> Result<Option<Self>, CommError> {
         let Some(ring) = ranks.ring.as_ref() else { return Ok(None) };
         let (to, from) = (Arc::clone(&ring.links.to_next), Arc::clone(&ring.links.from_before));
@@ -147,14 +158,25 @@ impl Copies {
         let theirs = Learned::from_bytes(&all[ring.before as usize]).unwrap_or_default();
         let lengths = |of: &[Learned]| of.iter().map(|each| each.weights.range.len()).collect::<Vec<_>>();
         let state = |of: &[Learned]| Slot::new(device, lengths(of).repeat(3).into_iter());
-        let kept = match every {
+        let mut kept = match every {
             1 => Kept::EveryStep {
                 state: state(&theirs),
                 gradient: Slot::new(device, lengths(&theirs).into_iter()),
             },
             steps => Kept::Every { steps, states: [state(&theirs), state(&theirs)], own: state(&own) },
         };
-        Ok(Some(Self { to, from, own, theirs, kept, making: None, staging: Vec::new() }))
+        // Before anything moves: a call that fails leaves all as it was.
+        let pieces = Learned::pieces(&theirs);
+        let fits = |piece: &Piece| carried.find(piece, step).is_some_and(Holding::is_exact);
+        let here = every == 1 && pieces.iter().all(fits);
+        let told = ranks.gather(device, &[f64::from(ring.before), f64::from(u8::from(here))])?;
+        let next = told.chunks(2).any(|of| of == [f64::from(ranks.rank()), 1.0]);
+        if let (Kept::EveryStep { state, .. }, true) = (&mut kept, here) {
+            state.numbers = pieces.iter().filter_map(|piece| carried.take(piece, step)).collect();
+            state.step = Some(step);
+        }
+        let had = Had { here, next };
+        Ok(Some(Self { to, from, own, theirs, kept, had, making: None, staging: Vec::new() }))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -168,24 +190,28 @@ impl Copies {
 
     /// Begins a copy of the state after a step, where one is due.
     pub(crate) fn begin(&mut self, step: u64) {
-        if matches!(self.kept, Kept::Every { steps, .. } if step.is_multiple_of(steps)) {
-            self.begin_now(step);
+        if let Kept::Every { steps, states, .. } = &self.kept
+            && step.is_multiple_of(*steps)
+        {
+            // The older one gives way.
+            let slot = usize::from(states[0].step > states[1].step);
+            self.start(What::State { step, slot }, Had::default());
         }
     }
 
-    pub(crate) fn begin_now(&mut self, step: u64) {
-        let slot = match &self.kept {
-            Kept::EveryStep { .. } => 0,
-            // The older one gives way.
-            Kept::Every { states, .. } => usize::from(states[0].step > states[1].step),
-        };
-        self.start(What::State { step, slot });
+    /// Begins the copy of the state with which the ranks of a world begin.
+    pub(crate) fn begin_first(&mut self, step: u64) {
+        self.start(What::State { step, slot: 0 }, self.had);
     }
 
-    fn start(&mut self, what: What) {
-        self.kept.place(what).step = None;
-        let sent = Sent::Numbers(0);
-        self.making = Some(Making { what, sent, received: 0, sending: None, receiving: None });
+    fn start(&mut self, what: What, had: Had) {
+        let slot = self.kept.place(what);
+        if !had.here {
+            slot.step = None;
+        }
+        let received = if had.here { slot.len() } else { 0 };
+        let sent = if had.next { Sent::All } else { Sent::Numbers(0) };
+        self.making = Some(Making { what, sent, received, sending: None, receiving: None });
     }
 
     /// Goes on with what can be done without waiting.
@@ -236,7 +262,7 @@ impl Copies {
         if let Kept::Every { .. } = self.kept {
             return Ok(false);
         }
-        self.start(What::Gradient { step });
+        self.start(What::Gradient { step }, Had::default());
         self.complete(device, ranks, gradients)?;
         Ok(true)
     }

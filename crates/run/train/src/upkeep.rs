@@ -159,8 +159,14 @@ impl<E: Trained> Trainer<E> {
 
     /// Starts to keep copies of the state in the neighbour's memory, where no other rank has it.
     pub fn keep_copies(&mut self, every: u64) -> Result<(), CommError> {
+        self.keep_copies_after(&mut Carried::default(), every)
+    }
+
+    /// The same where ranks may have such copies from the world before.
+    pub(crate) fn keep_copies_after(&mut self, carried: &mut Carried, every: u64) -> Result<(), CommError> {
         if every > 0 && self.ranks.keeps_copies() {
-            self.copies = Copies::new(&self.device, &self.ranks, every, self.learned())?;
+            let (learned, held) = (self.learned(), (carried, self.step));
+            self.copies = Copies::new(&self.device, &self.ranks, every, learned, held)?;
         }
         Ok(())
     }
@@ -168,7 +174,7 @@ impl<E: Trained> Trainer<E> {
     /// Begins the copy of the state with which the ranks of a world begin, whatever its step.
     pub(crate) fn begin_first_copy(&mut self) {
         if let Some(copies) = &mut self.copies {
-            copies.begin_now(self.step);
+            copies.begin_first(self.step);
         }
     }
 

@@ -103,7 +103,7 @@ impl<'a, E: Trained> Run<'a, E> {
             }
         };
         let copied = begun.and_then(|()| match &options.roster {
-            Some(_) => Ok(trainer.keep_copies(config.training.copy_every)?),
+            Some(_) => Ok(trainer.keep_copies_after(&mut past.carried, config.training.copy_every)?),
             None => Ok(()),
         });
         if let Err(error) = copied {
