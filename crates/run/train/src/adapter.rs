@@ -165,8 +165,8 @@ impl<E: Trained> Adapters<E> {
         Some(self.block_gradient.range_mut(0..len))
     }
 
-    pub(crate) fn scale(&self) -> f64 {
-        self.config.alpha / self.config.rank as f64
+    fn scale(&self) -> f64 {
+        self.config.scale()
     }
 
     /// Adds to the adapters' gradients what follows from the block's in `block_gradient`, without the factor `s`.
@@ -231,7 +231,7 @@ impl<E: Trained> Adapters<E> {
         self.scale() * squares.sqrt()
     }
 
-    /// One step of the optimizer, which multiplies gradients by their [scale](Self::scale).
+    /// One step of the optimizer, which multiplies gradients by their [scale](AdapterConfig::scale).
     pub(crate) fn step(&mut self, device: &Device, step: &AdamW) {
         device.adamw(
             step,

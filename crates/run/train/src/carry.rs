@@ -5,7 +5,8 @@
 //! held by somebody, and who gives what to whom. Nothing is read from a checkpoint.
 //!
 //! A rank may have been lost while some had done a step and others still waited to hear the norm of its gradient. Those have
-//! [the gradients](Ready) of all that they hold, and do the step when they hear the norm now.
+//! [the gradients](Ready) of all that they hold, and do the step when they hear the norm now: that some rank knows it says that all
+//! ranks had their gradients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -101,14 +102,11 @@ pub(crate) struct Agreed {
 }
 
 /// What one rank says of itself.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Told {
     held: Vec<(Piece, u64)>,
     wanted: Vec<Piece>,
     samples_at: BTreeMap<u64, u64>,
-    norms: BTreeMap<u64, f64>,
-    /// What it would hold after a step, if it knew the norm.
-    ready: Vec<(Piece, u64)>,
 }
 
 /// A part of a piece that goes from one rank to another.
@@ -142,8 +140,10 @@ impl Carried {
         device: &Device,
         ranks: &Ranks,
         kept: usize,
+        steps: &Steps,
     ) -> Result<(), TrainError> {
         let Some(group) = ranks.everyone() else { return Ok(()) };
+        self.catch_up(device, ranks, steps)?;
         let me = ranks.rank() as usize;
         let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step));
         let held = if me < kept { Vec::new() } else { held.collect() };
@@ -182,25 +182,11 @@ impl Carried {
         keeps: &dyn Fn(&Holding) -> bool,
         target: &mut dyn Target,
     ) -> Result<(Agreed, Vec<Piece>), TrainError> {
-        let own = Told {
-            held: self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect(),
-            wanted,
-            samples_at: self.samples_at.clone(),
-            norms: self.norms.clone(),
-            ready: self.ready.iter().flat_map(Ready::leads_to).collect(),
-        };
+        self.catch_up(device, ranks, steps)?;
+        let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect();
+        let own = Told { held, wanted, samples_at: self.samples_at.clone() };
         let all = own.share(device, ranks)?;
-        for told in &all {
-            self.samples_at.extend(&told.samples_at);
-            self.norms.extend(&told.norms);
-        }
-        let (agreed, all) = agree_or_catch_up(all, &self.norms)?;
-        if let Some(ready) = self.ready.take().filter(|ready| ready.step == agreed.step)
-            && let Some(norm) = self.norms.get(&ready.step)
-        {
-            let step = steps.after(ready.step - 1, *norm);
-            self.learn(device, ready, &step);
-        }
+        let agreed = agree(&all)?;
         let keys: BTreeSet<&Key> = all.iter().flat_map(|told| &told.wanted).map(|piece| &piece.key).collect();
         let me = ranks.rank() as usize;
         let mut kept = Vec::new();
@@ -215,7 +201,33 @@ impl Carried {
             });
             self.exchange(device, ranks, key, agreed.step, &transfers, target)?;
         }
+        // What comes after it is done again.
+        self.holdings.retain(|holding| holding.step <= agreed.step);
+        self.norms.retain(|step, _| *step <= agreed.step);
         Ok((agreed, kept))
+    }
+
+    /// Does the step that this rank is ready for, where another has done it and tells the norm. All ranks call it.
+    fn catch_up(&mut self, device: &Device, ranks: &Ranks, steps: &Steps) -> Result<(), TrainError> {
+        let pairs =
+            |of: &BTreeMap<u64, u64>| of.iter().map(|(step, number)| [*step, *number]).collect::<Vec<_>>();
+        // As bits: everybody continues with the same number.
+        let norms = self.norms.iter().map(|(step, norm)| (*step, norm.to_bits())).collect();
+        let told = json!([pairs(&norms), pairs(&self.samples_at)]).to_string();
+        for told in ranks.gather_bytes(device, told.as_bytes())? {
+            let Ok([norms, samples_at]) = serde_json::from_slice::<[Vec<(u64, u64)>; 2]>(&told) else {
+                continue;
+            };
+            self.norms.extend(norms.into_iter().map(|(step, bits)| (step, f64::from_bits(bits))));
+            self.samples_at.extend(samples_at);
+        }
+        if let Some(ready) = self.ready.take()
+            && let Some(norm) = self.norms.get(&ready.step)
+        {
+            let step = steps.after(ready.step - 1, *norm);
+            self.learn(device, ready, &step);
+        }
+        Ok(())
     }
 
     /// Does a step with gradients that were ready for it.
@@ -319,14 +331,6 @@ impl Carried {
     }
 }
 
-impl Ready {
-    /// What a rank holds that has done the step.
-    fn leads_to(&self) -> impl Iterator<Item = (Piece, u64)> {
-        let parts = |gradient: &Gradient| [0, 1, 2].map(|part| gradient.of.weights.of_part(part));
-        self.gradients.iter().flat_map(parts).map(|piece| (piece, self.step))
-    }
-}
-
 /// The range that some ranges make, where each begins at the end of the one before.
 fn joined(ranges: &[Range<usize>]) -> Option<Range<usize>> {
     let follow = ranges.windows(2).all(|pair| pair[0].end == pair[1].start);
@@ -355,17 +359,6 @@ fn agree(all: &[Told]) -> Result<Agreed, TrainError> {
             |key| lost(key),
         )
     })
-}
-
-/// The same where ranks do the step that they are ready for, if that leads further; with what they hold then.
-fn agree_or_catch_up(all: Vec<Told>, norms: &BTreeMap<u64, f64>) -> Result<(Agreed, Vec<Told>), TrainError> {
-    let caught_up: Vec<Told> = all.iter().map(|told| told.caught_up(norms)).collect();
-    let (plain, further) = (agree(&all), agree(&caught_up));
-    match (plain, further) {
-        (Ok(plain), Ok(further)) if further.step > plain.step => Ok((further, caught_up)),
-        (Err(_), Ok(further)) => Ok((further, caught_up)),
-        (plain, _) => plain.map(|agreed| (agreed, all)),
-    }
 }
 
 /// Who gives what of a key to whom; `None` where somebody's wish cannot be met. Ranks keep what they have, and otherwise get it from
@@ -454,26 +447,11 @@ impl Told {
         all.ok_or_else(|| TrainError::StateLost { why: "a rank told what no rank tells".into() })
     }
 
-    /// What the rank holds when it has done the step that it is ready for.
-    fn caught_up(&self, norms: &BTreeMap<u64, f64>) -> Self {
-        let ready = || self.ready.iter().filter(|(_, step)| norms.contains_key(step));
-        let is_before =
-            |(piece, at): &(Piece, u64)| ready().any(|(changed, step)| changed == piece && at + 1 == *step);
-        let held = self.held.iter().filter(|held| !is_before(held)).chain(ready());
-        Self { held: held.cloned().collect(), ..self.clone() }
-    }
-
     fn to_json(&self) -> Value {
-        let held = |held: &[(Piece, u64)]| {
-            Value::from(held.iter().map(|(held, step)| json!([held.to_json(), step])).collect::<Vec<_>>())
-        };
         json!({
-            "held": held(&self.held),
+            "held": self.held.iter().map(|(held, step)| json!([held.to_json(), step])).collect::<Vec<_>>(),
             "wanted": self.wanted.iter().map(Piece::to_json).collect::<Vec<_>>(),
             "samples_at": self.samples_at.iter().collect::<Vec<_>>(),
-            // As bits: everybody continues with the same number.
-            "norms": self.norms.iter().map(|(step, norm)| [*step, norm.to_bits()]).collect::<Vec<_>>(),
-            "ready": held(&self.ready),
         })
     }
 
@@ -481,19 +459,16 @@ impl Told {
         let value: Value = serde_json::from_slice(bytes).ok()?;
         let number = |value: &Value| value.as_u64();
         let list = |key: &str| value[key].as_array().cloned();
-        let held = |key: &str| -> Option<Vec<(Piece, u64)>> {
-            let held = list(key)?;
-            held.iter().map(|held| Some((Piece::parse(&held[0])?, number(&held[1])?))).collect()
-        };
-        let pairs = |key: &str| -> Option<Vec<(u64, u64)>> {
-            list(key)?.iter().map(|pair| Some((number(&pair[0])?, number(&pair[1])?))).collect()
-        };
         Some(Self {
-            held: held("held")?,
+            held: list("held")?
+                .iter()
+                .map(|held| Some((Piece::parse(&held[0])?, number(&held[1])?)))
+                .collect::<Option<_>>()?,
             wanted: list("wanted")?.iter().map(Piece::parse).collect::<Option<_>>()?,
-            samples_at: pairs("samples_at")?.into_iter().collect(),
-            norms: pairs("norms")?.into_iter().map(|(step, bits)| (step, f64::from_bits(bits))).collect(),
-            ready: held("ready")?,
+            samples_at: list("samples_at")?
+                .iter()
+                .map(|pair| Some((number(&pair[0])?, number(&pair[1])?)))
+                .collect::<Option<_>>()?,
         })
     }
 }
@@ -515,34 +490,14 @@ mod tests {
             held: held.iter().map(|(range, step)| (piece(1, range.clone()), *step)).collect(),
             wanted: vec![piece(1, wanted)],
             samples_at: held.iter().map(|(_, step)| (*step, 10 * step)).collect(),
-            ..Told::default()
         }
     }
 
     #[test]
     fn what_a_rank_tells_is_read_back() {
-        let norms = BTreeMap::from([(3, 0.1 + 0.2)]);
-        let own = Told { norms, ready: vec![(piece(2, 0..4), 4)], ..told(&[(0..8, 3), (8..16, 2)], 4..12) };
+        let own = told(&[(0..8, 3), (8..16, 2)], 4..12);
         let read = Told::parse(own.to_json().to_string().as_bytes()).unwrap();
         assert_eq!((read.held, read.wanted, read.samples_at), (own.held, own.wanted, own.samples_at));
-        assert_eq!((read.norms, read.ready), (own.norms, own.ready));
-    }
-
-    /// The lost rank's part is held after step 4, and its gradient of step 5: whether that is done depends on whether any rank has
-    /// done it, which alone knows the norm.
-    #[test]
-    fn ranks_do_the_step_that_one_of_them_has_done() {
-        let ready =
-            |told: Told| Told { ready: told.held.iter().map(|(of, _)| (of.clone(), 5)).collect(), ..told };
-        let waiting = || ready(told(&[(8..12, 4), (12..16, 4)], 8..16));
-        let (norms, done) = (BTreeMap::from([(5, 0.5)]), told(&[(0..4, 5), (4..8, 5)], 0..8));
-        let (agreed, all) = agree_or_catch_up(vec![done, waiting()], &norms).unwrap();
-        assert_eq!(agreed.step, 5);
-        assert_eq!(all[1].held, [(piece(1, 8..12), 5), (piece(1, 12..16), 5)]);
-
-        let other = ready(told(&[(0..4, 4), (4..8, 4)], 0..8));
-        let (agreed, all) = agree_or_catch_up(vec![other, waiting()], &BTreeMap::new()).unwrap();
-        assert_eq!((agreed.step, all[1].held[0].1), (4, 4));
     }
 
     #[test]

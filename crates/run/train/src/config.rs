@@ -147,6 +147,11 @@ impl AdapterConfig {
     pub fn usual() -> Self {
         Self { rank: 8, alpha: 16.0, targets: Vec::new() }
     }
+
+    /// What the product of an adapter's two matrices is multiplied by.
+    pub(crate) fn scale(&self) -> f64 {
+        self.alpha / self.rank as f64
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -183,6 +183,11 @@ impl Copies {
         self.kept.slots().map(Slot::bytes).sum()
     }
 
+    /// Whether they are never older than the state.
+    pub(crate) fn follow_every_step(&self) -> bool {
+        matches!(self.kept, Kept::EveryStep { .. })
+    }
+
     /// The steps of the whole copies.
     pub(crate) fn steps(&self) -> Vec<u64> {
         self.kept.slots().filter_map(|slot| slot.step).collect()
@@ -251,25 +256,27 @@ impl Copies {
         Ok(())
     }
 
-    /// Sends the gradient that leads to a step, and waits for that of the rank before. Says whether this is how copies are kept.
+    /// Sends the gradient that leads to a step, and waits for that of the rank before, where copies follow every step.
     pub(crate) fn exchange_gradients(
         &mut self,
         device: &Device,
         ranks: &Ranks,
         step: u64,
         gradients: &dyn Source,
-    ) -> Result<bool, CommError> {
+    ) -> Result<(), CommError> {
         if let Kept::Every { .. } = self.kept {
-            return Ok(false);
+            return Ok(());
         }
         self.start(What::Gradient { step }, Had::default());
-        self.complete(device, ranks, gradients)?;
-        Ok(true)
+        self.complete(device, ranks, gradients)
     }
 
     /// Does the step that the gradient of the rank before leads to.
     pub(crate) fn learn(&mut self, device: &Device, adamw: &AdamW) {
         let Kept::EveryStep { state, gradient } = &mut self.kept else { return };
+        if state.step.is_none() {
+            return;
+        }
         let (weights, moments) = state.numbers.split_at_mut(self.theirs.len());
         let (first, second) = moments.split_at_mut(self.theirs.len());
         for (number, learned) in self.theirs.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bedplate_kernels::{AdamW, Bf16, Device, View, ViewMut};
 
-use crate::{LearningRate, OptimizerConfig};
+use crate::{LearningRate, OptimizerConfig, TrainConfig};
 
 /// How a run's optimizer steps.
 pub(crate) struct Steps {
@@ -15,6 +15,11 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
+    pub(crate) fn of(config: &TrainConfig) -> Self {
+        let factor = config.adapter.as_ref().map_or(1.0, |adapter| adapter.scale() as f32);
+        Self { config: config.optimizer.clone(), rate: config.learning_rate(), factor }
+    }
+
     /// The settings of the step after `done` others, with a gradient of this norm.
     pub(crate) fn after(&self, done: u64, norm: f64) -> AdamW {
         let Self { config, rate, factor } = self;

@@ -16,6 +16,7 @@ use crate::adapter::Adapters;
 use crate::carry::Piece;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
+use crate::optimizer::Steps;
 use crate::passes::{Chunks, Weighing};
 use crate::ranks::Ranks;
 use crate::store::Store;
@@ -43,7 +44,7 @@ pub struct Trainer<E: Trained> {
     pub(crate) samples: u64,
     /// Buffers that moved over from the world before and have not changed since.
     pub(crate) moved: Vec<Piece>,
-    /// Whether all that this rank holds, and keeps for another, has its gradient of the next step.
+    /// Whether all that this rank holds, and keeps for another with every step, has its gradient of the next one.
     pub(crate) is_ready: bool,
     /// The norm of the gradient that led to this step, if it was done in this world.
     pub(crate) norm_before: Option<f64>,
@@ -241,14 +242,14 @@ impl<E: Trained> Trainer<E> {
         Ok(StepOutcome { breakdown, seconds, ranks, ..so_far })
     }
 
-    fn own_squares(&self) -> f64 {
+    pub(crate) fn own_squares(&self) -> f64 {
         match &self.adapters {
             None => self.store.sum_of_squares(&self.device, &self.network, &self.ranks),
             Some(adapters) => adapters.sum_of_squares(&self.device, &self.ranks),
         }
     }
 
-    fn norm(&self, squares: f64) -> f64 {
+    pub(crate) fn norm(&self, squares: f64) -> f64 {
         match &self.adapters {
             None => squares.sqrt(),
             Some(adapters) => adapters.norm(squares),
@@ -257,7 +258,7 @@ impl<E: Trained> Trainer<E> {
 
     /// The step counts as done when this rank's own numbers have changed, before the others have them.
     fn update(&mut self, gradient_norm: f64, samples: u64) -> Result<(), TrainError> {
-        let step = self.steps().after(self.step, gradient_norm);
+        let step = Steps::of(&self.config).after(self.step, gradient_norm);
         self.learn_from_gradients(&step);
         self.norm_before = Some(gradient_norm);
         self.step += 1;

@@ -198,9 +198,11 @@ impl<E: Trained> Trainer<E> {
     pub(crate) fn complete_copies(&mut self) -> Result<(), CommError> {
         let Self { device, store, adapters, copies, ranks, .. } = self;
         let state = State { device, store, adapters: adapters.as_deref() };
-        let Some(copies) = copies else { return Ok(()) };
-        copies.complete(device, ranks, &state)?;
-        self.is_ready = copies.exchange_gradients(device, ranks, self.step + 1, &Gradients(state))?;
+        if let Some(copies) = copies {
+            copies.complete(device, ranks, &state)?;
+            copies.exchange_gradients(device, ranks, self.step + 1, &Gradients(state))?;
+        }
+        self.is_ready = copies.as_ref().is_none_or(Copies::follow_every_step);
         Ok(())
     }
 
@@ -215,12 +217,6 @@ impl<E: Trained> Trainer<E> {
             copies.learn(device, adamw);
         }
         self.is_ready = false;
-    }
-
-    /// How this run's optimizer steps.
-    pub(crate) fn steps(&self) -> Steps {
-        let factor = self.adapters.as_ref().map_or(1.0, |adapters| adapters.scale() as f32);
-        Steps { config: self.config.optimizer.clone(), rate: self.config.learning_rate(), factor }
     }
 
     /// Ends this trainer and keeps its state and the copies of others. Memory that other ranks reach is copied.
@@ -252,15 +248,15 @@ impl<E: Trained> Trainer<E> {
                 .collect::<Vec<_>>(),
         };
         let holding = |(piece, numbers)| Holding { piece, step, numbers };
-        let mut holdings: Vec<Holding> =
-            Learned::pieces(&learned).into_iter().zip(buffers).map(holding).collect();
+        let holdings = Learned::pieces(&learned).into_iter().zip(buffers).map(holding).collect();
+        let mut carried = Carried { holdings, samples_at, norms, ready: None };
         if let Some(copies) = copies {
-            let (held, of_theirs) = copies.into_holdings();
-            holdings.extend(held);
+            let (holdings, of_theirs) = copies.into_holdings();
+            carried.add(Carried { holdings, ..Carried::default() });
             gradients.extend(of_theirs);
         }
-        let ready = is_ready.then_some(Ready { step: step + 1, gradients });
-        Carried { holdings, samples_at, norms, ready }
+        carried.ready = is_ready.then_some(Ready { step: step + 1, gradients });
+        carried
     }
 
     /// Samples after a step that has been done; every step takes the same number.
@@ -288,7 +284,7 @@ impl<E: Trained> Trainer<E> {
         let keeps = |holding: &Holding| {
             rooms.get(&holding.piece.key).is_some_and(|room| *room == Some(holding.numbers.len()))
         };
-        let steps = self.steps();
+        let steps = Steps::of(&self.config);
         let Self { device, store, adapters, .. } = self;
         let mut target = Places { store, adapters: adapters.as_deref_mut(), by_key: &places };
         let (agreed, kept) = carried.share_out(device, &ranks, wanted, &steps, &keeps, &mut target)?;
@@ -329,3 +325,6 @@ fn write_part<E: Trained>(
         (None, _) => device.write(store.owned_mut()[index].second.range_mut(range), values),
     }
 }
+
+#[cfg(test)]
+mod tests;

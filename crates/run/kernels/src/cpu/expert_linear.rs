@@ -75,7 +75,7 @@ impl Cpu {
             right: Operand::columns_of(x.rows(experts.rows(expert))),
         };
         let first_row = |expert: usize| expert * d_out.columns;
-        let multiplier = self.multiplier::<E, E>();
+        let multiplier = self.linear_multiplier::<E, E>(d_out.columns);
         inlined!(self.multiply_into(
             multiplier,
             (experts.count(), &product, &first_row),
@@ -91,7 +91,7 @@ impl Cpu {
         out: MatrixMut<'_, E>,
     ) {
         let first_row = |expert: usize| experts.rows(expert).start;
-        let multiplier = self.multiplier::<E, E>();
+        let multiplier = self.linear_multiplier::<E, E>(out.rows / experts.count().max(1));
         inlined!(self.multiply_into(
             multiplier,
             (experts.count(), product, &first_row),

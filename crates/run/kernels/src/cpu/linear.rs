@@ -29,7 +29,7 @@ impl Cpu {
         let bias = bias.map(|bias| self.slice(bias));
         let residual = residual.map(|residual| self.rows(residual));
         inlined!(self.multiply_into(
-            self.multiplier::<X, W>(),
+            self.linear_multiplier::<X, W>(x.rows),
             (1, &|_| product, &|_| 0),
             out,
             |at, sums, out| finish(at, sums, bias, residual, out)
@@ -63,7 +63,7 @@ impl Cpu {
         let left = Operand::rows_of(self.rows(d_out));
         let product = Product { left, right: Operand::columns_of(self.rows(weight)) };
         inlined!(self.multiply_into(
-            self.multiplier::<D, W>(),
+            self.linear_multiplier::<D, W>(d_out.rows),
             (1, &|_| product, &|_| 0),
             d_x,
             |_, sums, out| put.put_all(sums, out)
@@ -80,7 +80,7 @@ impl Cpu {
         let left = Operand::columns_of(self.rows(d_out));
         let product = Product { left, right: Operand::columns_of(self.rows(x)) };
         inlined!(self.multiply_into(
-            self.multiplier::<D, X>(),
+            self.linear_multiplier::<D, X>(d_out.columns),
             (1, &|_| product, &|_| 0),
             d_weight,
             |_, sums, out| Put::Add.put_all(sums, out)

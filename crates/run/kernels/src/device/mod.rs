@@ -137,8 +137,8 @@ impl Device {
         }
     }
 
-    /// FLOP/s of multiply-adds on f32 that stay in registers, all threads at work; 0 for a GPU, whose limit is not measured so. Takes some
-    /// tenths of a second.
+    /// FLOP/s of products of f32 whose numbers stay in registers, all threads at work: by multiply-adds, or by a tile unit that takes six
+    /// products of bf16 for one. 0 for a GPU, whose limit is not measured so. Takes some tenths of a second.
     pub fn arithmetic_limit(&self) -> f64 {
         self.processor().map_or(0.0, Cpu::arithmetic_limit)
     }

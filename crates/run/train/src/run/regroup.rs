@@ -10,6 +10,7 @@ use bedplate_layout::Layout;
 
 use super::shapes::Shapes;
 use super::{Observer, Past, Run, RunOptions, Wish};
+use crate::optimizer::Steps;
 use crate::ranks::Ranks;
 use crate::trained::Trained;
 use crate::{Roster, TrainConfig, TrainError};
@@ -144,7 +145,7 @@ impl Regrouping<'_> {
     fn hand_over(&self, world: &World, past: &mut Past, kept: u32) -> Result<(), TrainError> {
         let layout = Layout { data: world.size(), ..Layout::default() };
         let ranks = Ranks::among(world, layout, false, None)?;
-        past.carried.hand_over(&Device::cpu(1), &ranks, kept as usize)
+        past.carried.hand_over(&Device::cpu(1), &ranks, kept as usize, &Steps::of(self.config))
     }
 
     /// Leaves the others and comes back when they need this process.

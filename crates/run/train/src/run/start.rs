@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
+use crate::carry::Carried;
 use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
 use crate::memory;
 use crate::output_lock::OutputLock;
@@ -69,18 +70,24 @@ impl<'a, E: Trained> Run<'a, E> {
     ) -> Result<Self, TrainError> {
         let architecture = read_architecture(&config.model.config)?;
         let model = architecture.transformer.clone();
-        let device = open_device(config, &ranks)?;
+        let device = open_device(config, &ranks, shapes.asked())?;
         let on_device = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
         let free = options.free_memory.or(on_device).or_else(free_memory);
         let logits = bedplate_network::logits_on(&device);
-        memory::check_shape(&model, config, &ranks, free, logits)?;
+        // Ranks that go on have most of what they need already.
+        let is_new = past.carried.holdings.is_empty();
+        if is_new {
+            memory::check_shape(&model, config, &ranks, free, logits)?;
+        }
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
         let whole = bedplate_network::tables(&architecture)?;
         let parameters = whole.iter().flat_map(|block| &block.tensors).map(|tensor| tensor.range.len()).sum();
         let network = ranks.network(&device, architecture, config.data.sequence)?;
         let mut remarks = network.remarks();
-        memory::check(&network, config, &ranks, free, logits)?;
+        if is_new {
+            memory::check(&network, config, &ranks, free, logits)?;
+        }
         let mut fresh = [f64::from(u8::from(past.is_fresh))];
         ranks.sum_over_all(&device, &mut fresh)?;
         let is_anew = fresh == [0.0];
@@ -99,6 +106,7 @@ impl<'a, E: Trained> Run<'a, E> {
         let begun = match is_anew {
             true => trainer.take_over(&mut past.carried),
             false => {
+                past.carried = Carried::default();
                 resume(&mut trainer, &checkpoints, config, options, &settings).map(|found| resumed = found)
             }
         };
@@ -163,10 +171,11 @@ fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, 
     }
 }
 
-/// Ranks exchange numbers through the processor's memory, so several of them compute there unless a GPU is asked for.
-fn open_device(config: &TrainConfig, ranks: &Ranks) -> Result<Device, TrainError> {
+/// Ranks exchange numbers through the processor's memory, so several of them compute there unless a GPU is asked for; also the last
+/// one that is left of them.
+fn open_device(config: &TrainConfig, ranks: &Ranks, asked: u32) -> Result<Device, TrainError> {
     let choice = match config.training.device {
-        DeviceChoice::Auto if ranks.world().is_some_and(|world| world.size() > 1) => DeviceChoice::Cpu,
+        DeviceChoice::Auto if asked.max(ranks.count() as u32) > 1 => DeviceChoice::Cpu,
         choice => choice,
     };
     Ok(choice.open(threads(config.training.threads, ranks))?)

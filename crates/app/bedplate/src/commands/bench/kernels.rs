@@ -26,8 +26,8 @@ Examples:
   bedplate bench kernels --device cuda:0 --precision bf16
 
 Times are the best of several rounds; with a peer, ours and its take turns on the same operator, with the
-same number of threads. The limit of what computes is what multiply-adds that stay in registers reach (16 times
-that for bf16 on AMX tiles); of what streams, a copy of 256 MB, which what fits into the cache exceeds. On a GPU the first is a
+same number of threads. The limit of what computes is what multiply-adds that stay in registers reach (on AMX
+tiles 16 times that for bf16, and a sixth of this for f32, which takes them six products of bf16); of what streams, a copy of 256 MB, which what fits into the cache exceeds. On a GPU the first is a
 product of 8192 (in f32: 4096), and a time is that of one of twenty calls in a row; these sizes are small for it.")]
 pub(super) struct Arguments {
     /// Measure another program beside this one

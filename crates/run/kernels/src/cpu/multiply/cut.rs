@@ -8,8 +8,6 @@ use super::multiplier::{Side, Tile};
 const LEFT_CELLS: usize = 1 << 18;
 /// Rows of a chunk of the result, at least, where there are as many: right panels are reused for them.
 const LEAST_ROWS: usize = 256;
-/// Columns that are summed at a time over all blocks of the depth.
-pub(crate) const COLUMNS: usize = 256;
 /// Chunks that a result is cut into where it is large enough, so that a small team shares them out evenly.
 const CHUNKS: usize = 8;
 /// Lanes of a chunk of packing: several cache lines of neighbours where the operand lies by depth.
@@ -104,7 +102,7 @@ impl Cut {
     /// Cells that a member needs for a chunk: its left panels, and sums of some columns.
     pub(crate) fn member_cells(&self, tile: Tile) -> [usize; 2] {
         let [left, _] = self.chunk_panels;
-        [left * tile.panel_cells(Side::Left, self.shape.depth), left * tile.rows * COLUMNS]
+        [left * tile.panel_cells(Side::Left, self.shape.depth), left * tile.rows * tile.block_columns]
     }
 }
 

@@ -10,6 +10,8 @@ pub(crate) mod fetch;
 mod multiplier;
 mod operand;
 #[cfg(target_arch = "x86_64")]
+mod split;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
@@ -30,7 +32,7 @@ use super::packed::Job;
 use super::scratch::Grown;
 use super::share::Shared;
 use crate::Put;
-use cut::{COLUMNS, Chunk, Cut, Shape};
+use cut::{Chunk, Cut, Shape};
 
 /// Memory that products need for the time of one operator.
 #[derive(Default)]
@@ -160,7 +162,7 @@ impl Work<'_, '_> {
         let chunk = cut.chunk(index, self.tile);
         let (left, sums) = scratch.split_at_mut(cut.member_cells(self.tile)[0]);
         self.pack_left(&(self.product)(number).left, cut, &chunk.left, left);
-        let columns = COLUMNS / self.tile.columns;
+        let columns = self.tile.block_columns / self.tile.columns;
         for start in chunk.right.clone().step_by(columns) {
             let right = start..(start + columns).min(chunk.right.end);
             self.sum(cut, &Chunk { right, ..chunk.clone() }, [&*left, panels], sums, &|part| {

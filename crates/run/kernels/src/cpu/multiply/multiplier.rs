@@ -12,6 +12,7 @@ use super::operand::{Numbers, Operand};
 use super::vectors::{Portable, Vectors};
 #[cfg(target_arch = "x86_64")]
 use super::{
+    split::{self, SplitTiles},
     tiles::Tiles,
     vectors::{Avx2, Avx512},
 };
@@ -29,6 +30,8 @@ pub(crate) struct Tile {
     pub(crate) block_depth: usize,
     /// Rows for which a right panel is reused, at most.
     pub(crate) block_rows: usize,
+    /// Columns that are summed at a time over all blocks of the depth.
+    pub(crate) block_columns: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +124,17 @@ impl Cpu {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &Vectors::<Avx2, 6>::NEW,
             _ => &Vectors::<Portable, 4>::NEW,
+        }
+    }
+
+    /// The same for linear layers with results of so many rows: `f32` is split for tiles where that is worth its packing.
+    pub(crate) fn linear_multiplier<A: Element, B: Element>(&self, rows: usize) -> &'static dyn Multiplier {
+        let formats = [A::numbers(&[]), B::numbers(&[])];
+        let is_wide = formats.iter().all(|numbers| matches!(numbers, Numbers::F32(_)));
+        match self.level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if is_wide && self.has_tiles && rows >= split::LEAST_ROWS => &SplitTiles,
+            _ => self.multiplier::<A, B>(),
         }
     }
 }

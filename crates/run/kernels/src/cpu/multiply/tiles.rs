@@ -14,10 +14,10 @@ use super::operand::{Numbers, Operand};
 use super::transpose::{Block, first, load, transpose};
 
 /// Lanes of a panel, and depth of a step.
-const LANES: usize = 32;
-const STEP: usize = 32;
+pub(super) const LANES: usize = 32;
+pub(super) const STEP: usize = 32;
 /// Cells of a tile register.
-const REGISTER: usize = 256;
+pub(super) const REGISTER: usize = 256;
 
 pub(crate) struct Tiles;
 
@@ -30,6 +30,7 @@ impl Multiplier for Tiles {
             cells_per_step: STEP / 2,
             block_depth: 512,
             block_rows: 256,
+            block_columns: 256,
         }
     }
 
@@ -58,9 +59,9 @@ impl Multiplier for Tiles {
 
 /// Palette 1: eight registers of 16 rows of 64 bytes.
 #[repr(C, align(64))]
-struct Configuration([u8; 64]);
+pub(super) struct Configuration(pub(super) [u8; 64]);
 
-const CONFIGURATION: Configuration = {
+pub(super) static PLAIN: Configuration = {
     let mut bytes = [0; 64];
     bytes[0] = 1;
     let mut register = 0;
@@ -76,7 +77,6 @@ const CONFIGURATION: Configuration = {
 /// where they are not: the compiler knows nothing of them, so what they hold may be gone between two blocks.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
 fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
-    static PLAIN: Configuration = CONFIGURATION;
     let mut found = Configuration([0; 64]);
     let bytes_of_panel = steps * 4 * 2 * REGISTER;
     let lines_to_fetch = right.next.len().div_ceil(16).div_ceil(left.count);
@@ -250,7 +250,7 @@ fn interleave(numbers: Numbers<'_>, even: (usize, usize), odd: (usize, usize)) -
 /// 0, 16, 1, 17, ...: takes from the lower and the upper half in turn.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn alternating() -> __m512i {
+pub(super) fn alternating() -> __m512i {
     let low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     _mm512_or_si512(low, _mm512_slli_epi32::<16>(_mm512_add_epi32(low, _mm512_set1_epi32(16))))
 }
@@ -267,7 +267,7 @@ fn load_half(values: &[Bf16], start: usize, count: usize) -> __m256i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[expect(unsafe_code, reason = "names the same bits by another type")]
-fn as_integers(values: __m512bh) -> __m512i {
+pub(super) fn as_integers(values: __m512bh) -> __m512i {
     // SAFETY: both types are 512 plain bits.
     unsafe { std::mem::transmute(values) }
 }

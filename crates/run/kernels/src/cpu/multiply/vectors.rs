@@ -50,6 +50,7 @@ impl<V: Vector, const ROWS: usize> Multiplier for Vectors<V, ROWS> {
             cells_per_step: 1,
             block_depth: 256,
             block_rows: 256,
+            block_columns: 256,
         }
     }
 
