@@ -2,7 +2,7 @@
 //!
 //! Minimises `sum_i w_i rho(r_i) + sum_j ((x_j - centre_j) / sigma_j)^2` over logarithms `x` of constants,
 //! with `rho(r) = 2 (sqrt(1 + r^2) - 1)` (soft-L1) of residuals in units of their scale. Levenberg–Marquardt with
-//! forward differences; no randomness, so the same rows give the same constants.
+//! differences; no randomness, so the same rows give the same constants.
 
 use bedplate_perf::Field;
 
@@ -13,11 +13,13 @@ pub(crate) struct Free {
     pub(crate) index: usize,
     pub(crate) centre: f64,
     pub(crate) spread: f64,
+    /// The logarithm of its largest value, beyond which nothing changes any more.
+    most: f64,
 }
 
 impl Free {
     pub(crate) fn new(index: usize, centre: f64, field: &Field) -> Self {
-        Self { index, centre: centre.max(1e-12).ln(), spread: field.spread }
+        Self { index, centre: centre.max(1e-12).ln(), spread: field.spread, most: field.limits().1.ln() }
     }
 }
 
@@ -70,7 +72,7 @@ impl LeastSquares<'_> {
         (at - self.free[index].centre) / self.free[index].spread
     }
 
-    fn loss(&self, residuals: &[f64], point: &[f64]) -> f64 {
+    pub(crate) fn loss(&self, residuals: &[f64], point: &[f64]) -> f64 {
         let row =
             |(residual, weight): (&f64, &f64)| weight * 2.0 * ((1.0 + residual * residual).sqrt() - 1.0);
         let rows: f64 = residuals.iter().zip(self.weights).map(row).sum();
@@ -83,13 +85,12 @@ impl LeastSquares<'_> {
         (0..point.len())
             .map(|index| {
                 let mut moved = point.to_vec();
-                moved[index] += self.difference;
+                // At its limit a constant is moved down: up would look as if it did not matter.
+                let is_at_limit = point[index] + self.difference > self.free[index].most;
+                let difference = if is_at_limit { -self.difference } else { self.difference };
+                moved[index] += difference;
                 let changed = (self.residuals)(&moved);
-                changed
-                    .iter()
-                    .zip(residuals)
-                    .map(|(after, before)| (after - before) / self.difference)
-                    .collect()
+                changed.iter().zip(residuals).map(|(after, before)| (after - before) / difference).collect()
             })
             .collect()
     }

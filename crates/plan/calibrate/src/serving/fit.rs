@@ -38,8 +38,8 @@ pub fn fit_serving(cases: &[&ServingCase], start: &ServingConstants, iterations:
 
 /// The constants fitted without each of `groups` in turn, near `fitted`, which saw all of them.
 ///
-/// The derivatives of all rows are computed once; leaving rows out then costs a few linear solves. Each group's
-/// fit stops when its own residuals, evaluated again, no longer move the constants much.
+/// The derivatives of all rows are computed once; leaving rows out then costs a few linear solves. A step is taken only if it
+/// makes the loss smaller, else the next one is shorter.
 pub fn fit_without_each(
     cases: &[&ServingCase],
     groups: &[String],
@@ -73,13 +73,19 @@ pub fn fit_without_each(
             .map(|(index, weight)| if groups[index / 3] == *name { 0.0 } else { *weight })
             .collect();
         let without = LeastSquares { weights: &kept, ..all };
-        let mut point = start.clone();
-        let mut at = residuals.clone();
-        for round in 0..rounds {
+        let (mut point, mut at) = (start.clone(), residuals.clone());
+        let mut loss = without.loss(&at, &point);
+        let mut length = 1.0;
+        for _ in 0..rounds {
             let step = without.step(&jacobian, &at, &point, 1e-3);
-            point = point.iter().zip(&step).map(|(at, by)| at + by.clamp(-0.3, 0.3)).collect();
-            if round + 1 < rounds {
-                at = evaluate(&point);
+            let next: Vec<f64> =
+                point.iter().zip(&step).map(|(at, by)| at + length * by.clamp(-0.3, 0.3)).collect();
+            let found = evaluate(&next);
+            let next_loss = without.loss(&found, &next);
+            if next_loss < loss {
+                (point, at, loss) = (next, found, next_loss);
+            } else {
+                length *= 0.3;
             }
         }
         fits.insert(name.clone(), moved(fitted, &free, &point));
