@@ -1,8 +1,14 @@
 //! Fits the serving constants to a table of measurements: `serving_fit FILE [ITERATIONS]`, with `--write` into
-//! data/serving/constants.toml, with `--warm` from there, with `--holdout` scored on held-out groups.
+//! data/serving/constants.toml, with `--warm` from there, with `--holdout` scored on sources left out, with `--left-out` those fits
+//! and their errors into left_out.toml and intervals.toml beside it.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
+use std::collections::BTreeMap;
+
 use bedplate_calibrate::Score;
-use bedplate_calibrate::serving::{ServingCase, ServingCases, fit_serving, fit_without_each};
+use bedplate_calibrate::serving::{
+    LeftOut, ServingCase, ServingCases, ServingErrors, fit_serving, fit_without_each, left_out_errors,
+    left_out_report,
+};
 use bedplate_catalog::Catalog;
 use bedplate_perf::Origin;
 use bedplate_perf::serving::ServingConstants;
@@ -33,25 +39,61 @@ fn main() {
     let pools: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.pools.is_some()).collect();
     print("fitted", &aggregated, |_| &fitted);
     print("fitted, pools", &pools, |_| &fitted);
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/serving/constants.toml");
-    if std::env::args().any(|argument| argument == "--write") {
-        std::fs::write(root, fitted.to_toml()).unwrap();
+    let has = |flag: &str| std::env::args().any(|argument| argument == flag);
+    if has("--write") {
+        std::fs::write(format!("{ROOT}/constants.toml"), fitted.to_toml()).unwrap();
     }
-    if std::env::args().any(|argument| argument == "--holdout") {
-        let groups: Vec<String> = rows.iter().map(|case| case.group()).collect();
-        let fits = fit_without_each(&rows, &groups, &fitted, 3);
-        print("left out", &aggregated, |case| &fits[&case.group()]);
-        print("left out, pools", &pools, |case| &fits[&case.group()]);
+    if has("--holdout") || has("--left-out") {
+        let groups: Vec<String> = rows.iter().map(|case| case.source()).collect();
+        let fits = fit_without_each(&rows, &groups, &fitted, 4);
+        if has("--left-out") {
+            write_left_out(&cases, &fits, &fitted);
+        }
+        print("left out", &aggregated, |case| &fits[&case.source()]);
+        print("left out, pools", &pools, |case| &fits[&case.source()]);
         let mut names = groups.clone();
         names.sort();
         names.dedup();
         for name in names {
             let members: Vec<&ServingCase> =
-                rows.iter().copied().filter(|case| case.group() == name && case.pools.is_none()).collect();
+                rows.iter().copied().filter(|case| case.source() == name && case.pools.is_none()).collect();
             if members.is_empty() {
                 continue;
             }
-            print(&format!("  {name:<26}"), &members, |case| &fits[&case.group()]);
+            print(&format!("  {name:<26}"), &members, |case| &fits[&case.source()]);
+        }
+    }
+}
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/serving");
+
+/// Keeps the fits without each source and the errors that follow, and prints how many rows 80 % intervals hold.
+fn write_left_out(
+    cases: &ServingCases,
+    fits: &BTreeMap<String, ServingConstants>,
+    fitted: &ServingConstants,
+) {
+    let made = "# Made by `cargo run --release -p bedplate-calibrate --example serving_fit -- data/serving/measured.csv 0 --warm --left-out`";
+    let left_out =
+        LeftOut::new(*fitted, fits.iter().map(|(name, fit)| (name.clone(), fit.rounded())).collect());
+    let about = "from measured serving rows: the fitted serving constants, without each source (a model on a GPU) in turn.";
+    std::fs::write(format!("{ROOT}/left_out.toml"), format!("{made}\n# {about}\n{}", left_out.to_toml()))
+        .unwrap();
+    let rows = left_out_errors(cases, &left_out, fitted);
+    let errors = ServingErrors::from_left_out(&rows);
+    let about = "from measured serving rows: logarithms of measured over predicted, each source predicted by constants fitted\n\
+                 # without it, in rising order. `near`: what two deployments of a source differ by wrongly, in the median.";
+    std::fs::write(format!("{ROOT}/intervals.toml"), format!("{made}\n# {about}\n{}", errors.to_toml()))
+        .unwrap();
+    for (kind, groups) in left_out_report(&rows, &errors).coverage {
+        for (name, coverage) in groups {
+            println!(
+                "80 % intervals hold of {kind} {name} ({} rows): itl {:.1} thr {:.1} ttft {:.1}",
+                coverage.rows,
+                100.0 * coverage.inter_token,
+                100.0 * coverage.throughput,
+                100.0 * coverage.first_token
+            );
         }
     }
 }

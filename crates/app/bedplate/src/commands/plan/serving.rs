@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{
-    Scores, ServingCase, ServingCases, ServingReport, ServingSkipped, fit_site, serving_report,
+    Coverage, LeftOut, LeftOutReport, Scores, ServingCase, ServingCases, ServingErrors, ServingReport,
+    ServingSkipped, fit_site, left_out_errors, left_out_report, serving_report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
@@ -34,10 +35,17 @@ pub(super) fn validate(
         adjust(&mut cases, site);
     }
     let report = serving_report(&cases, |_| constants);
+    // Fits without each source are known of the built-in constants alone.
+    let is_builtin = site.is_none() && *constants == ServingConstants::builtin();
+    let left_out = is_builtin.then(|| as_strangers(&cases, constants));
     if console.is_json() {
-        return console.json(&report_json(&report));
+        return console.json(&report_json(&report, left_out.as_ref()));
     }
-    summary(&report, console)?;
+    summary(&report, left_out.as_ref(), console)?;
+    if let Some(left_out) = &left_out {
+        console.line("\nrows that 80% intervals hold, both made without the source of the row")?;
+        console.table(&coverage_table(left_out))?;
+    }
     for (kind, groups) in &report.by {
         console.line("")?;
         console.table(&score_table(kind, groups))?;
@@ -49,6 +57,12 @@ pub(super) fn validate(
     say_counts("suspicious", report.rows_suspicious.iter().map(|row| row.reason.to_string()), console);
     say_counts("skipped", report.rows_skipped.iter().map(|row| row.reason.to_string()), console);
     Ok(())
+}
+
+/// The rows, each predicted and judged by what was made without its source.
+fn as_strangers(cases: &ServingCases, constants: &ServingConstants) -> LeftOutReport {
+    let rows = left_out_errors(cases, &LeftOut::builtin(), constants);
+    left_out_report(&rows, &ServingErrors::builtin())
 }
 
 /// How many rows for each reason; `--json` names them.
@@ -113,7 +127,11 @@ fn adjust(cases: &mut ServingCases, site: &Site) {
     }
 }
 
-fn summary(report: &ServingReport, console: &mut Console) -> Result<(), Stop> {
+fn summary(
+    report: &ServingReport,
+    left_out: Option<&LeftOutReport>,
+    console: &mut Console,
+) -> Result<(), Stop> {
     let mut facts = Facts::default();
     facts
         .add("rows used", report.total.inter_token.rows.to_string())
@@ -121,13 +139,17 @@ fn summary(report: &ServingReport, console: &mut Console) -> Result<(), Stop> {
         .add("rows skipped", report.rows_skipped.len().to_string());
     console.text(&format!("error of predicted latency and throughput\n{}", facts.render(console.width())))?;
     console.line("")?;
+    let strangers = left_out.map(|left_out| {
+        [("left out, one engine", left_out.total), ("left out, pools", left_out.disaggregated)]
+    });
     let sets = [
         ("one engine", report.total),
         ("with suspicious rows", report.with_suspicious),
         ("without repaired rows", report.without_repaired),
         ("prompt and decode pools", report.disaggregated),
     ];
-    let sets = sets.into_iter().map(|(name, scores)| (name.to_owned(), scores));
+    let sets = sets.into_iter().chain(strangers.into_iter().flatten());
+    let sets = sets.map(|(name, scores)| (name.to_owned(), scores));
     console.table(&score_table("rows", &sets.collect()))
 }
 
@@ -161,6 +183,35 @@ fn score_table(kind: &str, groups: &BTreeMap<String, Scores>) -> Table {
     table
 }
 
+/// An interval is right where four in five rows are inside, give or take one in twenty; few rows tell nothing about that.
+const RIGHT: std::ops::RangeInclusive<f64> = 0.75..=0.85;
+const FEW: usize = 20;
+
+fn coverage_table(left_out: &LeftOutReport) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("ROWS OF", 0),
+        Column::right("ROWS", 0),
+        Column::right("ITL", 0),
+        Column::right("TOKENS/S/GPU", 0),
+        Column::right("TTFT", 0),
+        Column::left("NOT 75-85%", 0),
+    ]);
+    for (name, coverage) in left_out.coverage.values().flatten() {
+        let shares = [
+            ("itl", coverage.inter_token),
+            ("tokens/s", coverage.throughput),
+            ("ttft", coverage.first_token),
+        ];
+        let is_wrong = |share: &f64| coverage.rows >= FEW && !RIGHT.contains(share);
+        let wrong = shares.into_iter().filter(|(_, share)| is_wrong(share)).map(|(name, _)| name);
+        let mut row = vec![name.clone(), coverage.rows.to_string()];
+        row.extend(shares.map(|(_, share)| percent(share)));
+        row.push(wrong.collect::<Vec<_>>().join(", "));
+        table.row(row);
+    }
+    table
+}
+
 fn row_table(report: &ServingReport) -> Table {
     let mut table = Table::new(vec![
         Column::left("ROW", 0),
@@ -182,7 +233,28 @@ fn row_table(report: &ServingReport) -> Table {
     table
 }
 
-fn report_json(report: &ServingReport) -> Value {
+fn left_out_json(left_out: &LeftOutReport) -> Value {
+    let coverage = |coverage: &Coverage| {
+        json!({
+            "rows": coverage.rows,
+            "ttft": coverage.first_token,
+            "itl": coverage.inter_token,
+            "throughput": coverage.throughput,
+        })
+    };
+    let kinds = left_out.coverage.iter().map(|(kind, groups)| {
+        let groups: Map<String, Value> =
+            groups.iter().map(|(name, each)| (name.clone(), coverage(each))).collect();
+        ((*kind).to_owned(), Value::Object(groups))
+    });
+    json!({
+        "total": scores_json(&left_out.total),
+        "disaggregated": scores_json(&left_out.disaggregated),
+        "within_interval_80": Value::Object(kinds.collect()),
+    })
+}
+
+fn report_json(report: &ServingReport, left_out: Option<&LeftOutReport>) -> Value {
     let mut value = scores_json(&report.total);
     let fields = [
         ("kind", json!("serving")),
@@ -192,6 +264,7 @@ fn report_json(report: &ServingReport) -> Value {
         ("with_suspicious", scores_json(&report.with_suspicious)),
         ("without_repaired", scores_json(&report.without_repaired)),
         ("disaggregated", scores_json(&report.disaggregated)),
+        ("left_out", left_out.map_or(Value::Null, left_out_json)),
     ];
     let object = value.as_object_mut().expect("scores are an object");
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
