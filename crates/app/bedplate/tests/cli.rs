@@ -231,6 +231,8 @@ golden! {
         "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 200 --rate 10/s --slo ttft=300ms,itl=15ms --test-time --top 4 --launch bedplate",
         "plan serve --model deepseek-v3 --cluster p5en.48xlarge:2 --isl 2000 --osl 500 --rate 2/s --slo ttft=3s,itl=60ms --precision fp8 --pools aggregated --explain tp16 --top 4 --launch sglang",
         "plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 10/s --slo itl=20ms --max-gpus 8 --top 3",
+        "plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 10/s --slo itl=20ms --max-gpus 8 --top 3 --any-chip",
+        "plan serve --model llama-3.1-8b --cluster trn2.48xlarge:1 --isl 1000 --osl 200 --rate 10/s --slo ttft=500ms,itl=20ms --top 3",
     ]
     plan_posttrain: [
         "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2 --prompts 128 --samples 8 --isl 500 --osl 200..4000",

@@ -2,7 +2,7 @@
 
 use bedplate_perf::serving::Replica;
 
-use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, prefill_rate};
+use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, decoding, prefill_rate};
 use crate::{Cut, CutRefusal, Need, Plan, Pooling, Subject, Supply, Tried, Verdict, Workers};
 
 /// A cut whose replica fits.
@@ -18,8 +18,10 @@ pub(crate) struct Fitting {
 pub(crate) struct Candidate {
     pub(crate) supply: usize,
     pub(crate) plan: Plan,
-    /// Seconds of a request.
+    /// Seconds of a request with as many in flight as the limits permit.
     pub(crate) end_to_end: f64,
+    /// Seconds of a request at the rate.
+    pub(crate) latency: f64,
 }
 
 /// Cuts that fit, and the verdict on all others.
@@ -97,14 +99,17 @@ fn aggregated(
         };
         let others = carrying.iter().filter(|(other, _)| other.cut != it.cut);
         tried.extend(others.map(|(other, _)| other.verdict(Verdict::OtherChunk { chunk: it.cut.chunk })));
-        let seats = Steady { replica: &it.replica, load: need.load }.seats(&limits);
+        let steady = Steady { replica: &it.replica, load: need.load };
         let workers = Workers {
             cut: it.cut,
             replicas: count(need.load.per_second, estimate.rate),
-            seats: seats.max(estimate.batch),
+            seats: steady.seats(&limits).max(estimate.batch),
         };
-        let end_to_end = estimate.end_to_end(&need.load);
-        found.extend(within(supplies, it.supply, Plan::Aggregated(workers), end_to_end, tried));
+        let share = need.load.per_second / f64::from(workers.replicas);
+        let at_full = estimate.end_to_end(&need.load);
+        let latency = settled(share, |batch| steady.at(batch).end_to_end(&need.load));
+        let plan = Plan::Aggregated(workers);
+        found.extend(within(supplies, it.supply, plan, (at_full, latency), tried));
     }
     found
 }
@@ -131,7 +136,7 @@ fn within(
     supplies: &[Supply],
     supply: usize,
     plan: Plan,
-    end_to_end: f64,
+    (end_to_end, latency): (f64, f64),
     tried: &mut Vec<Tried>,
 ) -> Option<Candidate> {
     let (needed, available) = (plan.gpus(), supplies[supply].gpus());
@@ -141,7 +146,19 @@ fn within(
         tried.push(Tried { supply, what: Subject::Plan(plan), verdict });
         return None;
     };
-    Some(Candidate { supply, plan, end_to_end })
+    Some(Candidate { supply, plan, end_to_end, latency })
+}
+
+/// Rounds after which the sequences in flight and their latency agree.
+const ROUNDS: u32 = 6;
+
+/// Seconds of a request at a rate, given those with a number of sequences in flight (Little's law).
+fn settled(per_second: f64, latency: impl Fn(u32) -> f64) -> f64 {
+    let mut found = latency(1);
+    for _ in 0..ROUNDS {
+        found = latency((per_second * found).clamp(1.0, 4096.0) as u32);
+    }
+    found
 }
 
 /// Prompt workers and decode workers of which the best few are paired, for each format.
@@ -162,17 +179,22 @@ fn disaggregated(
         let (p, d) = (prefill.fitting, decode.fitting);
         let rate = need.load.per_second;
         let steady = Steady { replica: &d.replica, load: need.load };
-        let seats = decode_seats(&steady, &limits, transfer_seconds(need, p));
+        let transfer = transfer_seconds(need, p);
+        let seats = decode_seats(&steady, &limits, transfer);
+        let decodes = count(rate, decode.estimate.rate);
         let plan = Plan::Disaggregated {
             prefill: Workers {
                 cut: p.cut,
                 replicas: count(rate, prefill.estimate.rate),
                 seats: PREFILL_SEATS,
             },
-            decode: Workers { cut: d.cut, replicas: count(rate, decode.estimate.rate), seats },
+            decode: Workers { cut: d.cut, replicas: decodes, seats },
         };
-        let end_to_end = prefill.estimate.ttft + decode.estimate.itl * f64::from(need.load.output);
-        found.extend(within(supplies, p.supply, plan, end_to_end, tried));
+        let tokens = f64::from(need.load.output);
+        let at_full = prefill.estimate.ttft + decode.estimate.itl * tokens;
+        let answer = |batch: u32| decoding(&steady, batch, transfer).itl * tokens;
+        let latency = prefill.estimate.ttft + settled(rate / f64::from(decodes), answer);
+        found.extend(within(supplies, p.supply, plan, (at_full, latency), tried));
     }
     found
 }

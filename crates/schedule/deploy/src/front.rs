@@ -3,10 +3,11 @@
 //! The estimate finds the front among everything that fits and whose prompts are in time; each of its points is then
 //! simulated by the performance model's own closed loop, and dominated points are dropped.
 
-use bedplate_perf::serving::{ClosedLoop, Latency, Lengths, Pools, Replica, closed_loop, disaggregated};
+use bedplate_perf::serving::Replica;
 
 use crate::candidate::{Fitting, PREFILL_SEATS, transfer_seconds};
 use crate::estimate::{Limits, Steady, decoding, prefill_rate};
+use crate::outlook::looped;
 use crate::{Need, Plan, Supply, Workers};
 
 /// A deployment under a constant number of users.
@@ -144,34 +145,13 @@ fn ratio(prefill_gpus: u32, prefill: f64, decode_gpus: u32, decode: f64, gpus: u
     best.map(|(_, workers)| workers)
 }
 
-/// Requests for each user of a closed loop, and the most in all.
-const ROUNDS: u32 = 5;
 /// By how much that burst may exceed the first-token limit, on average over all rounds.
 const BURST: f64 = 3.0;
-const MOST_REQUESTS: u32 = 4_000;
 
 fn played(need: &Need<'_>, supplies: &[Supply], sketch: &Sketch<'_>) -> Option<FrontPoint> {
     let point = sketch.point;
-    let load = ClosedLoop {
-        concurrency: point.users,
-        requests: (point.users * ROUNDS).clamp(ROUNDS, MOST_REQUESTS.max(2 * point.users)),
-        input: Lengths::fixed(need.load.input),
-        output: Lengths::fixed(need.load.output),
-    };
-    let latency: Latency = match (&point.plan, sketch.prefill) {
-        (Plan::Disaggregated { prefill, decode }, Some(replica)) => {
-            let pools = Pools {
-                prefill: replica,
-                prefill_workers: prefill.replicas,
-                decode: sketch.decode,
-                decode_workers: decode.replicas,
-                link: point.plan.link(&supplies[point.supply]),
-                hand_off: need.constants.hand_off,
-            };
-            disaggregated(&pools, &load)?
-        }
-        _ => closed_loop(sketch.decode, &load)?,
-    };
+    let replicas = (sketch.prefill, sketch.decode);
+    let latency = looped(need, &supplies[point.supply], &point.plan, replicas, point.users)?;
     let per_gpu = latency.output_tokens_per_second / f64::from(point.plan.gpus());
     Some(FrontPoint { per_user: 1.0 / latency.inter_token, per_gpu, ttft: latency.first_token, ..point })
 }

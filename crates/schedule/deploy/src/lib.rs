@@ -3,7 +3,7 @@
 //! A [`Need`] is a model, a load and objectives; a [`Supply`] is GPUs with a price. [`search`] splits a replica in
 //! every way that fits, estimates the throughput of each ([`Estimate`]), and replays requests through the cheapest
 //! plans, in one pool or two, until one holds. It also finds the front of tokens per second and user
-//! against tokens per second and GPU. [`explain`] gives the verdict on everything else; a question without an
+//! against tokens per second and GPU. [`outlook`] says with which confidence a plan's objectives hold, [`explain`] gives the verdict on everything else; a question without an
 //! answer is a [`DeployError`] that names the limit and the nearest question that has one. [`launch`] writes a
 //! plan as flags of engines, [`training`] a training plan as settings of trainers. [`posttrain`] plans reinforcement learning on the same models, and [`test_time`]
 //! prices best-of-n and long thinking.
@@ -41,11 +41,13 @@ mod estimate;
 mod explain;
 mod front;
 mod need;
+mod outlook;
 mod plan;
 mod refuse;
 mod search;
 mod space;
 mod supply;
+mod tie;
 mod verdict;
 mod verify;
 
@@ -62,8 +64,10 @@ pub use estimate::{Bound, Estimate, Miss};
 pub use explain::{CutPattern, Explanation, Pattern, explain};
 pub use front::FrontPoint;
 pub use need::{Load, Need, Options, Pooling};
+pub use outlook::{Expectation, FrontOutlook, Limit, Outlook, front_outlook, outlook};
 pub use plan::{Plan, Workers};
-pub use search::{Answer, Held, search};
+pub use search::{Answer, Held, Other, search};
 pub use supply::Supply;
+pub use tie::Edge;
 pub use verdict::{Subject, Tried, Verdict};
 pub use verify::{Shown, Stage};

@@ -56,6 +56,8 @@ pub struct Options {
     pub seed: u64,
     /// Replays after which the search stops improving.
     pub most_replays: u32,
+    /// Plans whose costs differ by no more than this share are near ties, as are latencies.
+    pub near: f64,
 }
 
 /// Which arrangements of pools are tried.
@@ -87,6 +89,7 @@ impl Default for Options {
             share: 0.95,
             seed: 0,
             most_replays: 60,
+            near: 0.0,
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::cmp::Ordering;
 
-use bedplate_perf::serving::WeightFormat;
-use bedplate_transformer::Precision;
+use bedplate_replay::requests::seconds;
 
 use crate::candidate::{Candidate, Fitting, candidates, fitting};
 use crate::estimate::Bound;
 use crate::front::front;
 use crate::refuse;
+use crate::tie::{Contender, Cost, Edge, choose, edge, formats, simplicity};
 use crate::{DeployError, FrontPoint, Need, Plan, Shown, Stage, Subject, Supply, Tried, Verdict, Workers};
 
 /// The result of a search.
@@ -16,7 +16,7 @@ use crate::{DeployError, FrontPoint, Need, Plan, Shown, Stage, Subject, Supply, 
 pub struct Answer {
     pub best: Held,
     /// Other plans that a replay showed to hold, cheapest first.
-    pub others: Vec<Held>,
+    pub others: Vec<Other>,
     pub front: Vec<FrontPoint>,
     /// Everything tried, with its verdict.
     pub tried: Vec<Tried>,
@@ -31,6 +31,14 @@ pub struct Held {
     pub plan: Plan,
     pub shown: Shown,
     pub dollars_per_hour: Option<f64>,
+}
+
+/// A plan that holds and was not taken.
+#[derive(Debug, Clone)]
+pub struct Other {
+    pub held: Held,
+    /// What the chosen plan is ahead in.
+    pub edge: Edge,
 }
 
 /// Searches the supplies for the cheapest plan that holds the objectives at the rate.
@@ -52,57 +60,15 @@ pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<Answer, DeployErro
     hunt.into_answer(&fitting, &candidates)
 }
 
-/// What a plan costs: dollars, or GPUs where no price is known. Plans with a price come first.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Cost {
-    is_unpriced: bool,
-    amount: f64,
-}
-
-impl Cost {
-    fn of(plan: &Plan, supply: &Supply) -> Self {
-        let dollars = supply.dollars_per_hour(plan.gpus());
-        Self { is_unpriced: dollars.is_none(), amount: dollars.unwrap_or(f64::from(plan.gpus())) }
-    }
-
-    fn order(&self, other: &Self) -> Ordering {
-        self.is_unpriced.cmp(&other.is_unpriced).then(self.amount.total_cmp(&other.amount))
-    }
-}
-
-impl Held {
-    /// Cheaper first, then wider formats, then shorter requests.
-    fn order(&self, other: &Self, supplies: &[Supply]) -> Ordering {
-        let cost = |held: &Self| Cost::of(&held.plan, &supplies[held.supply]);
-        let formats = |held: &Self| {
-            let (weights, kv, ..) = preference(&held.plan);
-            (weights, kv)
-        };
-        let length = |held: &Self| held.shown.outcome.end_to_end.mean;
-        cost(self)
-            .order(&cost(other))
-            .then_with(|| formats(self).cmp(&formats(other)))
-            .then_with(|| length(self).cmp(&length(other)))
-    }
-}
-
 impl Candidate {
     fn cost(&self, supplies: &[Supply]) -> Cost {
         Cost::of(&self.plan, &supplies[self.supply])
     }
 }
 
-/// Among equals in cost: wide weights first, then wide KV, then one pool, then few GPUs per replica.
-fn preference(plan: &Plan) -> (u8, u8, u8, u32) {
-    let cut = plan.decoders().cut;
-    let weights = match cut.weights {
-        WeightFormat::Bf16 => 0,
-        WeightFormat::Fp8 => 1,
-        WeightFormat::Fp4 => 2,
-        WeightFormat::Int4 => 3,
-    };
-    let pools = u8::from(matches!(plan, Plan::Disaggregated { .. }));
-    (weights, u8::from(cut.kv != Precision::Bf16), pools, cut.gpus())
+/// Which of equally cheap candidates is replayed first: wide formats, then simple ones.
+fn preference(plan: &Plan) -> ((u8, u8), (u8, usize, u32)) {
+    (formats(plan), simplicity(plan))
 }
 
 struct Hunt<'a> {
@@ -141,23 +107,43 @@ impl Hunt<'_> {
         if self.replays >= self.need.options.most_replays {
             return Some(Verdict::NotReplayed);
         }
-        let best = self.best()?;
-        let known = Cost::of(&best.plan, &self.supplies[best.supply]);
+        let (best, cheapest) = (self.best()?, self.cheapest()?);
         let least = smaller(&candidate.plan).pop().unwrap_or(candidate.plan);
         let gpus = candidate.plan.gpus();
-        match Cost::of(&least, supply).order(&known) {
-            Ordering::Greater => {
-                Some(Verdict::Costlier { gpus, dollars_per_hour: supply.dollars_per_hour(gpus) })
+        let near = self.need.options.near;
+        if Cost::of(&least, supply).exceeds(&cheapest, near) {
+            return Some(Verdict::Costlier { gpus, dollars_per_hour: supply.dollars_per_hour(gpus) });
+        }
+        let cost = candidate.cost(self.supplies);
+        // One replica less would have to hold to be cheaper; the estimate is rarely that far off.
+        let may_win = cost.order(&cheapest) == Ordering::Less || self.is_promising(candidate, best);
+        (!may_win).then_some(Verdict::NotPreferred)
+    }
+
+    /// Whether a candidate would be taken instead of the best so far if it is a near tie, perhaps with a replica less.
+    fn is_promising(&self, candidate: &Candidate, best: &Held) -> bool {
+        let near = 1.0 + self.need.options.near;
+        let latency = seconds(best.shown.outcome.end_to_end.mean);
+        match formats(&candidate.plan).cmp(&formats(&best.plan)) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            Ordering::Equal if simplicity(&candidate.plan) < simplicity(&best.plan) => {
+                candidate.latency <= latency * near
             }
-            _ if preference(&candidate.plan) < preference(&best.plan) => None,
-            // One replica less would have to hold to be cheaper; the estimate is rarely that far off.
-            _ if candidate.cost(self.supplies).order(&known) == Ordering::Less => None,
-            _ => Some(Verdict::NotPreferred),
+            Ordering::Equal => candidate.latency * near < latency,
         }
     }
 
     fn best(&self) -> Option<&Held> {
-        self.held.iter().min_by(|a, b| a.order(b, self.supplies))
+        Some(&self.held[choose(&self.contenders(), self.need.options.near)?])
+    }
+
+    fn contenders(&self) -> Vec<Contender> {
+        self.held.iter().map(|held| Contender::of(held, self.supplies)).collect()
+    }
+
+    fn cheapest(&self) -> Option<Cost> {
+        self.held.iter().map(|held| Cost::of(&held.plan, &self.supplies[held.supply])).min_by(Cost::order)
     }
 
     fn note(&mut self, supply: usize, plan: Plan, verdict: Verdict) {
@@ -208,10 +194,9 @@ impl Hunt<'_> {
         let mut plan = candidate.plan;
         for _ in 0..MOST_CHANGES {
             plan = larger(&plan, missed);
-            let is_costlier = self.best().is_some_and(|best| {
-                let known = Cost::of(&best.plan, &self.supplies[best.supply]);
-                Cost::of(&plan, supply).order(&known) != Ordering::Less
-            });
+            let is_costlier = self
+                .cheapest()
+                .is_some_and(|cheapest| Cost::of(&plan, supply).order(&cheapest) != Ordering::Less);
             if plan.gpus() > supply.gpus() || is_costlier {
                 return;
             }
@@ -223,24 +208,30 @@ impl Hunt<'_> {
     }
 
     fn into_answer(mut self, fitting: &[Fitting], candidates: &[Candidate]) -> Result<Answer, DeployError> {
-        let Some(best) = self.best().cloned() else {
+        let (Some(best), Some(cheapest)) = (self.best().cloned(), self.cheapest()) else {
             return Err(refuse::none_holds(self.need, self.supplies, fitting, candidates, &self.tried));
         };
         self.held.retain(|held| (held.supply, held.plan) != (best.supply, best.plan));
-        self.held.sort_by(|a, b| a.order(b, self.supplies));
-        let verdict = |held: &Held| Verdict::Holds {
-            share: held.shown.share,
-            gpus: held.plan.gpus(),
-            dollars_per_hour: held.dollars_per_hour,
-        };
-        let holds: Vec<_> = self.held.iter().map(|held| (held.supply, held.plan, verdict(held))).collect();
-        for (supply, plan, verdict) in holds {
-            self.note(supply, plan, verdict);
+        let chosen = Contender::of(&best, self.supplies);
+        let mut others: Vec<Other> = Vec::new();
+        for held in std::mem::take(&mut self.held) {
+            let contender = Contender::of(&held, self.supplies);
+            let edge = edge(&chosen, &contender, &cheapest, self.need.options.near);
+            let verdict = Verdict::Holds {
+                share: held.shown.share,
+                gpus: held.plan.gpus(),
+                dollars_per_hour: held.dollars_per_hour,
+                edge,
+            };
+            self.note(held.supply, held.plan, verdict);
+            others.push(Other { held, edge });
         }
+        let contender = |other: &Other| Contender::of(&other.held, self.supplies);
+        others.sort_by(|a, b| contender(a).order(&contender(b)));
         self.note(best.supply, best.plan, Verdict::Chosen { share: best.shown.share });
         Ok(Answer {
             best,
-            others: self.held,
+            others,
             front: front(self.need, self.supplies, fitting),
             tried: self.tried,
             replays: self.replays,

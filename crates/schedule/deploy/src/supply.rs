@@ -50,8 +50,7 @@ impl Supply {
         })
     }
 
-    /// Every machine of the catalog whose chips the performance model was fitted to and whose price is known,
-    /// up to a number of GPUs.
+    /// Every machine of the catalog whose price is known, up to a number of GPUs. Not all have chips of which serving was measured.
     pub fn of_catalog(
         catalog: &Catalog,
         purchase: Purchase,
@@ -64,7 +63,7 @@ impl Supply {
             let price = hourly(&machine.prices, purchase, region)?;
             let instance = catalog.instance(&machine.name).ok()?;
             let accelerator = instance.accelerator.clone();
-            (units > 0 && hardware.generation.is_fitted()).then(|| Self {
+            (units > 0).then(|| Self {
                 name: machine.name,
                 accelerator,
                 hardware: Hardware { gpus: units * machine.gpus, ..hardware },

@@ -5,7 +5,7 @@ use std::fmt;
 use bedplate_units::{Dollars, Seconds};
 
 use crate::estimate::{Bound, Miss};
-use crate::{Cut, CutRefusal, Plan};
+use crate::{Cut, CutRefusal, Edge, Plan};
 
 /// Something tried on one of the supplies, with its verdict.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +62,7 @@ pub enum Verdict {
         gpus: u32,
         dollars_per_hour: Option<f64>,
     },
-    /// By the estimate it is as cheap as the plan found, but not preferable.
+    /// By the estimate it is a near tie of the plan found, but not preferable.
     NotPreferred,
     /// Enough had been replayed.
     NotReplayed,
@@ -71,11 +71,13 @@ pub enum Verdict {
         share: f64,
         bound: Option<Bound>,
     },
-    /// A replay met the objectives, and another plan is cheaper or preferable.
+    /// A replay met the objectives, and another plan is cheaper, or a near tie and preferable.
     Holds {
         share: f64,
         gpus: u32,
         dollars_per_hour: Option<f64>,
+        /// What the chosen plan is ahead in.
+        edge: Edge,
     },
     Chosen {
         share: f64,
@@ -123,18 +125,19 @@ impl fmt::Display for Verdict {
                 write!(f, "needs about {gpus} GPUs{}, more than the chosen plan", price(*dollars_per_hour))
             }
             Verdict::NotPreferred => f.write_str(
-                "about as cheap as the chosen plan, which has wider formats or was replayed first",
+                "about as cheap as the chosen plan, which has wider formats, is faster or is simpler",
             ),
             Verdict::NotReplayed => f.write_str("not replayed: enough cheaper plans had been"),
             Verdict::Missed { share, bound } => {
                 let bound = bound.map_or(String::new(), |bound| format!("; {} fails most", bound.name()));
                 write!(f, "replayed: {:.1}% of requests meet the objectives{bound}", share * 100.0)
             }
-            Verdict::Holds { share, gpus, dollars_per_hour } => write!(
+            Verdict::Holds { share, gpus, dollars_per_hour, edge } => write!(
                 f,
-                "replayed: {:.1}% of requests meet the objectives on {gpus} GPUs{}, but the chosen plan is cheaper or has wider formats",
+                "replayed: {:.1}% of requests meet the objectives on {gpus} GPUs{}, but the chosen plan {}{edge}",
                 share * 100.0,
-                price(*dollars_per_hour)
+                price(*dollars_per_hour),
+                if *edge == Edge::Cheaper { "" } else { "costs about as much and " }
             ),
             Verdict::Chosen { share } => {
                 write!(f, "chosen: {:.1}% of requests meet the objectives", share * 100.0)

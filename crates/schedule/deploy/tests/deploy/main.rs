@@ -3,6 +3,7 @@
 mod agreement;
 mod engines;
 mod exhaustive;
+mod expecting;
 mod launching;
 mod post_training;
 mod refusals;

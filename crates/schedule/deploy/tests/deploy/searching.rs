@@ -52,7 +52,7 @@ fn pools_are_chosen_where_one_pool_cannot_keep_tokens_steady() {
 fn a_mixture_of_experts_is_served() {
     check(
         &question("deepseek-v3", "p5en.48xlarge:4", (2000, 500, 4.0), (3000.0, 60.0)),
-        expect!["1 x tp2.ep8.adp4 in fp8.kv-bf16 | 8 GPUs | $63.30/h"],
+        expect!["1 x tp4.ep8.adp2 in fp8.kv-bf16 | 8 GPUs | $63.30/h"],
     );
 }
 
@@ -132,7 +132,7 @@ proptest! {
                 prop_assert!(first.best.plan.gpus() <= question.supply.gpus());
                 prop_assert!(first.best.shown.share >= need.options.share);
                 let cost = |held: &bedplate_deploy::Held| held.dollars_per_hour.expect("priced");
-                prop_assert!(first.others.iter().all(|other| cost(other) >= cost(&first.best)));
+                prop_assert!(first.others.iter().all(|other| cost(&other.held) >= cost(&first.best)));
                 for tried in &first.tried {
                     prop_assert!(!tried.verdict.to_string().is_empty());
                 }

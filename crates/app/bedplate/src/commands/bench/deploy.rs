@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use bedplate_calibrate::serving::ServingErrors;
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::{Answer, Load, Need, Options, Supply, search};
 use bedplate_perf::serving::{ServedModel, ServingConstants};
@@ -51,7 +52,7 @@ pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> 
             constants: &constants,
             site: None,
             alternatives: &[],
-            options: Options::default(),
+            options: Options { near: ServingErrors::builtin().near(), ..Options::default() },
         };
         let began = Instant::now();
         let answer = search(&need, &[supply]);

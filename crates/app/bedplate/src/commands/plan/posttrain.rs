@@ -74,7 +74,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let model = load_model(&arguments.model)?;
     let clusters = std::slice::from_ref(&arguments.cluster);
-    let supplies = arguments.payment.supplies(clusters, 0, catalog)?;
+    let supplies = arguments.payment.supplies(clusters, catalog)?;
     let (serving, training) = (ServingConstants::builtin(), Constants::builtin());
     let question = PostTraining {
         model: &model,

@@ -3,12 +3,16 @@
 mod page;
 mod show;
 
+use std::collections::BTreeSet;
+
+use bedplate_calibrate::serving::ServingErrors;
 use bedplate_catalog::Catalog;
 use bedplate_deploy::launch::kubernetes::Deployment;
 use bedplate_deploy::launch::{Software, launch, pools};
 use bedplate_deploy::test_time::{Effort, Price, test_time};
 use bedplate_deploy::{
-    Answer, Explanation, Load, Need, Options, Pattern, Plan, Pooling, Supply, explain, search,
+    Answer, Explanation, Held, Load, Need, Options, Outlook, Pattern, Plan, Pooling, Supply, explain,
+    outlook, search,
 };
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
@@ -35,8 +39,9 @@ Examples:
   bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 \\
       --rate 5/s --slo itl=30ms --launch vllm --report serve.html
 
-Without --cluster every priced machine of the catalog is tried. Quantised weights may
-cost quality; --precision bf16 rules them out. See docs/plan-serve.md.")]
+Without --cluster every priced machine of the catalog is tried whose chips have measured
+serving rows; --any-chip tries the others too. Quantised weights may cost quality;
+--precision bf16 rules them out. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
@@ -84,6 +89,9 @@ pub(super) struct Arguments {
     /// Most GPUs of one machine type when no cluster is given
     #[arg(long, default_value_t = 64, help_heading = "Choices")]
     max_gpus: u32,
+    /// Also choose machines of the catalog on whose chips no serving was measured
+    #[arg(long, help_heading = "Choices")]
+    any_chip: bool,
     #[command(flatten, next_help_heading = "Choices")]
     payment: Payment,
 
@@ -121,8 +129,14 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let loaded = Loaded::load(arguments, catalog)?;
     let need = loaded.need(arguments);
     let pattern: Option<Pattern> = arguments.explain.as_deref().map(str::parse).transpose()?;
+    if !loaded.left_out.is_empty() {
+        console.say(&format!(
+            "left out, because no serving was measured on them: {}; --any-chip tries them too",
+            loaded.left_out.join(", ")
+        ));
+    }
     let answer = search(&need, &loaded.supplies)?;
-    let found = Found::new(arguments, &need, &loaded.supplies, answer, pattern.as_ref());
+    let found = Found::new(arguments, &need, &loaded, answer, pattern.as_ref());
     if let Some(path) = &arguments.report {
         files::write_text(path, &page::page(&found).html())?;
         console.say(&format!("wrote {path}"));
@@ -138,18 +152,31 @@ struct Loaded {
     model: ServedModel,
     supplies: Vec<Supply>,
     alternatives: Vec<Supply>,
+    /// Chips of the catalog that are not tried because no serving was measured on them.
+    left_out: Vec<String>,
     constants: ServingConstants,
+    errors: ServingErrors,
     site: Option<Site>,
 }
 
 impl Loaded {
     fn load(arguments: &Arguments, catalog: &Catalog) -> Result<Self, Stop> {
-        let most = arguments.max_gpus;
+        let errors = ServingErrors::builtin();
+        let all = arguments.payment.of_catalog(arguments.max_gpus, catalog)?;
+        let may_be_chosen = |supply: &Supply| arguments.any_chip || errors.has_measured(&supply.accelerator);
+        let (known, unknown): (Vec<Supply>, Vec<Supply>) = all.into_iter().partition(may_be_chosen);
+        let names: BTreeSet<String> = unknown.into_iter().map(|supply| supply.accelerator).collect();
+        let has_clusters = !arguments.cluster.is_empty();
         Ok(Self {
             model: load_model(&arguments.model)?,
-            supplies: arguments.payment.supplies(&arguments.cluster, most, catalog)?,
-            alternatives: arguments.payment.of_catalog(most, catalog)?,
+            supplies: match has_clusters {
+                true => arguments.payment.supplies(&arguments.cluster, catalog)?,
+                false => known.clone(),
+            },
+            alternatives: known,
+            left_out: if has_clusters { Vec::new() } else { names.into_iter().collect() },
             constants: arguments.constants.load_serving()?,
+            errors,
             site: arguments.site.as_deref().map(load_site).transpose()?,
         })
     }
@@ -175,6 +202,7 @@ impl Loaded {
                     .map(|(drafts, tokens_per_step)| Speculation { drafts, tokens_per_step }),
                 share: arguments.share / 100.0,
                 seed: arguments.seed,
+                near: self.errors.near(),
                 ..usual
             },
         }
@@ -232,7 +260,12 @@ fn image(text: &str) -> Result<String, String> {
 struct Found<'a> {
     need: &'a Need<'a>,
     supplies: &'a [Supply],
+    /// Chips that were not tried because no serving was measured on them.
+    left_out: &'a [String],
+    errors: &'a ServingErrors,
     answer: Answer,
+    /// What to expect of the best plan; unknown for chips of which no family was measured.
+    outlook: Option<Outlook>,
     explanation: Option<Explanation>,
     launch: Option<String>,
     efforts: Vec<(Effort, Option<Price>)>,
@@ -242,10 +275,11 @@ impl<'a> Found<'a> {
     fn new(
         arguments: &Arguments,
         need: &'a Need<'a>,
-        supplies: &'a [Supply],
+        loaded: &'a Loaded,
         answer: Answer,
         pattern: Option<&Pattern>,
     ) -> Self {
+        let supplies = &loaded.supplies;
         let (supply, plan) = (&supplies[answer.best.supply], &answer.best.plan);
         let wants_efforts = arguments.test_time || arguments.report.is_some();
         let efforts: &[Effort] = if wants_efforts { &Effort::USUAL } else { &[] };
@@ -253,10 +287,27 @@ impl<'a> Found<'a> {
             explanation: pattern.map(|pattern| explain(need, supplies, &answer, pattern)),
             launch: arguments.launch.map(|software| how_to_start(arguments, need, supply, plan, software)),
             efforts: test_time(need, supply, plan, efforts),
+            outlook: outlook(need, supply, plan, &answer.best.shown, &loaded.errors),
             need,
             supplies,
+            left_out: &loaded.left_out,
+            errors: &loaded.errors,
             answer,
         }
+    }
+
+    fn outlook_of(&self, held: &Held) -> Option<Outlook> {
+        outlook(self.need, &self.supplies[held.supply], &held.plan, &held.shown, self.errors)
+    }
+
+    /// What is said of chips on which no serving was measured.
+    fn doubt(&self) -> Option<String> {
+        let chip = &self.supply().accelerator;
+        let figures = match &self.outlook {
+            Some(_) => "intervals and confidence are those of other chips of its family",
+            None => "figures are the performance model's alone, without intervals or confidence",
+        };
+        (!self.errors.has_measured(chip)).then(|| format!("of serving on {chip}: {figures}"))
     }
 
     fn supply(&self) -> &Supply {

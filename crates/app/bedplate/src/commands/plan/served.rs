@@ -38,16 +38,8 @@ pub(super) struct Payment {
 }
 
 impl Payment {
-    /// The GPUs of each cluster; without any, of every priced machine of the catalog up to a number of GPUs.
-    pub(super) fn supplies(
-        &self,
-        clusters: &[String],
-        most_gpus: u32,
-        catalog: &Catalog,
-    ) -> Result<Vec<Supply>, Stop> {
-        if clusters.is_empty() {
-            return self.of_catalog(most_gpus, catalog);
-        }
+    /// The GPUs of each cluster.
+    pub(super) fn supplies(&self, clusters: &[String], catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
         self.check_region(catalog)?;
         let supply = |name: &String| {
             let cluster = cluster::load(name, catalog)?;
@@ -56,6 +48,7 @@ impl Payment {
         clusters.iter().map(supply).collect()
     }
 
+    /// The GPUs of every priced machine of the catalog, up to a number.
     pub(super) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
         self.check_region(catalog)?;
         Ok(Supply::of_catalog(catalog, self.purchase, self.region.as_deref(), most_gpus))

@@ -30,7 +30,7 @@ Examples:
   bedplate plan validate --data runs.csv
   bedplate plan validate --data runs.csv --constants site.toml --json
   bedplate plan validate --data runs.csv --regret
-  bedplate plan validate --kind serving --data latencies.csv --json
+  bedplate plan validate --kind serving --data data/serving/measured.csv
   bedplate plan validate --kind collectives --data collectives.csv
 
 The file has a header row with the columns of data/training/measured.csv: required are model or
@@ -38,7 +38,8 @@ architecture, accelerator, layout, batch and one measured figure (tokens/s/GPU, 
 MFU with its FLOPs rule). Rows that cannot be predicted are listed with their reason.
 
 With --kind serving the columns are those of data/serving/README.md: model, accelerator, engine, precision,
-layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms.
+layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms. Each row is predicted again by
+constants fitted without its model on its GPU, and rows that 80 % intervals hold are counted.
 
 With --kind collectives they are those of data/training/collectives.csv; node counts are also left out of the fit in turn.")]
 pub(super) struct Arguments {

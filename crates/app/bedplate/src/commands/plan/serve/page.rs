@@ -15,6 +15,11 @@ pub(super) fn page(found: &Found<'_>) -> Report {
         .section("The answer", "The cheapest deployment that met the objectives in a replay.")
         .facts(show::facts(found).rows())
         .table(&replayed::latencies(&shown.outcome).cells());
+    if let Some(outlook) = &found.outlook {
+        report
+            .section("What to expect", &show::expected_title(found))
+            .table(&show::expected(outlook).cells());
+    }
     report
         .section(
             "Tokens per second per user against per GPU",

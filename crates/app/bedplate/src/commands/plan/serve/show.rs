@@ -1,7 +1,9 @@
 //! A plan for serving as text and as JSON.
 
 use bedplate_deploy::test_time::{Effort, Price};
-use bedplate_deploy::{Explanation, FrontPoint, Held, Plan, Supply, Workers};
+use bedplate_deploy::{
+    Edge, Expectation, Explanation, FrontPoint, Held, Outlook, Plan, Supply, Workers, front_outlook,
+};
 use bedplate_perf::serving::KvRoom;
 use bedplate_replay::requests::{Objectives, seconds};
 use bedplate_units::{Count, Dollars, Seconds, grouped};
@@ -18,8 +20,12 @@ pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Resu
     console.text(&facts(found).render(console.width()))?;
     console.line("\nLatencies in the replay")?;
     console.table(&replayed::latencies(&found.answer.best.shown.outcome))?;
+    if let Some(outlook) = &found.outlook {
+        console.line(&format!("\n{}", expected_title(found)))?;
+        console.table(&expected(outlook))?;
+    }
     if !found.answer.others.is_empty() {
-        console.line("\nPlans that meet the objectives, cheapest first")?;
+        console.line("\nPlans that meet the objectives, the chosen one first")?;
         console.table(&others(found))?;
     }
     console.line("\nTokens per second per user against tokens per second per GPU")?;
@@ -36,7 +42,65 @@ pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Resu
         console.line(&format!("\n{launch}"))?;
     }
     console.say(&account(found));
+    if let Some(remark) = tie(found) {
+        console.say(&remark);
+    }
     Ok(())
+}
+
+pub(super) fn expected_title(found: &Found<'_>) -> String {
+    let share = found.need.options.share * 100.0;
+    format!("What {share:.0}% of requests get, with 80% intervals by left-out measurements")
+}
+
+/// Predicted figures with what left-out measurements say about them.
+pub(super) fn expected(outlook: &Outlook) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("FIGURE", 0),
+        Column::right("PREDICTED", 0),
+        Column::right("LOW", 0),
+        Column::right("HIGH", 0),
+        Column::right("LIMIT", 0),
+        Column::right("HOLDS WITH", 0),
+    ]);
+    let time = |value: f64| Seconds::new(value).to_string();
+    let rate = |value: f64| Count(value as u64).to_string();
+    let mut add = |name: &str, figure: &Expectation, text: &dyn Fn(f64) -> String| {
+        let mut row = vec![name.to_owned(), text(figure.predicted), text(figure.low), text(figure.high)];
+        row.push(figure.limit.map(|limit| text(limit.value)).unwrap_or_default());
+        row.push(figure.limit.map(|limit| confidence(limit.confidence)).unwrap_or_default());
+        table.row(row);
+    };
+    add("time to first token", &outlook.ttft, &time);
+    add("between tokens", &outlook.itl, &time);
+    add("end to end", &outlook.end_to_end, &time);
+    add("tokens/s, all seats taken", &outlook.throughput, &rate);
+    table
+}
+
+/// Errors of a few dozen sources tell nothing about the last percent.
+fn confidence(share: f64) -> String {
+    match share {
+        share if share > 0.99 => ">99%".into(),
+        share if share < 0.01 => "<1%".into(),
+        share => format!("{:.0}%", share * 100.0),
+    }
+}
+
+/// Why a near tie that costs less was not taken.
+fn tie(found: &Found<'_>) -> Option<String> {
+    let best = found.answer.best.dollars_per_hour?;
+    let cheaper = found.answer.others.iter().find(|other| other.edge != Edge::Cheaper)?;
+    let less = 1.0 - cheaper.held.dollars_per_hour? / best;
+    (less > 0.0).then(|| {
+        format!(
+            "{} costs {:.0}% less, within the error of {:.0}% between deployments: a near tie, and the chosen plan {}",
+            cheaper.held.plan,
+            less * 100.0,
+            found.need.options.near * 100.0,
+            cheaper.edge
+        )
+    })
 }
 
 pub(super) fn account(found: &Found<'_>) -> String {
@@ -59,6 +123,7 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
     }
     let units = supply.units(gpus);
     facts
+        .add_known("no measurements", found.doubt())
         .add("GPUs", format!("{gpus} of {}, on {units} x {}", supply.gpus(), supply.name))
         .add_known("memory", memory(found))
         .add_known("cost", cost(best))
@@ -133,20 +198,26 @@ pub(super) fn others(found: &Found<'_>) -> Table {
         Column::right("GPUS", 0),
         Column::right("COST", 0),
         Column::right("HOLD", 0),
+        Column::right("WITH", 0),
         Column::right("TTFT P95", 1),
         Column::right("ITL P95", 1),
         Column::left("MACHINE", 2),
+        Column::left("THE FIRST ONE", 2),
     ]);
-    for held in std::iter::once(&found.answer.best).chain(&found.answer.others) {
+    let others = found.answer.others.iter().map(|other| (&other.held, other.edge.to_string()));
+    for (held, edge) in std::iter::once((&found.answer.best, String::new())).chain(others) {
         let outcome = &held.shown.outcome;
+        let least = found.outlook_of(held).map(|outlook| confidence(outlook.least_confidence()));
         table.row(vec![
             held.plan.to_string(),
             held.plan.gpus().to_string(),
             held.dollars_per_hour.map(|hourly| format!("{}/h", Dollars::new(hourly))).unwrap_or_default(),
             format!("{:.1}%", held.shown.share * 100.0),
+            least.unwrap_or_default(),
             Seconds::new(seconds(outcome.ttft.p95)).to_string(),
             Seconds::new(seconds(outcome.itl.p95)).to_string(),
             found.supplies[held.supply].name.clone(),
+            edge,
         ]);
     }
     table
@@ -223,6 +294,8 @@ pub(super) fn explained(explanation: &Explanation, supplies: &[Supply]) -> Facts
 pub(super) fn json(found: &Found<'_>) -> Value {
     let best = &found.answer.best;
     let point = |point: &FrontPoint| {
+        let outlook = front_outlook(found.need, &found.supplies[point.supply], point, found.errors);
+        let interval = |figure: Option<Expectation>| figure.map(|figure| [figure.low, figure.high]);
         json!({
             "deployment": point.plan.to_string(),
             "machine": found.supplies[point.supply].name,
@@ -231,7 +304,15 @@ pub(super) fn json(found: &Found<'_>) -> Value {
             "tokens_per_s_per_user": point.per_user,
             "tokens_per_s_per_gpu": point.per_gpu,
             "ttft_s": point.ttft,
+            "tokens_per_s_per_user_interval_80": interval(outlook.map(|it| it.per_user)),
+            "tokens_per_s_per_gpu_interval_80": interval(outlook.map(|it| it.per_gpu)),
+            "ttft_s_interval_80": interval(outlook.map(|it| it.ttft)),
         })
+    };
+    let other = |other: &bedplate_deploy::Other| {
+        let mut value = held(&other.held, found);
+        value["chosen_plan"] = json!(other.edge.to_string());
+        value
     };
     let effort = |(effort, price): &(Effort, Option<Price>)| {
         json!({
@@ -260,9 +341,11 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         "input_tokens": found.need.load.input,
         "output_tokens": found.need.load.output,
         "requests_per_s": found.need.load.per_second,
-        "best": held(best, found.supplies),
+        "best": held(best, found),
         "replay": replayed::json(&best.shown.outcome, &found.need.objectives),
-        "others": found.answer.others.iter().map(|other| held(other, found.supplies)).collect::<Vec<_>>(),
+        "others": found.answer.others.iter().map(other).collect::<Vec<_>>(),
+        "near_tie": found.need.options.near,
+        "chips_left_out": found.left_out,
         "pareto_front": found.answer.front.iter().map(point).collect::<Vec<_>>(),
         "choices": found.answer.tried.len(),
         "replays": found.answer.replays,
@@ -272,7 +355,8 @@ pub(super) fn json(found: &Found<'_>) -> Value {
     })
 }
 
-fn held(held: &Held, supplies: &[Supply]) -> Value {
+fn held(held: &Held, found: &Found<'_>) -> Value {
+    let supply = &found.supplies[held.supply];
     let workers = |workers: &Workers| {
         json!({
             "layout": workers.cut.to_string(),
@@ -287,11 +371,31 @@ fn held(held: &Held, supplies: &[Supply]) -> Value {
     };
     json!({
         "deployment": held.plan.to_string(),
-        "machine": supplies[held.supply].name,
+        "machine": supply.name,
+        "is_measured_chip": found.errors.has_measured(&supply.accelerator),
         "gpus": held.plan.gpus(),
         "dollars_per_hour": held.dollars_per_hour,
         "share": held.shown.share,
+        "expected": found.outlook_of(held).as_ref().map(outlook_json),
         "prefill": prefill,
         "decode": workers(decode),
+    })
+}
+
+fn outlook_json(outlook: &Outlook) -> Value {
+    let figure = |figure: &Expectation| {
+        json!({
+            "predicted": figure.predicted,
+            "interval_80": [figure.low, figure.high],
+            "limit": figure.limit.map(|limit| limit.value),
+            "holds_with": figure.limit.map(|limit| limit.confidence),
+        })
+    };
+    json!({
+        "ttft_s": figure(&outlook.ttft),
+        "itl_s": figure(&outlook.itl),
+        "e2e_s": figure(&outlook.end_to_end),
+        "tokens_per_s_all_seats": figure(&outlook.throughput),
+        "least_confidence": outlook.least_confidence(),
     })
 }
