@@ -470,8 +470,10 @@ impl<H: Hold> Rooms<H> {
     }
 }
 
-/// Numbers that the largest product of a step copies into panels first: its weights, or what their gradient is made from.
-pub fn packed(stage: &Stage<'_>) -> f64 {
+/// Bytes that the largest product of a step copies into panels first: its weights, or what their gradient is made from, in a format of
+/// `element` bytes. Those of f32 take six where a tile unit multiplies their parts; this counts as many everywhere.
+pub fn packed(stage: &Stage<'_>, element: f64) -> f64 {
+    let element = if element == 4.0 { 6.0 } else { element };
     let (rows, hidden) = (stage.rows as f64, stage.hidden as f64);
     let product = |rows: f64, outputs: f64, inputs: f64| inputs * outputs.max(rows);
     let head = product(stage.logits_at_once() as f64, stage.vocab as f64, hidden);
@@ -487,5 +489,5 @@ pub fn packed(stage: &Stage<'_>) -> f64 {
         let down = groups * product(per_expert, hidden, expert);
         [dense, output, up, down].into_iter().fold(0.0, f64::max)
     };
-    stage.layers.iter().map(layer).fold(head, f64::max)
+    element * stage.layers.iter().map(layer).fold(head, f64::max)
 }

@@ -248,7 +248,7 @@ fn workspace(
     let wide = |len: usize| add(4.0 * len as f64);
     let make = Make::<usize> { element: &|len| add(element * len as f64), wide: &wide, index: &wide };
     drop(Rooms::new(&make, &stage));
-    Workspaces { buffers: total.get(), panels: element * packed(&stage) }
+    Workspaces { buffers: total.get(), panels: packed(&stage, element) }
 }
 
 /// At least the width of each buffer of a layer.

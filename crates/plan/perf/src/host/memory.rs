@@ -82,7 +82,7 @@ impl Host {
             activations: Bytes::new(buffers.activations),
             logits: Bytes::new(buffers.logits),
             communication: Bytes::new(state.gathered),
-            workspace: Bytes::new(PROGRAM + element * buffers.panels),
+            workspace: Bytes::new(PROGRAM + buffers.panels),
             copies: Bytes::new(copies * state.learned),
         }
     }
@@ -180,7 +180,7 @@ fn buffers(stage: &Stage<'_>, element: usize) -> Buffers {
     let make = Make::<usize> { element: &|len| add(element * len), wide: &wide, index: &wide };
     let logits = Rooms::new(&make, stage).shared.head.map_or(0, |head| head.logits);
     let activations = (total.get() - logits) as f64;
-    Buffers { activations, logits: logits as f64, panels: workspace::packed(stage) }
+    Buffers { activations, logits: logits as f64, panels: workspace::packed(stage, element as f64) }
 }
 
 struct State {

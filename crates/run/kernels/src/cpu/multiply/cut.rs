@@ -1,4 +1,4 @@
-//! How products are cut into chunks: by their shapes alone, so that the number of threads changes no result.
+//! How products are cut into chunks. In what order a sum is made depends on the shape alone, whatever chunk it is in.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use super::multiplier::{Side, Tile};
 const LEFT_CELLS: usize = 1 << 18;
 /// Rows of a chunk of the result, at least, where there are as many: right panels are reused for them.
 const LEAST_ROWS: usize = 256;
-/// Chunks that a result is cut into where it is large enough, so that a small team shares them out evenly.
-const CHUNKS: usize = 8;
+/// Chunks that a result is cut into for each member where it is large enough, so that a team shares them out evenly.
+const CHUNKS: usize = 4;
 /// Lanes of a chunk of packing: several cache lines of neighbours where the operand lies by depth.
 const PACKED_LANES: usize = 64;
 
@@ -46,10 +46,10 @@ pub(crate) struct Chunk {
 
 impl Cut {
     /// The cut of the product that follows `before`.
-    pub(crate) fn after(before: Option<&Cut>, shape: Shape, tile: Tile) -> Self {
+    pub(crate) fn after(before: Option<&Cut>, shape: Shape, tile: Tile, members: usize) -> Self {
         let (cell, pack, chunk) = before.map_or((0, 0, 0), |cut| (cut.end_cell, cut.end_pack, cut.end_chunk));
         let panels = [tile.panels(Side::Left, shape.rows), tile.panels(Side::Right, shape.columns)];
-        let chunk_panels = chunk_panels(shape, tile);
+        let chunk_panels = chunk_panels(shape, tile, CHUNKS * members.max(2));
         let chunks = panels[0].div_ceil(chunk_panels[0]) * panels[1].div_ceil(chunk_panels[1]);
         // An expert without rows needs no weights.
         let packs = if chunks == 0 { 0 } else { panels[1].div_ceil(packed_panels(tile)) };
@@ -112,12 +112,12 @@ fn packed_panels(tile: Tile) -> usize {
 }
 
 /// Panels of a chunk: as many rows as fit close to a member and all columns, halved until there are enough chunks.
-fn chunk_panels(shape: Shape, tile: Tile) -> [usize; 2] {
+fn chunk_panels(shape: Shape, tile: Tile, chunks: usize) -> [usize; 2] {
     let panels = [tile.panels(Side::Left, shape.rows), tile.panels(Side::Right, shape.columns)];
     let fitting = LEFT_CELLS / tile.lane_cells(shape.depth).max(1);
     let rows = fitting.clamp(LEAST_ROWS, tile.block_rows);
     let mut of_chunk = [rows.div_ceil(tile.rows), panels[1].max(1)];
-    while (0..2).map(|side| panels[side].div_ceil(of_chunk[side])).product::<usize>() < CHUNKS {
+    while (0..2).map(|side| panels[side].div_ceil(of_chunk[side])).product::<usize>() < chunks {
         match of_chunk {
             [left, _] if left * tile.rows >= 2 * LEAST_ROWS => of_chunk[0] = left.div_ceil(2),
             [_, right] if right > 1 => of_chunk[1] = right.div_ceil(2),

@@ -97,7 +97,7 @@ impl Cpu {
         let Scratch { panels, sums, cuts, .. } = &mut *self.scratch.borrow_mut();
         cuts.clear();
         for index in 0..count {
-            cuts.push(Cut::after(cuts.last(), product(index).shape(), tile));
+            cuts.push(Cut::after(cuts.last(), product(index).shape(), tile, self.team.size()));
         }
         let Some(last) = cuts.last().copied() else { return };
         let work = Work { multiplier, tile, cuts, product };
