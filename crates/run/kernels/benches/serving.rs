@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use bedplate_kernels::{
-    AttentionShape, Bf16, Buffer, Device, Element, Packed, PagedRows, PagedShape, Qkv, Seen, Sight,
+    AttentionShape, Bf16, Buffer, Device, Element, KvFormat, Packed, PagedRows, PagedShape, Qkv, Seen, Sight,
     WeightFormat,
 };
 
@@ -149,7 +149,14 @@ fn attention_in_training<E: Element>(device: &Device, shape: &PagedShape, tokens
 }
 
 fn attentions<E: Element>(device: &Device) {
-    let shape = PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 16 };
+    let shape = PagedShape {
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        scale: 0.088,
+        block_tokens: 16,
+        format: KvFormat::Stored,
+    };
     let bandwidth = streaming(device);
     for (sequences, context) in [(1, 100_000), (16, 8_000), (64, 1_000), (16, 100)] {
         let seconds = attention::<E>(device, &shape, sequences, context, 1);

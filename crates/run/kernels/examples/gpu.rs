@@ -1,12 +1,12 @@
 //! What a GPU computes and how fast: every operator against the processor, then the rates of products, copies and attention, a layer of a 7B model
-//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [decode] [fp8] [long]`
+//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [training] [decode] [kv] [fp8] [long]`
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::time::Instant;
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Bf16, Buffer, Device, Element, Heads, Packed, PagedRows, PagedShape, Put, Qkv,
-    Rotary, Seen, Sight, Turn, Value, WeightFormat, selftest,
+    AdamW, AttentionShape, Bf16, Buffer, Device, Element, Heads, KvFormat, Packed, PagedRows, PagedShape,
+    Put, Qkv, Rotary, Seen, Sight, Turn, Value, WeightFormat, selftest,
 };
 
 fn main() {
@@ -43,12 +43,60 @@ fn main() {
     if is_wanted("layer") {
         layer(&device);
     }
+    if is_wanted("training") {
+        fp8_training(&device);
+    }
     if is_wanted("decode") {
-        decode(&device, is_wanted("long"), WeightFormat::Bf16);
+        decode(&device, is_wanted("long"), WeightFormat::Bf16, KvFormat::Stored);
+    }
+    if is_wanted("kv") {
+        println!("with keys and values of fp8:");
+        decode(&device, is_wanted("long"), WeightFormat::Bf16, KvFormat::Fp8);
     }
     if is_wanted("fp8") {
         println!("with weights of fp8:");
-        decode(&device, is_wanted("long"), WeightFormat::Fp8);
+        decode(&device, is_wanted("long"), WeightFormat::Fp8, KvFormat::Stored);
+        if is_wanted("kv") {
+            println!("with weights, keys and values of fp8:");
+            decode(&device, is_wanted("long"), WeightFormat::Fp8, KvFormat::Fp8);
+        }
+    }
+}
+
+/// Products of a linear layer in training, in bf16 and with sides that are rounded to fp8 each time: sizes of Llama 3.2 1B and 3.1 8B.
+fn fp8_training(device: &Device) {
+    let rows = 16_384;
+    println!("{:>16} {:>28} {:>28}", "inputs, outputs", "output", "gradient of input");
+    for (inputs, outputs) in
+        [(2048, 3072), (2048, 2048), (2048, 16_384), (8192, 2048), (4096, 28_672), (14_336, 4096)]
+    {
+        let (x, weight) =
+            (random::<Bf16>(device, rows * inputs, 1.0), random::<Bf16>(device, outputs * inputs, 0.02));
+        let d_out = random::<Bf16>(device, rows * outputs, 1e-3);
+        let (mut out, mut d_x) = (device.zeros::<Bf16>(rows * outputs), device.zeros::<Bf16>(rows * inputs));
+        let (x, d_out) = (x.view().matrix(rows, inputs), d_out.view().matrix(rows, outputs));
+        let both = [
+            [
+                time(device, 10, || {
+                    device.linear(x, weight.view(), None, None, out.view_mut().matrix(rows, outputs));
+                }),
+                time(device, 10, || {
+                    device.linear_fp8(x, weight.view(), None, None, out.view_mut().matrix(rows, outputs));
+                }),
+            ],
+            [
+                time(device, 10, || {
+                    let d_x = d_x.view_mut().matrix(rows, inputs);
+                    device.linear_backward_input(d_out, weight.view(), Put::Replace, d_x);
+                }),
+                time(device, 10, || {
+                    let d_x = d_x.view_mut().matrix(rows, inputs);
+                    device.linear_fp8_backward_input(d_out, weight.view(), Put::Replace, d_x);
+                }),
+            ],
+        ];
+        let each = both.map(|[bf16, fp8]| format!("{bf16:.3} ms, fp8 {fp8:.3}: {:.2}x", bf16 / fp8));
+        println!("{:>16} {:>28} {:>28}", format!("{inputs}, {outputs}"), each[0], each[1]);
     }
 }
 
@@ -394,14 +442,15 @@ struct Block {
 }
 
 /// A step of a model with the shape of Llama 3.1 8B.
-fn decode(device: &Device, is_long: bool, format: WeightFormat) {
+fn decode(device: &Device, is_long: bool, format: WeightFormat, kv: KvFormat) {
     let (hidden, inner, vocabulary, layers) = (4096, 14336, 128_256, 32);
     let source = random::<Bf16>(device, vocabulary * hidden, 0.02);
     let pack = |outputs: usize, inputs: usize| {
         let format = if outputs == vocabulary { WeightFormat::Bf16 } else { format };
         device.pack(source.range(0..outputs * inputs), outputs, format)
     };
-    let shape = PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 64 };
+    let shape =
+        PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 64, format: kv };
     let head = pack(vocabulary, hidden);
     let most_blocks = 128 * 2112 / 64;
     let mut blocks: Vec<Block> = (0..layers)

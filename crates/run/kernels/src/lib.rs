@@ -35,7 +35,7 @@ mod testing;
 pub use cuda::{CudaError, PAGES, Recording};
 pub use device::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, DeviceChoice, Draw, Element, Gelu, HeadGradients,
-    Heads, IGNORED, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed, PagedRows, PagedShape, Put,
-    Qkv, Rotary, Rows, Seen, Sight, Turn, Value, View, ViewMut, WeightFormat,
+    Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed, PagedRows,
+    PagedShape, Put, Qkv, Rotary, Rows, Seen, Sight, Turn, Value, View, ViewMut, WeightFormat,
 };
 pub use selftest::{Finding, RateOf, rate, selftest};

@@ -4,8 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Matrix,
-    MatrixMut, Packed, PagedRows, PagedShape, Put, Qkv, Rotary, Seen, Sight, Turn, Value, WeightFormat,
+    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, KvFormat,
+    Matrix, MatrixMut, Packed, PagedRows, PagedShape, Put, Qkv, Rotary, Seen, Sight, Turn, Value,
+    WeightFormat,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -84,7 +85,14 @@ struct Buffers<E> {
     blocks: Buffer<u32>,
 }
 
-const PAGED: PagedShape = PagedShape { heads: 2, kv_heads: 2, head_dim: 32, scale: 0.2, block_tokens: 16 };
+const PAGED: PagedShape = PagedShape {
+    heads: 2,
+    kv_heads: 2,
+    head_dim: 32,
+    scale: 0.2,
+    block_tokens: 16,
+    format: KvFormat::Stored,
+};
 const BLOCKS: usize = ROWS.div_ceil(PAGED.block_tokens);
 
 impl<E: Element> Buffers<E> {

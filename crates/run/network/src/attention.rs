@@ -87,12 +87,8 @@ impl<E: Element> LayerRun<'_, E> {
         let (widths, output) = (&self.parts.widths, &self.parts.output);
         let attended = self.matrix(&kept.attended, widths.attended);
         self.linear_gradient(output, d_output, attended, gradient);
-        self.device.linear_backward_input(
-            d_output,
-            self.weights.range(output.weight.clone()),
-            Put::Replace,
-            self.matrix_mut(&mut inner.attended, widths.attended),
-        );
+        let d_attended = self.matrix_mut(&mut inner.attended, widths.attended);
+        self.input_gradient(output, d_output, Put::Replace, d_attended);
         match ring {
             None => self.attention_backward(kept, inner),
             Some((ring, gradients)) => self.ring_backward(kept, inner, ring, gradients),
@@ -173,9 +169,8 @@ impl<E: Element> LayerRun<'_, E> {
     ) {
         let d_qkv = self.matrix(&inner.qkv, self.parts.widths.qkv);
         self.linear_gradient(&self.parts.qkv, d_qkv, input, gradient);
-        let weight = self.weights.range(self.parts.qkv.weight.clone());
         let d_normed = self.matrix_mut(d_normed, self.hidden());
-        self.device.linear_backward_input(d_qkv, weight, Put::Replace, d_normed);
+        self.input_gradient(&self.parts.qkv, d_qkv, Put::Replace, d_normed);
     }
 }
 

@@ -43,9 +43,8 @@ impl<E: Element> LayerRun<'_, E> {
         let DenseRooms { activated, gate_up } = rooms;
         let forward = self.matrix(&given.cheap.activated, dense.width);
         self.linear_gradient(&dense.down, d_output, forward, reborrow(&mut gradient));
-        let weight = self.weights.range(dense.down.weight.clone());
         let d_activated = self.matrix_mut(activated, dense.width);
-        self.device.linear_backward_input(d_output, weight, Put::Replace, d_activated);
+        self.input_gradient(&dense.down, d_output, Put::Replace, d_activated);
         let before = self.matrix(&given.kept.gate_up, dense.outputs());
         let d_activated = self.matrix(activated, dense.width);
         let d_gate_up = self.matrix_mut(gate_up, dense.outputs());
@@ -55,8 +54,7 @@ impl<E: Element> LayerRun<'_, E> {
         }
         let d_gate_up = self.matrix(gate_up, dense.outputs());
         self.linear_gradient(&dense.gate_up, d_gate_up, given.normed, gradient);
-        let weight = self.weights.range(dense.gate_up.weight.clone());
-        self.device.linear_backward_input(d_gate_up, weight, put, d_input);
+        self.input_gradient(&dense.gate_up, d_gate_up, put, d_input);
     }
 }
 

@@ -8,6 +8,7 @@ use bedplate_kernels::{Buffer, Device, Element, Matrix, MatrixMut, Put, View, Vi
 
 use crate::Network;
 use crate::dense::DenseRooms;
+use crate::network::Products;
 use crate::table::{LayerParts, LinearParts, MlpParts};
 use crate::workspace::{
     Cheap, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial, Routing, StreamGradients, Travel,
@@ -229,7 +230,38 @@ impl<E: Element> LayerRun<'_, E> {
 
     pub(crate) fn linear(&self, parts: &LinearParts, input: Matrix<'_, E>, output: MatrixMut<'_, E>) {
         let bias = parts.bias.clone().map(|bias| self.weights.range(bias));
-        self.device.linear(input, self.weights.range(parts.weight.clone()), bias, None, output);
+        self.multiply(parts, input, bias, None, output);
+    }
+
+    /// `output = input W^T + bias + residual`, in the network's format of products.
+    fn multiply<T: Element>(
+        &self,
+        parts: &LinearParts,
+        input: Matrix<'_, E>,
+        bias: Option<View<'_, E>>,
+        residual: Option<Matrix<'_, T>>,
+        output: MatrixMut<'_, T>,
+    ) {
+        let weight = self.weights.range(parts.weight.clone());
+        match self.network.products() {
+            Products::Stored => self.device.linear(input, weight, bias, residual, output),
+            Products::Fp8 => self.device.linear_fp8(input, weight, bias, residual, output),
+        }
+    }
+
+    /// The gradient of a linear layer's input, from that of its output.
+    pub(crate) fn input_gradient<T: Element>(
+        &self,
+        parts: &LinearParts,
+        d_output: Matrix<'_, E>,
+        put: Put,
+        d_input: MatrixMut<'_, T>,
+    ) {
+        let weight = self.weights.range(parts.weight.clone());
+        match self.network.products() {
+            Products::Stored => self.device.linear_backward_input(d_output, weight, put, d_input),
+            Products::Fp8 => self.device.linear_fp8_backward_input(d_output, weight, put, d_input),
+        }
     }
 
     /// `output = residual + input W^T + bias`, where the inputs may be cut over ranks.
@@ -242,15 +274,14 @@ impl<E: Element> LayerRun<'_, E> {
         output: &mut Buffer<E>,
     ) {
         let hidden = self.hidden();
-        let weight = self.weights.range(parts.weight.clone());
         let bias = parts.bias.clone().map(|bias| self.weights.range(bias));
         match partial {
             None => {
                 let residual = Some(self.matrix(residual, hidden));
-                self.device.linear(input, weight, bias, residual, self.matrix_mut(output, hidden));
+                self.multiply(parts, input, bias, residual, self.matrix_mut(output, hidden));
             }
             Some(partial) => {
-                self.device.linear(input, weight, None, None, self.matrix_mut(&mut partial.sums, hidden));
+                self.multiply(parts, input, None, None, self.matrix_mut(&mut partial.sums, hidden));
                 self.add_sums(partial, bias, residual, output);
             }
         }

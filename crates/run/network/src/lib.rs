@@ -35,7 +35,7 @@ pub use bedplate_transformer::workspace::{LogitsAtOnce, Recompute};
 pub use cut::{Among, Cut, Peers, Share, cut_rows};
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
-pub use network::{Network, NonFinite};
+pub use network::{Network, NonFinite, Products};
 pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
 pub use region::Region;
 pub use safetensors::{

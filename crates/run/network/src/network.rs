@@ -21,6 +21,18 @@ pub struct Network {
     blocks: Vec<Block>,
     rotary: Option<Rotary>,
     longest: usize,
+    products: Products,
+}
+
+/// In what format the two sides of the products of layers meet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Products {
+    /// As they are stored.
+    #[default]
+    Stored,
+    /// Rounded to fp8: in the linear layers of attention and of dense MLPs, forward and for the gradients of their inputs. Experts, routers,
+    /// embedding, head and the gradients of weights stay as they are stored.
+    Fp8,
 }
 
 /// Where the first number that is not finite turned up.
@@ -68,7 +80,16 @@ impl Network {
         let rotary = rotary.map(|scheme| {
             Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0)
         });
-        Ok(Self { architecture, part, peers, blocks, rotary, longest })
+        Ok(Self { architecture, part, peers, blocks, rotary, longest, products: Products::default() })
+    }
+
+    /// The same network with products of another format.
+    pub fn with_products(self, products: Products) -> Self {
+        Self { products, ..self }
+    }
+
+    pub(crate) fn products(&self) -> Products {
+        self.products
     }
 
     pub fn architecture(&self) -> &Architecture {

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use bedplate_diag::Source;
-use bedplate_kernels::{Device, IGNORED, WeightFormat};
+use bedplate_kernels::{Device, IGNORED, KvFormat, WeightFormat};
 use bedplate_network::{
     Adapters, Architecture, KvPool, Network, PackedWeights, Recompute, SafetensorsFile, ServingRoom,
     ServingShape, StepRows, Tokens, Weights, Workspace, WorkspaceShape, load, save,
@@ -144,7 +144,7 @@ fn check_answers(reference: &Reference, device: &Device) {
     let shape =
         ServingShape { rows, sequences, table_entries: sequences * blocks, wanted: rows, adapter_rank: 0 };
     for chunk in [sequence, 3, 1] {
-        let mut pool = KvPool::new(device, network, sequences * blocks, BLOCK).unwrap();
+        let mut pool = KvPool::new(device, network, sequences * blocks, BLOCK, KvFormat::Stored).unwrap();
         let mut room = ServingRoom::new(device, network, shape);
         let mut logits = vec![0.0; reference.logits.len()];
         for first in (0..sequence).step_by(chunk) {

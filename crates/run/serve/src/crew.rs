@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bedplate_comm::{CommError, Group, Reduction, World};
-use bedplate_kernels::{Buffer, Device, Element, View, ViewMut};
+use bedplate_kernels::{Buffer, Device, Element, KvFormat, View, ViewMut};
 use bedplate_network::{
     Adapters, Among, Cut, KvPool, Network, PackedWeights, Peers, ServingRoom, ServingShape, Share, StepRows,
 };
@@ -121,7 +121,7 @@ impl Crew {
             match (self.hear(), &mut memory) {
                 (Order::End, _) => return self.into_result(),
                 (Order::Start { blocks, block_tokens, shape }, _) => {
-                    let pool = KvPool::new(device, network, blocks, block_tokens);
+                    let pool = KvPool::new(device, network, blocks, block_tokens, KvFormat::Stored);
                     memory =
                         Some((pool.map_err(ServeError::NoMemory)?, ServingRoom::new(device, network, shape)));
                 }

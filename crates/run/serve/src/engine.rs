@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_batching::{Request, Scheduler};
-use bedplate_kernels::{Bf16, Device, Element, WeightFormat};
+use bedplate_kernels::{Bf16, Device, Element, KvFormat, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
 
@@ -346,6 +346,7 @@ impl<E: Element> Loaded<E> {
             None => Network::new(&device, architecture, context)?,
             Some(crew) => Network::cut(&device, architecture, context, crew.cut(), crew.peers())?,
         };
+        check_kv::<E>(&device, &network, options)?;
         let format = options.weights.unwrap_or_else(|| format_of(model));
         let kv_bytes = kv_bytes(&device, network.parameters(), format, options);
         check_memory(&device, network.parameters(), format, kv_bytes)?;
@@ -377,7 +378,9 @@ impl<E: Element> Prepared<E> {
         crew: Option<Crew>,
     ) -> Result<Self, ServeError> {
         let context = network.longest() as u32;
-        let block_bytes = KvPool::<E>::bytes_of_block(&network, options.block_tokens.max(1) as usize) as u64;
+        check_kv::<E>(&device, &network, options)?;
+        let block_bytes =
+            KvPool::<E>::bytes_of_block(&network, options.block_tokens.max(1) as usize, options.kv) as u64;
         let blocks = blocks_for(options, context, block_bytes)?;
         let in_bytes = |bytes: u64| (bytes / block_bytes.max(1)) as usize;
         let scheduler = options.scheduler(blocks, in_bytes(options.swap_bytes) as u32, context);
@@ -410,7 +413,8 @@ impl<E: Element> Prepared<E> {
         if let Some(crew) = &crew {
             crew.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
         }
-        let pool = KvPool::new(&device, &network, all_blocks, block_tokens).map_err(ServeError::NoMemory)?;
+        let pool = KvPool::new(&device, &network, all_blocks, block_tokens, options.kv)
+            .map_err(ServeError::NoMemory)?;
         let room = ServingRoom::new(&device, &network, shape);
         let about = About {
             context_limit: context,
@@ -511,6 +515,17 @@ fn kv_bytes(device: &Device, parameters: usize, format: WeightFormat, options: &
     }
 }
 
+/// Refuses keys and values in a format that the device has no attention for.
+fn check_kv<E: Element>(
+    device: &Device,
+    network: &Network,
+    options: &EngineOptions,
+) -> Result<(), ServeError> {
+    let tokens = options.block_tokens.max(1) as usize;
+    let is_possible = KvPool::<E>::is_possible(device, network, tokens, options.kv);
+    if is_possible { Ok(()) } else { Err(ServeError::KvFormat) }
+}
+
 fn weight_bytes(device: &Device, parameters: usize, format: WeightFormat) -> f64 {
     let bits = match format {
         WeightFormat::F32 => 32.0,
@@ -609,7 +624,7 @@ fn draft_of<E: Element>(
         adapter_rank: 0,
     };
     Ok(Draft {
-        pool: KvPool::new(device, &network, blocks, options.block_tokens as usize)
+        pool: KvPool::new(device, &network, blocks, options.block_tokens as usize, KvFormat::Stored)
             .map_err(ServeError::NoMemory)?,
         room: ServingRoom::new(device, &network, shape),
         weights,

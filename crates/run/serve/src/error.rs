@@ -28,6 +28,8 @@ pub enum ServeError {
     TooLarge { needed: Bytes, free: Bytes, weights: Bytes, kv: Bytes },
     #[error("the system gives no memory for keys and values")]
     NoMemory(#[source] io::Error),
+    #[error("this device has no attention over keys and values of fp8 for this model")]
+    KvFormat,
     #[error("cannot keep prefixes in {}", path.display())]
     SpillFolder { path: PathBuf, source: io::Error },
     #[error("a {part} and the model do not belong together: {reason}")]
@@ -40,7 +42,7 @@ pub enum ServeError {
 
 /// The documentation of every code of this crate.
 pub const PAGES: &[&Page] =
-    &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &TOO_LARGE, &SPILL_FOLDER, &MISMATCH, &STOPPED];
+    &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &TOO_LARGE, &KV_FORMAT, &SPILL_FOLDER, &MISMATCH, &STOPPED];
 
 static READ_MODEL: Page = Page {
     code: "serve/cannot-read-model",
@@ -80,6 +82,14 @@ static SPILL_FOLDER: Page = Page {
     remedy: "give a folder on a disk with room, owned by you (`--spill-folder`)",
 };
 
+static KV_FORMAT: Page = Page {
+    code: "serve/kv-format",
+    class: Class::User,
+    meaning: "Keys and values of fp8 need an NVIDIA GPU of the Hopper generation, activations of bf16, heads of 64 or 128 numbers, at most eight \
+              query heads for each key head, and blocks of a multiple of 16 tokens.",
+    remedy: "leave out `--kv fp8`",
+};
+
 static MISMATCH: Page = Page {
     code: "serve/mismatch",
     class: Class::User,
@@ -106,6 +116,7 @@ impl Diagnostic for ServeError {
             ServeError::Options(_) => &OPTIONS,
             ServeError::TooFewBlocks { .. } => &TOO_FEW_BLOCKS,
             ServeError::TooLarge { .. } | ServeError::NoMemory(_) => &TOO_LARGE,
+            ServeError::KvFormat => &KV_FORMAT,
             ServeError::SpillFolder { .. } => &SPILL_FOLDER,
             ServeError::Mismatch { .. } => &MISMATCH,
             ServeError::Stopped { .. } => &STOPPED,

@@ -1,7 +1,7 @@
 //! How a model is served.
 
 use bedplate_batching::{PreemptionMode, SchedulerOptions};
-use bedplate_kernels::{Device, DeviceChoice, WeightFormat};
+use bedplate_kernels::{Device, DeviceChoice, KvFormat, WeightFormat};
 
 /// The settings of an engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +18,8 @@ pub struct EngineOptions {
     /// Most tokens of prompt and answer together; at most what the model was made for.
     pub context_limit: u32,
     pub block_tokens: u32,
+    /// How keys and values lie in memory.
+    pub kv: KvFormat,
     /// Bytes for keys and values.
     pub kv_bytes: u64,
     /// Most bytes for them on a GPU, which takes what is free beside the weights; without it, `kv_bytes`.
@@ -62,6 +64,7 @@ impl Default for EngineOptions {
             random_weights: None,
             context_limit: u32::MAX,
             block_tokens: 16,
+            kv: KvFormat::Stored,
             kv_bytes: 1 << 30,
             kv_bytes_on_gpu: None,
             token_budget: 512,
@@ -84,13 +87,15 @@ impl Default for EngineOptions {
 impl EngineOptions {
     /// Bytes that a token's keys and values take.
     pub fn kv_bytes_per_token(&self, model: &crate::Model) -> u64 {
-        let size = match self.activations {
-            Activations::F32 => 4,
-            Activations::Bf16 => 2,
+        // In fp8 a key and a value of a head have a byte more, for their scales.
+        let (size, more) = match (self.kv, self.activations) {
+            (KvFormat::Fp8, _) => (1, 1),
+            (KvFormat::Stored, Activations::F32) => (4, 0),
+            (KvFormat::Stored, Activations::Bf16) => (2, 0),
         };
         let attention = |layer: &bedplate_transformer::Layer| match layer.attention {
             bedplate_transformer::Attention::GroupedQuery(attention) => {
-                2 * attention.kv_heads * attention.head_dim
+                2 * attention.kv_heads * (attention.head_dim + more)
             }
             _ => 0,
         };

@@ -8,7 +8,7 @@ use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
 use bedplate_kernels::{DeviceChoice, NoSuchChoice};
 use bedplate_layout::Layout;
-use bedplate_network::Recompute;
+use bedplate_network::{Products, Recompute};
 
 use crate::schedule::{Decay, LearningRate};
 
@@ -83,13 +83,25 @@ pub enum Precision {
     F32,
     /// With f32 master weights.
     Bf16,
+    /// The same, with linear layers that multiply in fp8.
+    Fp8,
 }
 
 impl Precision {
-    pub const ALL: [(&'static str, Precision); 2] = [("f32", Precision::F32), ("bf16", Precision::Bf16)];
+    pub const ALL: [(&'static str, Precision); 3] =
+        [("f32", Precision::F32), ("bf16", Precision::Bf16), ("fp8", Precision::Fp8)];
 
     pub fn name(self) -> &'static str {
-        if self == Precision::F32 { "f32" } else { "bf16" }
+        match self {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::Fp8 => "fp8",
+        }
+    }
+
+    /// The format in which the products of layers meet.
+    pub(crate) fn products(self) -> Products {
+        if self == Precision::Fp8 { Products::Fp8 } else { Products::Stored }
     }
 }
 

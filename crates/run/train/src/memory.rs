@@ -87,7 +87,7 @@ impl Sizes {
     fn state(&self, config: &TrainConfig, sharding: Sharding) -> f64 {
         let (element, master) = match config.training.precision {
             Precision::F32 => (4.0, 0.0),
-            Precision::Bf16 => (2.0, 4.0),
+            Precision::Bf16 | Precision::Fp8 => (2.0, 4.0),
         };
         let working = match splits_weights(sharding) {
             true => element * (self.owned + self.gathered),
@@ -133,7 +133,7 @@ impl Needs {
                 Precision::F32 => {
                     Workspace::<f32>::bytes_of_stage(network, blocks, in_flight, &shape, logits)
                 }
-                Precision::Bf16 => {
+                Precision::Bf16 | Precision::Fp8 => {
                     Workspace::<Bf16>::bytes_of_stage(network, blocks, in_flight, &shape, logits)
                 }
             }

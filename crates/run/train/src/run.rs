@@ -52,7 +52,7 @@ pub fn run_on(
 ) -> Result<Summary, TrainError> {
     match config.training.precision {
         Precision::F32 => drive::<f32>(world, config, options, observer),
-        Precision::Bf16 => drive::<Bf16>(world, config, options, observer),
+        Precision::Bf16 | Precision::Fp8 => drive::<Bf16>(world, config, options, observer),
     }
 }
 

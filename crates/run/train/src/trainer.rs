@@ -108,6 +108,7 @@ impl<E: Trained> Trainer<E> {
         config: TrainConfig,
         first: First,
     ) -> Result<Self, TrainError> {
+        let network = network.with_products(config.training.precision.products());
         let shape = WorkspaceShape {
             sequences: config.training.micro_batch as usize,
             sequence: config.data.sequence,

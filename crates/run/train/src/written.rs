@@ -2,7 +2,7 @@
 //!
 //! The engine has a packed copy of the weights and lives for one text, so that between texts it takes no memory.
 
-use bedplate_kernels::{Device, Element, WeightFormat};
+use bedplate_kernels::{Device, Element, KvFormat, WeightFormat};
 use bedplate_network::{KvPool, Network, PackedWeights, Weights};
 use bedplate_serve::{
     Activations, Ask, Continuation, Engine, EngineOptions, Event, Replica, Sampling, ServeError,
@@ -51,7 +51,7 @@ impl Text<'_> {
             weights: Some(format),
             context_limit: longest as u32,
             block_tokens: BLOCK,
-            kv_bytes: blocks * KvPool::<E>::bytes_of_block(&whole, BLOCK as usize) as u64,
+            kv_bytes: blocks * KvPool::<E>::bytes_of_block(&whole, BLOCK as usize, KvFormat::Stored) as u64,
             token_budget: CHUNK,
             chunk_tokens: CHUNK,
             seats: 1,

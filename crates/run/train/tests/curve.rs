@@ -12,7 +12,7 @@ use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_network::{Architecture, Network, Recompute};
-use bedplate_train::{AdapterConfig, Decay, TrainConfig, Trained, Trainer};
+use bedplate_train::{AdapterConfig, Decay, Precision, TrainConfig, Trained, Trainer};
 use serde_json::Value;
 
 struct Curve {
@@ -155,10 +155,28 @@ fn adapters_learn_the_same_bits_wherever_memory_lies() {
 #[test]
 fn mixed_precision_follows_the_curve_within_its_rounding() {
     let curve = Curve::read("llama");
-    for device in [Some(Device::apart(2)), Device::cuda(0).ok()].into_iter().flatten() {
-        let rough = curve.train::<Bf16>(curve.config(), 2, device);
-        for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
-            assert!((loss / expected - 1.0).abs() < 0.03, "loss {loss}, in f32 {expected}");
+    for precision in [Precision::Bf16, Precision::Fp8] {
+        for device in [Some(Device::apart(2)), Device::cuda(0).ok()].into_iter().flatten() {
+            let mut config = curve.config();
+            config.training.precision = precision;
+            let rough = curve.train::<Bf16>(config, 2, device);
+            for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
+                let off = (loss / expected - 1.0).abs();
+                assert!(off < 0.03, "{}: loss {loss}, in f32 {expected}", precision.name());
+            }
         }
     }
+}
+
+/// What fp8 changes is seen: it is not bf16 under another name.
+#[test]
+fn fp8_changes_the_losses_of_bf16_a_little() {
+    let curve = Curve::read("llama");
+    let losses = |precision| {
+        let mut config = curve.config();
+        config.training.precision = precision;
+        curve.train::<Bf16>(config, 2, Device::cpu(2))
+    };
+    let [bf16, fp8] = [losses(Precision::Bf16), losses(Precision::Fp8)];
+    assert!(bf16.iter().zip(&fp8).all(|(bf16, fp8)| bf16 != fp8));
 }

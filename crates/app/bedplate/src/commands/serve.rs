@@ -14,7 +14,7 @@ use bedplate_batching::PreemptionMode;
 use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, Model as Served, Options};
-use bedplate_kernels::{DeviceChoice, WeightFormat};
+use bedplate_kernels::{DeviceChoice, KvFormat, WeightFormat};
 use bedplate_serve::{
     Activations, AdapterFolder, Crew, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
     Secret, ServeError, free_memory,
@@ -114,9 +114,12 @@ pub(crate) struct EngineArguments {
     /// Make weights from this seed instead of reading files, for measurements of a shape: the folder needs `config.json` and `tokenizer.json` only
     #[arg(long, value_name = "SEED", help_heading = "Engine")]
     random_weights: Option<u64>,
-    /// The format of activations, keys and values
+    /// The format of activations, and of keys and values where `--kv` says nothing
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Engine")]
     precision: Precision,
+    /// The format of keys and values in memory [default: that of activations]
+    #[arg(long, value_name = "FORMAT", help_heading = "Engine")]
+    kv: Option<KvName>,
     /// Most tokens of prompt and answer together [default: what the model was made for, at most 32768]
     #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
     context: Option<u32>,
@@ -192,11 +195,23 @@ pub(crate) enum FormatName {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum KvName {
+    /// 8 bits with an exponent (e4m3), and a scale for each key and value: half the memory, on GPUs that have it
+    Fp8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Precision {
     /// f32 for weights in f32, otherwise bf16
     Auto,
     F32,
     Bf16,
+}
+
+impl KvName {
+    pub(crate) fn format(name: Option<Self>) -> KvFormat {
+        name.map_or(KvFormat::Stored, |KvName::Fp8| KvFormat::Fp8)
+    }
 }
 
 impl FormatName {
@@ -248,6 +263,7 @@ impl EngineArguments {
             random_weights: self.random_weights,
             context_limit: context,
             block_tokens: self.block,
+            kv: KvName::format(self.kv),
             token_budget: self.token_budget.unwrap_or(usual.token_budget),
             chunk_tokens: self.chunk.unwrap_or(usual.chunk_tokens),
             token_budget_on_gpu: self.token_budget.is_none().then_some(TOKENS_ON_GPU),

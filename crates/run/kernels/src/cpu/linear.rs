@@ -16,11 +16,11 @@ pub(crate) struct At {
 }
 
 impl Cpu {
-    pub(crate) fn linear<X: Element, W: Element, O: Element>(
+    pub(crate) fn linear<X: Element, W: Element, B: Element, O: Element>(
         &self,
         x: Matrix<'_, X>,
         weight: Matrix<'_, W>,
-        bias: Option<View<'_, W>>,
+        bias: Option<View<'_, B>>,
         residual: Option<Matrix<'_, O>>,
         out: MatrixMut<'_, O>,
     ) {

@@ -26,6 +26,7 @@ mod elementary;
 mod embedding;
 mod expert_linear;
 mod experts;
+mod fp8;
 #[cfg(test)]
 mod interleavings;
 mod layer_norm;

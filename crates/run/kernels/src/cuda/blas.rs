@@ -1,7 +1,7 @@
 //! Matrix products by cuBLASLt: a plan for each shape, made once.
 #![expect(unsafe_code, reason = "calls the library")]
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
 
@@ -55,6 +55,16 @@ pub(super) struct Shape {
     /// The largest power of two up to 16 that divides all addresses, of each matrix.
     pub(super) alignments: [u32; 4],
     pub(super) has_bias: bool,
+    pub(super) sums: Sums,
+}
+
+/// How exactly products of fp8 are summed; those of other formats are always summed in full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Sums {
+    /// In f32.
+    Full,
+    /// With fewer bits than f32 has between steps of a tensor core, as PyTorch's products have them by default.
+    Fast,
 }
 
 struct Plan {
@@ -67,6 +77,7 @@ pub(super) struct Blas {
     functions: Functions,
     handle: usize,
     plans: RefCell<HashMap<Shape, Option<Plan>>>,
+    scales_lines: OnceCell<bool>,
 }
 
 /// Addresses of a product.
@@ -90,7 +101,7 @@ impl Blas {
         let functions = Functions::load(&Library::open(&BLAS)?)?;
         let mut handle = 0;
         match functions.create(&mut handle) {
-            0 => Ok(Self { functions, handle, plans: RefCell::default() }),
+            0 => Ok(Self { functions, handle, plans: RefCell::default(), scales_lines: OnceCell::new() }),
             code => Err(CudaError::Refused { what: "start cuBLASLt", why: format!("status {code}") }),
         }
     }
@@ -133,10 +144,7 @@ impl Blas {
     }
 
     fn plan(&self, shape: &Shape, sides: &Sides) -> Option<Plan> {
-        const COMPUTE_F32: i32 = 68;
-        let (mut product, mut wish) = (0, 0);
-        let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(Format::F32));
-        assert_eq!(created, 0, "cuBLASLt describes a product");
+        let (product, mut wish) = (self.product(), 0);
         for (attribute, turned) in [TURN_A, TURN_B].into_iter().zip(shape.turned) {
             self.set(product, attribute, &i32::from(turned));
         }
@@ -145,7 +153,7 @@ impl Blas {
             self.set(product, EPILOGUE, &WITH_BIAS);
             self.set(product, BIAS_FORMAT, &kind(shape.formats[1]));
         }
-        if shape.formats[0] == Format::Fp8 && !self.scale_lines(product, sides) {
+        if shape.formats[0] == Format::Fp8 && !self.scale_lines(product, shape.sums, sides) {
             return None;
         }
         let (Shape { m, n, k, .. }, [from, to]) = (*shape, shape.formats);
@@ -182,17 +190,34 @@ impl Blas {
     }
 
     /// Whether the library can scale the lines of its sides.
-    fn scale_lines(&self, product: usize, sides: &Sides) -> bool {
-        const BY_LINE: i32 = 3;
-        let is_known = [SCALE_MODE_OF_A, SCALE_MODE_OF_B]
-            .iter()
-            .all(|attribute| self.try_set(product, *attribute, &BY_LINE) == 0);
+    fn scale_lines(&self, product: usize, sums: Sums, sides: &Sides) -> bool {
+        let is_known = self.try_to_scale_lines(product);
         if is_known {
-            self.set(product, FAST_SUMS, &1i8);
+            self.set(product, FAST_SUMS, &i8::from(sums == Sums::Fast));
             self.set(product, SCALES_OF_A, &sides.scales[0]);
             self.set(product, SCALES_OF_B, &sides.scales[1]);
         }
         is_known
+    }
+
+    fn try_to_scale_lines(&self, product: usize) -> bool {
+        const BY_LINE: i32 = 3;
+        let attributes = [SCALE_MODE_OF_A, SCALE_MODE_OF_B];
+        attributes.iter().all(|attribute| self.try_set(product, *attribute, &BY_LINE) == 0)
+    }
+
+    /// Whether this version of the library knows scales of lines.
+    pub(super) fn scales_lines(&self) -> bool {
+        *self.scales_lines.get_or_init(|| self.try_to_scale_lines(self.product()))
+    }
+
+    /// A product that nothing is known of but its sums.
+    fn product(&self) -> usize {
+        const COMPUTE_F32: i32 = 68;
+        let mut product = 0;
+        let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(Format::F32));
+        assert_eq!(created, 0, "cuBLASLt describes a product");
+        product
     }
 
     fn set<T>(&self, product: usize, attribute: i32, value: &T) {
@@ -215,7 +240,6 @@ const EPILOGUE: i32 = 7;
 const BIAS_POINTER: i32 = 8;
 const SCALES_OF_A: i32 = 17;
 const SCALES_OF_B: i32 = 18;
-/// Sums of fp8 with fewer bits than f32 has between steps of a tensor core, as PyTorch's products have them by default.
 const FAST_SUMS: i32 = 25;
 const BIAS_FORMAT: i32 = 26;
 /// cuBLASLt 12.9 and later.

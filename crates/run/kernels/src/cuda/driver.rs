@@ -82,6 +82,7 @@ struct Attribute {
 const STARTS_EARLY: Attribute = Attribute { id: 6, unused: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
 
 /// What a kernel is called with.
+#[derive(Clone, Copy)]
 pub(super) enum Argument<'a> {
     Word(u64),
     /// A struct, eight bytes at a time.

@@ -1,6 +1,6 @@
 //! Linear layers: by cuBLASLt, and by our own kernels where it has no algorithm.
 
-use super::blas::{Shape, Sides, WORKSPACE};
+use super::blas::{Shape, Sides, Sums, WORKSPACE};
 use super::driver::Argument::Words;
 use super::driver::Launch;
 use super::kernel::{address, blocks_of, two, word};
@@ -98,14 +98,14 @@ impl Cuda {
     }
 
     /// Whether `out = x W^T` and extras could be made of two sides of fp8.
-    pub(super) fn forward_fp8(&self, x: Side, weight: Side, extras: Extras, out: Side) -> bool {
+    pub(super) fn forward_fp8(&self, x: Side, weight: Side, extras: Extras, out: Side, sums: Sums) -> bool {
         let steps = |side: Side| Steps { line: side.lines.stride, depth: 1 };
         let shape = Product {
             size: [out.columns, out.rows, x.columns],
             turned: [true, false],
             steps: [steps(x), steps(weight)],
         };
-        self.multiply_by_library(&shape, weight, x, extras, out)
+        self.multiply_by_library(&shape, weight, x, extras, out, sums)
     }
 
     pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
@@ -195,28 +195,33 @@ impl Cuda {
         }
         let bytes = if format == Format::F32 { 4 } else { 2 };
         let to = self.sides[which].of(&self.context, bytes * side.rows * side.columns);
-        let lines = Lines { address: to, stride: side.columns, bytes };
+        let lines = self.copied_rows(side, Lines { address: to, stride: side.columns, bytes }, format);
+        Side { lines, format, ..side }
+    }
+
+    /// Copies rows to others, in a format.
+    pub(super) fn copied_rows(&self, side: Side, lines: Lines, format: Format) -> Lines {
         let wide = side.lines.is_aligned() && lines.is_aligned() && side.columns.is_multiple_of(8);
         self.kernel(Stream, [side.format, format, format], "put_rows").over(
             side.rows * side.columns.div_ceil(8),
             &[
                 address(side.lines.address),
                 word(side.lines.stride),
-                address(to),
-                word(side.columns),
+                address(lines.address),
+                word(lines.stride),
                 word(side.rows),
                 word(side.columns),
                 word(0),
                 word(usize::from(wide)),
             ],
         );
-        Side { lines, format, ..side }
+        lines
     }
 
     /// `a` and `b` are the library's sides: our right and our left one.
     fn multiply(&self, product: &Product, a: Side, b: Side, extras: Extras, out: Side) {
         let [m, n, k] = product.size;
-        if m == 0 || n == 0 || self.multiply_by_library(product, a, b, extras, out) {
+        if m == 0 || n == 0 || self.multiply_by_library(product, a, b, extras, out, Sums::Full) {
             return;
         }
         let [left, right] = product.steps;
@@ -227,7 +232,15 @@ impl Cuda {
     }
 
     /// Whether the library had an algorithm.
-    fn multiply_by_library(&self, product: &Product, a: Side, b: Side, extras: Extras, out: Side) -> bool {
+    fn multiply_by_library(
+        &self,
+        product: &Product,
+        a: Side,
+        b: Side,
+        extras: Extras,
+        out: Side,
+        sums: Sums,
+    ) -> bool {
         let [m, n, k] = product.size;
         let bias = extras.bias.filter(|(_, format)| *format == out.format).map(|(bias, _)| bias);
         let under = if extras.add { Some(out.lines) } else { extras.residual };
@@ -242,6 +255,7 @@ impl Cuda {
             formats: [a.format, out.format],
             alignments: places.map(|lines| 1 << lines.address.trailing_zeros().min(4)),
             has_bias: bias.is_some(),
+            sums,
         };
         let beta = if under.is_some() { 1.0 } else { 0.0 };
         let [a_at, b_at, c_at, d_at] = places.map(|lines| lines.address);

@@ -20,6 +20,7 @@ mod embedding;
 mod error;
 mod expert_linear;
 mod experts;
+mod fp8;
 mod kernel;
 mod library;
 mod linear;

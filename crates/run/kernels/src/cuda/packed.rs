@@ -1,5 +1,6 @@
 //! Packed weights: dense formats as they are, whole numbers by rows with their scales behind.
 
+use super::blas::Sums;
 use super::driver::Argument::Words;
 use super::kernel::{THREADS, address, blocks_of, float, word};
 use super::linear::{Cut, Extras, Side, Steps};
@@ -290,31 +291,11 @@ impl Cuda {
         if x.format != Format::Bf16 || !fits || (self.context.major, self.context.minor) < (8, 9) {
             return false;
         }
-        let bytes = x.rows * x.columns;
-        let to = self.sides[0].of(&self.context, bytes + 4 * x.rows);
-        let scales = to + bytes as u64;
-        self.round_to_fp8(x, to, x.columns, scales);
-        let lines = |address| Lines { address, stride: weight.inputs, bytes: 1 };
-        let rounded = Side { lines: lines(to), format: Format::Fp8, scales, ..x };
         let [numbers, scales, ..] = self.weight_words(weight);
+        let lines = Lines { address: numbers, stride: weight.inputs, bytes: 1 };
         let (rows, columns) = (weight.outputs, weight.inputs);
-        let weight = Side { lines: lines(numbers), format: Format::Fp8, rows, columns, scales };
-        self.forward_fp8(rounded, weight, extras, out)
-    }
-
-    /// Rows as bytes, and their scales.
-    fn round_to_fp8(&self, x: Side, to: u64, stride: usize, scales: u64) {
-        let is_wide = x.lines.is_aligned() && x.columns.is_multiple_of(8) && stride == x.columns;
-        let name = if is_wide { "to_fp8_wide" } else { "to_fp8" };
-        let arguments = [
-            address(x.lines.address),
-            word(x.lines.stride),
-            word(x.columns),
-            address(to),
-            word(stride),
-            address(scales),
-        ];
-        self.kernel(Round, [x.format; 3], name).launch(blocks_of(x.rows, THREADS), &arguments);
+        let weight = Side { lines, format: Format::Fp8, rows, columns, scales };
+        self.forward_fp8(self.rows_in_fp8(0, x), weight, extras, out, Sums::Fast)
     }
 
     /// The matrix in a format that products take: as it is, or widened into scratch memory.

@@ -4,11 +4,12 @@ use super::attention::WARPS;
 use super::driver::Argument::{Map, Words};
 use super::driver::Launch;
 use super::kernel::{THREADS, address, blocks_of, flag, two, word};
+use super::linear::Side;
 use super::memory::Lines;
 use super::source::Format;
 use super::source::Source::{Decode, FlashForward, Paged};
 use super::{Cuda, format_of};
-use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Rotary, Sight, View, ViewMut};
+use crate::{Element, KvFormat, Matrix, MatrixMut, PagedRows, PagedShape, Rotary, Sight, View, ViewMut};
 
 /// Tokens of a span, and rows of a sequence up to which its spans are shared out; the kernel has the same.
 const SPAN: usize = 128;
@@ -29,6 +30,16 @@ impl Cuda {
     ) {
         let (k, v) = (self.rows(&keys), self.rows(&values));
         let words = self.words_of::<E>(shape, &rows, keys.rows, Sight::All, pool.len());
+        if shape.format == KvFormat::Fp8 {
+            return self.store_fp8(
+                words,
+                &rows,
+                keys.rows,
+                [None, Some(k), Some(v)],
+                None,
+                self.at_mut(&pool),
+            );
+        }
         self.kernel(Paged, [format_of::<E>(); 3], "store_kv").launch(
             blocks_of(keys.rows, THREADS),
             &[
@@ -59,6 +70,13 @@ impl Cuda {
             return false;
         }
         let words = self.words_of::<E>(shape, &rows, qkv.rows, Sight::All, pool.len());
+        if shape.format == KvFormat::Fp8 {
+            let behind = |numbers: usize| Lines { address: lines.address + (2 * numbers) as u64, ..lines };
+            let keys = shape.heads * shape.head_dim;
+            let parts = [lines, behind(keys), behind(keys + shape.kv_heads * shape.head_dim)].map(Some);
+            self.store_fp8(words, &rows, qkv.rows, parts, Some(rotary), self.at_mut(pool));
+            return true;
+        }
         self.kernel(Paged, [format_of::<E>(); 3], "turn_and_store").launch(
             blocks_of(qkv.rows, THREADS),
             &[
@@ -76,6 +94,45 @@ impl Cuda {
         true
     }
 
+    /// Keys and values of bf16 as e4m3; with a rotary, queries and keys are turned first.
+    fn store_fp8(
+        &self,
+        words: [u64; 10],
+        rows: &PagedRows<'_>,
+        count: usize,
+        parts: [Option<Lines>; 3],
+        rotary: Option<&Rotary>,
+        pool: u64,
+    ) {
+        let [q, k, v] = parts.map(|lines| lines.map_or((0, 0), |lines| (lines.address, lines.stride)));
+        let tables = rotary.map(|rotary| [&rotary.cosines, &rotary.sines].map(|table| self.at(table.view())));
+        let [cosines, sines] = tables.unwrap_or_default();
+        self.kernel(Paged, formats_of(KvFormat::Fp8, Format::Bf16), "store_fp8").launch(
+            blocks_of(count, THREADS),
+            &[
+                Words(&words),
+                Words(&self.steps(rows)),
+                address(q.0),
+                word(q.1),
+                address(k.0),
+                word(k.1),
+                address(v.0),
+                word(v.1),
+                address(cosines),
+                address(sines),
+                word(rotary.map_or(0, Rotary::max_positions)),
+                address(pool),
+                address(self.report.address()),
+            ],
+        );
+    }
+
+    /// Those of fp8 are for Hopper, and for shapes that its kernels take.
+    pub(crate) fn has_kv<E: Element>(&self, shape: &PagedShape) -> bool {
+        let is_fitting = || self.is_hopper() && self.is_turned::<E>(shape) && shape.head_dim != 256;
+        shape.format == KvFormat::Stored || is_fitting()
+    }
+
     pub(crate) fn paged_attention<E: Element>(
         &self,
         shape: &PagedShape,
@@ -85,14 +142,25 @@ impl Cuda {
         pool: View<'_, E>,
         out: MatrixMut<'_, E>,
     ) {
+        let (mut q, out) = (self.rows(&queries), self.side_mut(&out));
+        let mut to = out.lines;
+        // Those of fp8 have no kernel for odd addresses, at which nothing lies but in tests.
+        let is_copied = shape.format == KvFormat::Fp8 && !(q.is_aligned() && to.is_aligned());
+        if is_copied {
+            let bytes = q.bytes * queries.rows * queries.columns;
+            let scratch = self.sides[1].of(&self.context, 2 * bytes);
+            let lines = |address| Lines { address, stride: queries.columns, bytes: q.bytes };
+            to = lines(scratch + bytes as u64);
+            q = self.copied_rows(self.side(&queries), lines(scratch), out.format);
+        }
         let task = Task {
             shape,
             format: format_of::<E>(),
             words: self.words_of::<E>(shape, &rows, queries.rows, sight, pool.len()),
             steps: self.steps(&rows),
-            q: self.rows(&queries),
+            q,
             pool: self.at(pool),
-            out: self.rows_mut(&out),
+            out: to,
             rows: queries.rows,
             sequences: rows.contexts.len(),
             entries: rows.tables.len(),
@@ -110,11 +178,14 @@ impl Cuda {
             false if is_flash && self.is_hopper() => self.attend_gathered(&task, sight),
             false => self.attend_plainly(&task, if has_kernel { FEW_ROWS } else { 0 }),
         }
+        if is_copied {
+            self.copied_rows(Side { lines: to, ..out }, out.lines, out.format);
+        }
     }
 
     /// Sequences with few rows: their spans are shared out, and merged.
     fn attend_few(&self, task: &Task<'_>, is_alone: bool) {
-        let (shape, formats) = (task.shape, [task.format; 3]);
+        let (shape, formats) = (task.shape, formats_of(task.shape.format, task.format));
         let group = shape.heads / shape.kv_heads;
         let span = if task.is_turned { 2 * SPAN } else { SPAN };
         let spans = (task.entries * shape.block_tokens).div_ceil(span) + 2 * task.sequences;
@@ -128,7 +199,7 @@ impl Cuda {
             grid: [blocks, shape.kv_heads, 1],
             block: [SPAN, 1, 1],
             shared: (4 * task.sequences).next_multiple_of(16)
-                + if task.is_turned { staged(shape.head_dim) } else { 0 },
+                + if task.is_turned { staged(shape.format, shape.head_dim) } else { 0 },
         };
         let name = if task.is_turned { "decode_tiles" } else { "decode" };
         self.kernel(Decode, formats, name).sized(shape.head_dim, group).launch(
@@ -168,7 +239,8 @@ impl Cuda {
         let values = keys + (2 * tokens * width) as u64;
         let common = [Words(&task.words), Words(&task.steps), address(task.pool), address(keys)];
         let [words, steps, pool, to] = common;
-        self.kernel(Paged, [task.format; 3], "gather_blocks").launch(
+        let name = if shape.format == KvFormat::Fp8 { "gather_fp8" } else { "gather_blocks" };
+        self.kernel(Paged, formats_of(shape.format, task.format), name).launch(
             blocks_of(task.entries, THREADS),
             &[words, steps, pool, to, address(values), word(FEW_ROWS)],
         );
@@ -243,7 +315,7 @@ impl Cuda {
         let fits = has_size(shape) && shape.head_dim <= 128 && shape.block_tokens.is_multiple_of(16);
         /// What the kernel has besides.
         const FIXED: usize = 12 << 10;
-        let fits = fits && staged(shape.head_dim) + FIXED <= self.context.shared;
+        let fits = fits && staged(shape.format, shape.head_dim) + FIXED <= self.context.shared;
         format_of::<E>() == Format::Bf16 && fits
     }
 
@@ -256,7 +328,7 @@ impl Cuda {
         sight: Sight,
         pool: usize,
     ) -> [u64; 10] {
-        let PagedShape { heads, kv_heads, head_dim, scale, block_tokens } = *shape;
+        let PagedShape { heads, kv_heads, head_dim, scale, block_tokens, .. } = *shape;
         let (kind, reach) = numbers_of(sight);
         let blocks = pool / shape.block_len();
         let sizes = [heads, kv_heads, head_dim, block_tokens, blocks, rows.contexts.len(), count];
@@ -291,8 +363,14 @@ struct Task<'a> {
 }
 
 /// Shared bytes of the kernel on tensor cores: four warps with three steps of sixteen tokens each.
-fn staged(dim: usize) -> usize {
-    4 * 3 * (16 * (2 * dim + 16) + 32 * dim)
+fn staged(format: KvFormat, dim: usize) -> usize {
+    let (width, scales) = if format == KvFormat::Fp8 { (1, 32) } else { (2, 0) };
+    4 * 3 * (16 * (width * dim + 16) + 16 * width * dim + scales)
+}
+
+/// The formats of a kernel that reads or writes blocks.
+fn formats_of(kv: KvFormat, format: Format) -> [Format; 3] {
+    [format, format, if kv == KvFormat::Fp8 { Format::Fp8 } else { format }]
 }
 
 /// Whether there is a kernel for few rows with heads of this size.

@@ -133,7 +133,9 @@ pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
     all.push(variant(Draw, [F32; 3]));
     all.extend([Bf16, F16, Fp8, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
     let sizes = [(64, 4), (128, 4), (128, 8)];
-    all.extend(sizes.map(|(dim, group)| Variant { source: Decode, formats: [Bf16; 3], dim, group }));
+    for formats in [[Bf16; 3], [Bf16, Bf16, Fp8]] {
+        all.extend(sizes.map(|(dim, group)| Variant { source: Decode, formats, dim, group }));
+    }
     for source in [FlashForward, FlashBackward] {
         all.extend([64, 128].map(|dim| Variant { source, formats: [Bf16; 3], dim, group: 0 }));
     }

@@ -19,12 +19,26 @@ pub struct PagedShape {
     /// What scores are multiplied by; usually one over the square root of `head_dim`.
     pub scale: f32,
     pub block_tokens: usize,
+    pub format: KvFormat,
+}
+
+/// How keys and values lie in a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KvFormat {
+    /// In the format of the pool.
+    #[default]
+    Stored,
+    /// Two to a place of bf16: numbers of e4m3, and for each token's key and value of a head a power of two as scale.
+    Fp8,
 }
 
 impl PagedShape {
     /// Numbers of a block: keys and values.
     pub fn block_len(&self) -> usize {
-        2 * self.kv_heads * self.head_dim * self.block_tokens
+        match self.format {
+            KvFormat::Stored => 2 * self.kv_heads * self.head_dim * self.block_tokens,
+            KvFormat::Fp8 => self.kv_heads * (self.head_dim + 1) * self.block_tokens,
+        }
     }
 }
 
@@ -70,6 +84,20 @@ impl Sight {
 }
 
 impl Device {
+    /// Whether this device has attention over a pool of this shape and format, with activations of `E`.
+    pub fn has_kv<E: Element>(&self, shape: &PagedShape) -> bool {
+        match &self.room {
+            Room::Cpu(_) => shape.format == KvFormat::Stored,
+            Room::Cuda(cuda) => cuda.has_kv::<E>(shape),
+        }
+    }
+
+    /// Panics where [`has_kv`](Self::has_kv) says no.
+    fn check_kv<E: Element>(&self, shape: &PagedShape, pool: usize) {
+        assert!(self.has_kv::<E>(shape), "no attention over keys and values of {shape:?} on this device");
+        assert_eq!(pool % shape.block_len(), 0, "a pool has whole blocks");
+    }
+
     /// Puts the keys and values of all rows into the blocks of their sequences. Panics where a table lacks a block.
     pub fn store_kv<E: Element>(
         &self,
@@ -82,7 +110,7 @@ impl Device {
         rows.check();
         assert_eq!(keys.columns, shape.kv_heads * shape.head_dim, "columns of keys");
         assert_eq!(keys.shape(), values.shape(), "keys and values");
-        assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
+        self.check_kv::<E>(shape, pool.len());
         in_room!(self, Memory, store_kv(shape, keys, values, rows, pool));
     }
 
@@ -100,7 +128,7 @@ impl Device {
         let PagedShape { heads, kv_heads, head_dim: dim, .. } = *shape;
         let (first, width) = (heads * dim, kv_heads * dim);
         assert_eq!(qkv.columns, first + 2 * width, "queries, keys and values");
-        assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
+        self.check_kv::<E>(shape, pool.len());
         rows.check();
         if let Room::Cuda(cuda) = &self.room {
             let fused = || cuda.turn_and_store(shape, rotary, &qkv, rows, &pool);
@@ -130,7 +158,7 @@ impl Device {
         assert_eq!(shape.heads % shape.kv_heads, 0, "query heads per key head");
         assert_eq!(queries.columns, shape.heads * shape.head_dim, "columns of queries");
         assert_eq!(out.shape(), queries.shape(), "attention's output");
-        assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
+        self.check_kv::<E>(shape, pool.len());
         in_room!(self, Compute, paged_attention(shape, queries, rows, sight, pool, out));
     }
 

@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{AttentionShape, Element, PagedRows, PagedShape, Qkv, Rotary, Seen, Sight};
+use crate::{AttentionShape, Element, KvFormat, PagedRows, PagedShape, Qkv, Rotary, Seen, Sight};
 
 pub(super) const CHECKS: &[Check] = checks![
     attention_128,
@@ -15,6 +15,7 @@ pub(super) const CHECKS: &[Check] = checks![
     turn_and_store,
     decode,
     prefill,
+    paged_fp8,
     copy_blocks
 ];
 
@@ -100,13 +101,27 @@ fn turn_and_store<E: Element>(s: &Sample<'_>) -> Vec<f32> {
         table_starts: table_starts.view(),
         tables: tables.view(),
     };
-    let each = [(64, 2), (128, 1)].map(|(head_dim, kv_heads)| {
-        let shape = PagedShape { heads: 4, kv_heads, head_dim, scale: 0.1, block_tokens: 16 };
-        let frequencies: Vec<f64> = (0..head_dim / 2).map(|pair| 1.0 / (1.0 + pair as f64)).collect();
+    let formats = [KvFormat::Stored, KvFormat::Fp8];
+    let each = [(64, 2, 0), (128, 1, 0), (64, 2, 1), (128, 1, 1)].map(|(head_dim, kv_heads, format)| {
+        let is_small = formats[format] == KvFormat::Fp8;
+        let shape = PagedShape {
+            heads: 4,
+            kv_heads,
+            head_dim,
+            scale: 0.1,
+            block_tokens: 16,
+            format: formats[format],
+        };
+        let shape = where_there_is::<E>(s, shape);
+        // Quarters of a turn leave numbers that fp8 holds such.
+        let quarters = |pair: usize| (pair % 4) as f64 * std::f64::consts::FRAC_PI_2;
+        let frequency = |pair: usize| if is_small { quarters(pair) } else { 1.0 / (1.0 + pair as f64) };
+        let frequencies: Vec<f64> = (0..head_dim / 2).map(frequency).collect();
         let rotary = Rotary::new(s.device, head_dim, &frequencies, 64, 1.0);
         let queries = 4 * head_dim;
         let mut pool = s.device.zeros::<E>(4 * shape.block_len());
-        let mut qkv = s.grid::<E>(4, queries + 2 * kv_heads * head_dim);
+        let number = || if is_small { s.coarse() } else { s.number() };
+        let mut qkv = s.grid_of::<E>(4, queries + 2 * kv_heads * head_dim, number);
         let view = (positions.view(), pool.view_mut());
         s.device.turn_and_store(&shape, view.0, &rotary, qkv.matrix_mut(), rows, view.1);
         let (turned, mut out) = (qkv.matrix().columns(0..queries), s.grid::<E>(4, queries));
@@ -118,7 +133,14 @@ fn turn_and_store<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 
 fn decode<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let each = [(128, 4), (64, 1), (256, 2)].map(|(dim, group)| {
-        let paged = PagedShape { heads: 2 * group, kv_heads: 2, head_dim: dim, scale: 0.1, block_tokens: 16 };
+        let paged = PagedShape {
+            heads: 2 * group,
+            kv_heads: 2,
+            head_dim: dim,
+            scale: 0.1,
+            block_tokens: 16,
+            format: KvFormat::Stored,
+        };
         let all = paged_attention::<E>(s, paged, &[(1, 300), (1, 5), (1, 0), (1, 128)], Sight::All);
         let window = paged_attention::<E>(s, paged, &[(2, 300), (1, 5), (4, 127)], Sight::Window(100));
         [all, window].concat()
@@ -127,11 +149,43 @@ fn decode<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 }
 
 fn prefill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
-    let paged = PagedShape { heads: 4, kv_heads: 2, head_dim: 128, scale: 0.1, block_tokens: 16 };
+    let paged = PagedShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 128,
+        scale: 0.1,
+        block_tokens: 16,
+        format: KvFormat::Stored,
+    };
     let all = paged_attention::<E>(s, paged, &[(150, 0), (1, 200), (70, 90)], Sight::All);
     let chunks = paged_attention::<E>(s, paged, &[(70, 90), (1, 65)], Sight::Chunk(64));
     let odd = PagedShape { head_dim: 40, ..paged };
     [all, chunks, paged_attention::<E>(s, odd, &[(20, 33), (1, 90)], Sight::All)].concat()
+}
+
+/// Keys and values that fp8 holds exactly, in it where the device has it.
+fn paged_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let each = [(128, 4), (64, 1), (128, 8)].map(|(dim, group)| {
+        let paged = PagedShape {
+            heads: 2 * group,
+            kv_heads: 2,
+            head_dim: dim,
+            scale: 0.1,
+            block_tokens: 32,
+            format: KvFormat::Fp8,
+        };
+        let all = paged_attention::<E>(s, paged, &[(1, 300), (1, 5), (1, 0), (1, 128)], Sight::All);
+        let window = paged_attention::<E>(s, paged, &[(2, 300), (1, 5), (4, 127)], Sight::Window(100));
+        let many = paged_attention::<E>(s, paged, &[(150, 0), (1, 200), (70, 90)], Sight::All);
+        [all, window, many].concat()
+    });
+    each.concat()
+}
+
+/// The shape, with keys and values as they are stored where the device has no others.
+fn where_there_is<E: Element>(s: &Sample<'_>, shape: PagedShape) -> PagedShape {
+    let plain = PagedShape { format: KvFormat::Stored, ..shape };
+    if s.device.has_kv::<E>(&shape) { shape } else { plain }
 }
 
 /// Sequences have some rows behind some tokens whose keys and values were stored before.
@@ -141,6 +195,8 @@ fn paged_attention<E: Element>(
     sequences: &[(usize, usize)],
     sight: Sight,
 ) -> Vec<f32> {
+    let is_small = shape.format == KvFormat::Fp8;
+    let shape = where_there_is::<E>(s, shape);
     let (width, tokens) = (shape.kv_heads * shape.head_dim, shape.block_tokens);
     let blocks: Vec<usize> =
         sequences.iter().map(|(rows, context)| (rows + context).div_ceil(tokens)).collect();
@@ -167,7 +223,8 @@ fn paged_attention<E: Element>(
             table_starts: tables.0.view(),
             tables: tables.1.view(),
         };
-        let (keys, values) = (s.grid::<E>(all, width), s.grid::<E>(all, width));
+        let number = || if is_small { s.coarse() } else { s.number() };
+        let [keys, values] = [(); 2].map(|()| s.grid_of::<E>(all, width, number));
         s.device.store_kv(&shape, keys.matrix(), values.matrix(), rows, pool.view_mut());
         (starts, contexts, all)
     };

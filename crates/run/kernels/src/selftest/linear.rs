@@ -8,6 +8,7 @@ pub(super) const CHECKS: &[Check] = checks![
     linear,
     linear_odd,
     linear_mixed,
+    linear_fp8,
     add_sums,
     packed_dense,
     packed_fp8,
@@ -41,6 +42,25 @@ fn linear_of<E: Element>(s: &Sample<'_>, [rows, inputs, outputs]: [usize; 3]) ->
     [out.read(), plain.read(), d_x.read(), s.read(&d_weight), s.read(&d_bias)].concat()
 }
 
+/// Numbers of which fp8 holds every line exactly, so that rounded sides give what others give.
+fn linear_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let coarse = |len: usize| {
+        let numbers: Vec<E> = (0..len).map(|_| E::narrow(s.coarse())).collect();
+        s.given(&numbers)
+    };
+    let each = [(40, 96, 80), (7, 72, 81), (150, 208, 272)].map(|(rows, inputs, outputs)| {
+        let (x, weight, d_out) = (coarse(rows * inputs), coarse(outputs * inputs), coarse(rows * outputs));
+        let (bias, residual, mut out) =
+            (s.vector::<E>(outputs), s.grid::<E>(rows, outputs), s.grid::<E>(rows, outputs));
+        let (bias, under) = (Some(bias.view()), Some(residual.matrix()));
+        s.device.linear_fp8(x.view().matrix(rows, inputs), weight.view(), bias, under, out.matrix_mut());
+        let (d_out, mut d_x) = (d_out.view().matrix(rows, outputs), s.grid::<E>(rows, inputs));
+        s.device.linear_fp8_backward_input(d_out, weight.view(), Put::Add, d_x.matrix_mut());
+        [out.read(), d_x.read()].concat()
+    });
+    each.concat()
+}
+
 /// An activation in f32 with a weight in the other format.
 fn linear_mixed<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let [rows, inputs, outputs] = [40, 64, 48];
@@ -71,7 +91,7 @@ fn packed_8_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 /// Numbers that fp8 holds exactly, so that rounded rows give what others give.
 fn packed_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let coarse = |len: usize| {
-        let numbers: Vec<E> = (0..len).map(|_| E::narrow(s.below(17) as f32 / 8.0 - 1.0)).collect();
+        let numbers: Vec<E> = (0..len).map(|_| E::narrow(s.coarse())).collect();
         s.given(&numbers)
     };
     let each = [(1, 72, 80), (7, 96, 80), (40, 96, 80), (40, 72, 81)].map(|(rows, inputs, outputs)| {

@@ -62,9 +62,23 @@ impl<'d> Sample<'d> {
 
     /// A matrix of random numbers; between its rows there are NaN.
     pub(crate) fn grid<E: Element>(&self, rows: usize, columns: usize) -> Grid<'d, E> {
+        self.grid_of(rows, columns, || self.number())
+    }
+
+    /// Between -1 and 1, a multiple of 1/8: of such numbers e4m3 with a common scale holds any exactly.
+    pub(crate) fn coarse(&self) -> f32 {
+        self.below(17) as f32 / 8.0 - 1.0
+    }
+
+    pub(crate) fn grid_of<E: Element>(
+        &self,
+        rows: usize,
+        columns: usize,
+        number: impl Fn() -> f32,
+    ) -> Grid<'d, E> {
         let stride = columns + self.gap;
         let numbers: Vec<E> = (0..rows * stride)
-            .map(|at| if at % stride < columns { E::narrow(self.number()) } else { E::narrow(f32::NAN) })
+            .map(|at| E::narrow(if at % stride < columns { number() } else { f32::NAN }))
             .collect();
         Grid { device: self.device, buffer: self.given(&numbers), rows, columns, stride }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bedplate_kernels::{Buffer, Device, Element, PagedShape};
+use bedplate_kernels::{Buffer, Device, Element, KvFormat, PagedShape};
 
 use crate::Network;
 use crate::table::LayerParts;
@@ -16,15 +16,26 @@ pub struct KvPool<E: Element> {
 
 impl<E: Element> KvPool<E> {
     /// Memory is taken from the system as blocks are used.
-    pub fn new(device: &Device, network: &Network, blocks: usize, block_tokens: usize) -> io::Result<Self> {
-        let shapes = shapes(network, block_tokens);
+    pub fn new(
+        device: &Device,
+        network: &Network,
+        blocks: usize,
+        block_tokens: usize,
+        format: KvFormat,
+    ) -> io::Result<Self> {
+        let shapes = shapes(network, block_tokens, format);
         let layers = shapes.iter().map(|shape| device.reserve(blocks * shape.block_len()));
         Ok(Self { layers: layers.collect::<io::Result<_>>()?, shapes, blocks })
     }
 
     /// Bytes of one block over all layers.
-    pub fn bytes_of_block(network: &Network, block_tokens: usize) -> usize {
-        shapes(network, block_tokens).iter().map(|shape| shape.block_len() * size_of::<E>()).sum()
+    pub fn bytes_of_block(network: &Network, block_tokens: usize, format: KvFormat) -> usize {
+        shapes(network, block_tokens, format).iter().map(|shape| shape.block_len() * size_of::<E>()).sum()
+    }
+
+    /// Whether the device has attention over such a pool, in every layer.
+    pub fn is_possible(device: &Device, network: &Network, block_tokens: usize, format: KvFormat) -> bool {
+        shapes(network, block_tokens, format).iter().all(|shape| device.has_kv::<E>(shape))
     }
 
     pub fn blocks(&self) -> usize {
@@ -81,12 +92,12 @@ impl<E: Element> KvPool<E> {
     }
 }
 
-fn shapes(network: &Network, block_tokens: usize) -> Vec<PagedShape> {
+fn shapes(network: &Network, block_tokens: usize, format: KvFormat) -> Vec<PagedShape> {
     let all = 0..network.blocks().len();
     network
         .layers(&all)
         .enumerate()
-        .map(|(layer, parts)| shape(network, layer, parts, block_tokens))
+        .map(|(layer, parts)| PagedShape { format, ..shape(network, layer, parts, block_tokens) })
         .collect()
 }
 
@@ -98,5 +109,6 @@ fn shape(network: &Network, layer: usize, parts: &LayerParts, block_tokens: usiz
         head_dim: widths.head_dim,
         scale: network.architecture().numerics.attention_scale.of(widths.head_dim, layer),
         block_tokens,
+        format: KvFormat::Stored,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_diag::Source;
-use bedplate_kernels::{Device, WeightFormat};
+use bedplate_kernels::{Device, KvFormat, WeightFormat};
 use bedplate_network::{
     Architecture, Network, PackedWeights, Recompute, Tokens, Weights, Workspace, WorkspaceShape,
 };
@@ -126,10 +126,14 @@ pub(crate) fn kv_bytes(config: &str, blocks: u64, options: &EngineOptions) -> u6
     let network = Network::new(&device, architecture(config), CONTEXT).unwrap();
     let tokens = options.block_tokens as usize;
     let bytes = match options.activations {
-        Activations::F32 => bedplate_network::KvPool::<f32>::bytes_of_block(&network, tokens),
-        Activations::Bf16 => {
-            bedplate_network::KvPool::<bedplate_kernels::Bf16>::bytes_of_block(&network, tokens)
+        Activations::F32 => {
+            bedplate_network::KvPool::<f32>::bytes_of_block(&network, tokens, KvFormat::Stored)
         }
+        Activations::Bf16 => bedplate_network::KvPool::<bedplate_kernels::Bf16>::bytes_of_block(
+            &network,
+            tokens,
+            KvFormat::Stored,
+        ),
     };
     blocks * bytes as u64
 }

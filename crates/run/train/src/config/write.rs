@@ -48,7 +48,11 @@ impl TrainConfig {
         file.key("steps", training.steps, "of the optimizer");
         file.key("batch", training.batch, "sequences of a step");
         file.key("micro_batch", training.micro_batch, "sequences computed at once");
-        file.key("precision", quoted(training.precision.name()), "f32, or bf16 with f32 master weights");
+        file.key(
+            "precision",
+            quoted(training.precision.name()),
+            "f32, bf16 with f32 master weights, or fp8: bf16 with linear layers that multiply in fp8",
+        );
         file.key(
             "recompute",
             word(&RECOMPUTES, &training.recompute),

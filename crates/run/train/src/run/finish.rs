@@ -72,7 +72,7 @@ impl<E: Trained> Run<'_, E> {
         }
         let format = match self.config.training.precision {
             Precision::F32 => Format::F32,
-            Precision::Bf16 => Format::Bf16,
+            Precision::Bf16 | Precision::Fp8 => Format::Bf16,
         };
         let shards = Shards { format, ..Shards::default() };
         bedplate_checkpoint::to_hugging_face(&checkpoint, folder, shards)?;

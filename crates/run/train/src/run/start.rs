@@ -23,7 +23,10 @@ use crate::ranks::Ranks;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
 use crate::trainer::{First, Trainer};
-use crate::{Roster, TrainConfig, TrainError};
+use crate::{Precision, Roster, TrainConfig, TrainError};
+
+const NO_FP8: &str = "this device has no products of fp8 (Hopper has, with cuBLASLt 12.9 or later): a processor imitates them and is \
+                      slower than with bf16, another GPU multiplies in bf16";
 
 /// What the first rank has found out about where to begin.
 struct Beginning {
@@ -85,6 +88,9 @@ impl<'a, E: Trained> Run<'a, E> {
         let parameters = whole.iter().flat_map(|block| &block.tensors).map(|tensor| tensor.range.len()).sum();
         let network = ranks.network(&device, architecture, config.data.sequence)?;
         let mut remarks = network.remarks();
+        if config.training.precision == Precision::Fp8 && !device.has_fp8() {
+            remarks.push(NO_FP8.to_owned());
+        }
         if is_new {
             memory::check(&network, config, &ranks, free, logits)?;
         }

@@ -18,7 +18,7 @@ use bedplate_transformer::Precision;
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
-use crate::commands::serve::FormatName;
+use crate::commands::serve::{FormatName, KvName};
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{Column, Table};
@@ -48,6 +48,9 @@ pub(super) struct Arguments {
     /// The format of matrices in memory
     #[arg(long, value_name = "FORMAT", default_value = "bf16")]
     weights: FormatName,
+    /// The format of keys and values in memory [default: that of activations]
+    #[arg(long, value_name = "FORMAT")]
+    kv: Option<KvName>,
     /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: DeviceChoice,
@@ -163,6 +166,7 @@ fn options(arguments: &Arguments, device: &Device, architecture: &Architecture) 
         activations: if format == WeightFormat::F32 { Activations::F32 } else { Activations::Bf16 },
         weights: Some(format),
         context_limit: CONTEXT,
+        kv: KvName::format(arguments.kv),
         kv_bytes: (2 << 30).max(all as u64),
         ..usual
     }

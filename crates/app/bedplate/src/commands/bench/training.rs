@@ -210,7 +210,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         console.say(&format!("{} in {}", shape.name, shape.precision.name()));
         rows.push(match shape.precision {
             Precision::F32 => measure::<f32>(shape, &host, arguments.rounds)?,
-            Precision::Bf16 => measure::<Bf16>(shape, &host, arguments.rounds)?,
+            Precision::Bf16 | Precision::Fp8 => measure::<Bf16>(shape, &host, arguments.rounds)?,
         });
     }
     if console.is_json() {

@@ -60,6 +60,7 @@ fn bedplate(layout: &Layout, workload: &Workload, model: &str) -> String {
     let precision = match layout.precision {
         ComputePrecision::Fp32 => "f32",
         ComputePrecision::Bf16 => "bf16",
+        ComputePrecision::Fp8 => "fp8",
         _ => return "# cannot run this plan: it lacks this number format".into(),
     };
     let recompute = match layout.recompute {

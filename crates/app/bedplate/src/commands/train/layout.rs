@@ -30,8 +30,9 @@ pub(super) fn as_settings(text: &str) -> Result<Vec<String>, Stop> {
             settings.push("training.precision = \"bf16\"".into());
         }
         ComputePrecision::Bf16 => {}
+        ComputePrecision::Fp8 => settings.push("training.precision = \"fp8\"".into()),
         other => {
-            let message = format!("this program trains in f32 and bf16, not in {other:?}");
+            let message = format!("this program trains in f32, bf16 and fp8, not in {other:?}");
             return Err(ProgramError::Usage { message }.into());
         }
     }

@@ -18,8 +18,8 @@ pub(crate) struct HostPrediction {
     pub(crate) peak: Option<f64>,
 }
 
-/// Absent when this machine has not been measured (`bedplate bench machine` and `bench comm --save`), and for ranks on several
-/// machines.
+/// Absent when this machine has not been measured (`bedplate bench machine` and `bench comm --save`), for ranks on several
+/// machines, and for fp8, which a processor imitates.
 pub(super) fn predict(
     config: &TrainConfig,
     context: &Context,
@@ -27,7 +27,8 @@ pub(super) fn predict(
     survives: bool,
 ) -> Result<Option<HostPrediction>, TrainError> {
     let ranks = world.map_or(1, World::size);
-    if world.is_some_and(|world| world.host_ranks().len() != ranks as usize) {
+    let is_imitated = config.training.precision == Precision::Fp8;
+    if is_imitated || world.is_some_and(|world| world.host_ranks().len() != ranks as usize) {
         return Ok(None);
     }
     let Some(host) = host_entry(context) else { return Ok(None) };
@@ -53,6 +54,7 @@ pub(crate) fn host_run(config: &TrainConfig, ranks: u32, survives: bool) -> Host
         precision: match training.precision {
             Precision::F32 => ComputePrecision::Fp32,
             Precision::Bf16 => ComputePrecision::Bf16,
+            Precision::Fp8 => ComputePrecision::Fp8,
         },
         recompute: match training.recompute {
             bedplate_network::Recompute::None => Recompute::None,
@@ -75,7 +77,7 @@ pub(crate) fn host_run(config: &TrainConfig, ranks: u32, survives: bool) -> Host
 fn peak(host: &Accelerator, precision: Precision) -> Option<f64> {
     let peak = match precision {
         Precision::F32 => host.peaks.fp32,
-        Precision::Bf16 => host.peaks.bf16,
+        Precision::Bf16 | Precision::Fp8 => host.peaks.bf16,
     };
     peak.map(|rate| rate.get())
 }

@@ -4,7 +4,6 @@
 //! chunk of work is some rows of one product and some panels of its weight; a panel is unfolded block by block of the depth into the
 //! nearest cache, where all rows of the chunk use it. Products with experts differ in their rows and go to the team together.
 
-mod fp8;
 mod lanes;
 mod layout;
 mod round;
@@ -42,7 +41,7 @@ impl PackedBody {
 impl Cpu {
     pub(crate) fn pack<W: Element>(&self, weight: Matrix<'_, W>, format: WeightFormat) -> PackedBody {
         if format == WeightFormat::Fp8 {
-            let rounded = self.rounded_to_fp8(weight);
+            let rounded = self.rows_in_fp8(weight);
             return self.pack(rounded.view().matrix(weight.rows, weight.columns), stored(format));
         }
         let weight = self.rows(weight);

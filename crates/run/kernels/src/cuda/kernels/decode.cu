@@ -112,15 +112,29 @@ KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, cons
 DEVICE void mma_low(float (&d)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
   asm volatile("{\n.reg .f32 x, y;\nmma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, x, y}, {%2, %6, %3, %6}, {%4, %5}, {%0, %1, %7, %7};\n}" : "+f"(d[0]), "+f"(d[1]) : "r"(a0), "r"(a2), "r"(b0), "r"(b1), "r"(0), "f"(0.f));
 }
-// A warp has room of its own for three steps, so that two are on their way while it works on one.
-constexpr int LINE = 2 * DIM + 16, STEP_BYTES = 16 * LINE + 32 * DIM, STAGES = 3;
+// Numbers of the pool are W bytes wide: those of A, or e4m3 where C is fp8.
+template <class T> struct Wide { static constexpr int bytes = 2; };
+template <> struct Wide<fp8> { static constexpr int bytes = 1; };
+constexpr int W = Wide<C>::bytes;
+// A warp has room of its own for three steps, so that two are on their way while it works on one: keys, values, and the exponents of both where there are any.
+constexpr int LINE = W * DIM + 16, SCALES = 16 * LINE + 16 * W * DIM, STEP_BYTES = SCALES + (W == 1 ? 32 : 0), STAGES = 3;
+// Four e4m3 as bf16: their bits moved to its exponent and fraction, whose bias is larger by 120.
+DEVICE uint2 four_bf16(u32 four) {
+  u32 at[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    at[i] = (at[i] & 0x80008000u) | (at[i] & 0x7f007f00u) >> 4;
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(at[i]) : "r"(0x7b807b80u), "r"(0x80008000u));
+  }
+  return make_uint2(at[0], at[1]);
+}
 // Values of a dimension lie in 32 bytes of a line, the rest of which the neighbouring warps want.
 DEVICE void bring(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory"); }
-KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial, u32* firsts) { BEGIN;
+KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const u8* pool, float* partial, u32* firsts) { BEGIN;
   extern __shared__ u32 ends[];
   __shared__ u32 totals[SPAN];
   __shared__ float sums[SPAN / 32][GROUP][DIM + 4], mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
-  int t = threadIdx.x, warp = t / 32, lane = t % 32, r = lane / 4, l = lane % 4; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens, len = block_len(p);
+  int t = threadIdx.x, warp = t / 32, lane = t % 32, r = lane / 4, l = lane % 4; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens * W, of_head = W == 1 ? small_head(p) : 2 * half;
   u32 items = count_items<256>(p, s, ends, totals, firsts);
   const float scale = p.scale * 1.44269504f;
   u8* room = (u8*)ends + ((p.sequences * 4 + 15) & ~15ll) + warp * STAGES * STEP_BYTES;
@@ -145,11 +159,13 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
   auto fetch = [&](const Item& of, int step, u32 number) {
     int token = of.span + 64 * step + 16 * warp;
     if (token <= of.position && token + 15 >= of.least) {
-      const A* block = pool + (i64)number * len + kv * 2 * half; int slot = token % (int)p.tokens; u32 to = ring + fetched % STAGES * STEP_BYTES;
+      const u8* block = pool + ((i64)number * p.kv_heads + kv) * of_head; int slot = token % (int)p.tokens; u32 to = ring + fetched % STAGES * STEP_BYTES;
+      constexpr int PIECES = W * DIM / 16;   // of sixteen bytes, of a token's key
 #pragma unroll
-      for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + at / (DIM / 8) * LINE + at % (DIM / 8) * 16, block + (slot + at / (DIM / 8)) * DIM + at % (DIM / 8) * 8); }
+      for (int i = 0; i < PIECES / 2; i++) { int at = i * 32 + lane; bring(to + at / PIECES * LINE + at % PIECES * 16, block + (slot + at / PIECES) * DIM * W + at % PIECES * 16); }
 #pragma unroll
-      for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + 16 * LINE + at * 16, block + half + at / 2 * (int)p.tokens + slot + at % 2 * 8); }
+      for (int i = 0; i < PIECES / 2; i++) { int at = i * 32 + lane; bring(to + 16 * LINE + at * 16, block + half + (at / W * (int)p.tokens + slot) * W + at % W * 16); }
+      if (W == 1 && lane < 2) bring(to + SCALES + 16 * lane, block + 2 * half + lane * p.tokens + slot);
     }
     fetched++;
   };
@@ -186,25 +202,37 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
       for (int tile = 0; tile < 2; tile++)
 #pragma unroll
         for (int j = 0; j < DIM / 32; j++) {
-          uint4 k = *(const uint4*)(here + (4 * (r / 2) + 2 * tile + r % 2) * LINE + 64 * j + 16 * l);
+          const u8* key = here + (4 * (r / 2) + 2 * tile + r % 2) * LINE + W * (32 * j + 8 * l);
+          uint4 k;
+          if constexpr (W == 1) { uint2 eight = *(const uint2*)key, low = four_bf16(eight.x), high = four_bf16(eight.y); k = make_uint4(low.x, low.y, high.x, high.y); }
+          else k = *(const uint4*)key;
           mma_low(score[tile], qf[j].x, qf[j].y, k.x, k.y); mma_low(score[tile], qf[j].z, qf[j].w, k.z, k.w);
         }
       float larger = most;
+      u32 exponents[2] = {};   // of the lane's four keys and values
+      if constexpr (W == 1) { exponents[0] = *(const u32*)(here + SCALES + 4 * l); exponents[1] = *(const u32*)(here + SCALES + 16 + 4 * l); }
+      auto scaled = [&](float x, int which, int index) { return W == 1 ? x * power_of(exponents[which] >> (8 * index) & 0xff) : x; };
 #pragma unroll
       for (int tile = 0; tile < 2; tile++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) { int at = token + 4 * l + 2 * tile + e; if (at > position || at < least) score[tile][e] = -INFINITE; larger = fmaxf(larger, score[tile][e]); }
+        for (int e = 0; e < 2; e++) { score[tile][e] = scaled(score[tile][e], 0, 2 * tile + e); int at = token + 4 * l + 2 * tile + e; if (at > position || at < least) score[tile][e] = -INFINITE; larger = fmaxf(larger, score[tile][e]); }
       larger = fmaxf(larger, __shfl_xor_sync(~0u, larger, 1)); larger = fmaxf(larger, __shfl_xor_sync(~0u, larger, 2));
       float base = larger == -INFINITE ? 0.f : larger * scale, alpha = exp2f(most * scale - base);
       most = larger; sum *= alpha;
-      u32 weights[2];
-#pragma unroll
-      for (int tile = 0; tile < 2; tile++) { float a = exp2f(score[tile][0] * scale - base), b = exp2f(score[tile][1] * scale - base); sum += a + b; weights[tile] = pack(a, b); }
       // What lies behind the last token may be anything, and counts nothing.
       int left = position + 1 - token - 4 * l; u32 keep[2] = {left < 1 ? 0u : left < 2 ? 0xffffu : ~0u, left < 3 ? 0u : left < 4 ? 0xffffu : ~0u};
+      u32 weights[2];
+#pragma unroll
+      for (int tile = 0; tile < 2; tile++) {
+        float a = exp2f(score[tile][0] * scale - base), b = exp2f(score[tile][1] * scale - base);
+        sum += a + b;
+        weights[tile] = pack(scaled(a, 1, 2 * tile), scaled(b, 1, 2 * tile + 1)) & keep[tile];
+      }
 #pragma unroll
       for (int n = 0; n < DIM / 8; n++) {
-        uint2 v = *(const uint2*)(here + 16 * LINE + (8 * n + r) * 32 + 8 * l);
+        const u8* value = here + 16 * LINE + W * ((8 * n + r) * 16 + 4 * l);
+        uint2 v;
+        if constexpr (W == 1) v = four_bf16(*(const u32*)value); else v = *(const uint2*)value;
         out[n][0] *= alpha; out[n][1] *= alpha; mma_low(out[n], weights[0], weights[1], v.x & keep[0], v.y & keep[1]);
       }
       __syncwarp();

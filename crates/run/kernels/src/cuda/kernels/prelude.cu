@@ -32,17 +32,19 @@ template <class T> DEVICE T narrow(float x);
 template <> DEVICE float narrow<float>(float x) { return x; }
 template <> DEVICE bf16 narrow<bf16>(float x) { bf16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x)); return r; }
 template <> DEVICE f16 narrow<f16>(float x) { f16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x)); return r; }
-// e4m3: a sign, four bits of exponent and three more. Numbers beyond 448 become that.
+// e4m3: a sign, four bits of exponent and three more. Numbers beyond 448 become that; NaN stays one.
 DEVICE u8 to_e4m3(float x) {
   float size = fabsf(x);
   u32 bits = __float_as_uint(size), code;
-  if (size < 0.015625f) code = (u32)rintf(size * 512.f);
+  if (size != size) code = 0x7f;
+  else if (size < 0.015625f) code = (u32)rintf(size * 512.f);
   else code = min(((bits + 0x7ffffu + (bits >> 20 & 1)) >> 20) - 960u, 0x7eu);
   return (u8)(code | (__float_as_uint(x) >> 24 & 0x80u));
 }
 DEVICE float from_e4m3(u32 code) { return __uint_as_float((code & 0x7f) << 20 | (code & 0x80) << 24) * 1.329227995784916e36f; }
-// The smallest power of two with which numbers up to `most` are at most 448; 1 for zeros.
+// The smallest power of two with which numbers up to `most` are at most 448; 1 for zeros. A line with an infinite number becomes NaN.
 DEVICE float e4m3_scale(float most) {
+  if (most == INFINITE) return most;
   u32 bits = __float_as_uint(most);
   int exponent = (int)(bits >> 23) - 127 - 8 + ((bits & 0x7fffff) > 0x600000);
   return most == 0.f ? 1.f : __uint_as_float((u32)(min(max(exponent, -100), 100) + 127) << 23);

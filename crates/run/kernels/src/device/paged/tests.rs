@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::reference::{devices, random};
 use crate::testing::{Random, lend};
-use crate::{Bf16, Buffer, Device, Element, PagedRows, PagedShape, Sight};
+use crate::{Bf16, Buffer, Device, Element, KvFormat, PagedRows, PagedShape, Sight};
 
 const GAP: usize = 3;
 
@@ -33,7 +33,14 @@ struct Step<E> {
 }
 
 fn shape(heads: usize, kv_heads: usize, head_dim: usize, block_tokens: usize) -> PagedShape {
-    PagedShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt(), block_tokens }
+    PagedShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        block_tokens,
+        format: KvFormat::Stored,
+    }
 }
 
 impl<E: Element> Case<E> {

@@ -6,7 +6,7 @@ use bedplate_breakdown::Part;
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_network::{Architecture, Network, Recompute};
-use bedplate_train::{Precision, StepOutcome, TrainConfig, Trained, Trainer};
+use bedplate_train::{StepOutcome, TrainConfig, Trained, Trainer};
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments, model: &str, console: &mut Console) -> 
     let instructions = device.instructions();
     let row = match arguments.precision() {
         Numbers::F32 => measure::<f32>(arguments, model, device)?,
-        Numbers::Bf16 => measure::<Bf16>(arguments, model, device)?,
+        Numbers::Bf16 | Numbers::Fp8 => measure::<Bf16>(arguments, model, device)?,
     };
     if console.is_json() {
         return console.json(&as_json(&row, &instructions));
@@ -63,7 +63,7 @@ fn measure<E: Trained>(arguments: &Arguments, model: &str, device: Device) -> Re
     config.data.sequence = sequence;
     config.training.micro_batch = sequences as u64;
     config.training.batch = sequences as u64;
-    config.training.precision = if E::NAME == "f32" { Precision::F32 } else { Precision::Bf16 };
+    config.training.precision = arguments.precision().of_training();
     config.training.recompute = if arguments.recompute { Recompute::Full } else { Recompute::None };
     let batches = vec![batch(shape.vocab as usize, sequences, sequence)];
     let free = device.free_memory();

@@ -45,7 +45,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     tell(&mut socket, &format!("rank {} {}", rendezvous.rank, std::process::id()))?;
     match arguments.precision {
         Numbers::F32 => obey(trainer::<f32>(arguments, &rendezvous, &options)?, socket),
-        Numbers::Bf16 => obey(trainer::<Bf16>(arguments, &rendezvous, &options)?, socket),
+        Numbers::Bf16 | Numbers::Fp8 => obey(trainer::<Bf16>(arguments, &rendezvous, &options)?, socket),
     }
 }
 

@@ -54,23 +54,27 @@ pub(super) enum Peer {
 pub(super) enum Numbers {
     F32,
     Bf16,
+    /// bf16 with linear layers that multiply in fp8
+    Fp8,
 }
 
 impl Numbers {
     fn name(self) -> &'static str {
+        self.of_training().name()
+    }
+
+    pub(super) fn of_training(self) -> Precision {
         match self {
-            Numbers::F32 => "f32",
-            Numbers::Bf16 => "bf16",
+            Numbers::F32 => Precision::F32,
+            Numbers::Bf16 => Precision::Bf16,
+            Numbers::Fp8 => Precision::Fp8,
         }
     }
 }
 
 pub(super) fn config(numbers: Numbers) -> TrainConfig {
     let mut config = TrainConfig::new("config.json", "corpus");
-    config.training.precision = match numbers {
-        Numbers::F32 => Precision::F32,
-        Numbers::Bf16 => Precision::Bf16,
-    };
+    config.training.precision = numbers.of_training();
     config.data.sequence = Question::SEQUENCE;
     config.training.micro_batch = Question::MICRO_BATCH as u64;
     config.training.batch = Question::BATCH as u64;
@@ -103,6 +107,11 @@ impl Row {
 }
 
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    if arguments.precision() == Numbers::Fp8 {
+        let message =
+            "ranks share a processor, which has no fp8: `--precision fp8` is for --model".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
     let python = match arguments.peer {
         Some(Peer::Torch) => Some(torch(arguments.peer_python.as_deref(), console)?),
         None => None,

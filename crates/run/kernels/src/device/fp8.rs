@@ -1,0 +1,52 @@
+//! Linear layers of training whose sides are rounded to fp8 before they meet.
+//!
+//! A side is rounded to e4m3 line by line along the direction in which products are summed, each line with the smallest power of two as scale
+//! that fits its largest number. The gradient of a weight stays [`Device::linear_backward_weight`]: it needs both sides turned, which takes as
+//! long as its product saves in models of 1B parameters, and its errors would be the largest (`examples/fp8_scaling.py`, which also
+//! has e5m2 for gradients: its errors are half as large again).
+
+use crate::device::Room;
+use crate::{Device, Element, Matrix, MatrixMut, Put, View};
+
+impl Device {
+    /// Whether products of fp8 are faster here than those of bf16; elsewhere they give the same numbers, more slowly.
+    pub fn has_fp8(&self) -> bool {
+        match &self.room {
+            Room::Cpu(_) => false,
+            Room::Cuda(cuda) => cuda.has_fp8(),
+        }
+    }
+
+    /// As [`Device::linear`], with the rows of `x` and of the weight rounded to fp8.
+    pub fn linear_fp8<X: Element, W: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        weight: View<'_, W>,
+        bias: Option<View<'_, W>>,
+        residual: Option<Matrix<'_, O>>,
+        out: MatrixMut<'_, O>,
+    ) {
+        assert_eq!(x.rows, out.rows, "rows of a linear layer");
+        let weight = weight.matrix(out.columns, x.columns);
+        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
+        let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
+        assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
+        in_room!(self, Compute, linear_fp8(x, weight, bias, residual, out));
+    }
+
+    /// As [`Device::linear_backward_input`], with the rows of `d_out` and the columns of the weight rounded to fp8.
+    pub fn linear_fp8_backward_input<D: Element, W: Element, X: Element>(
+        &self,
+        d_out: Matrix<'_, D>,
+        weight: View<'_, W>,
+        put: Put,
+        d_x: MatrixMut<'_, X>,
+    ) {
+        assert_eq!(d_out.rows, d_x.rows, "rows of a linear layer");
+        let weight = weight.matrix(d_out.columns, d_x.columns);
+        in_room!(self, Compute, linear_fp8_backward_input(d_out, weight, put, d_x));
+    }
+}
+
+#[cfg(test)]
+mod tests;
