@@ -3,10 +3,16 @@
 use std::thread;
 
 use bedplate_batching::PreemptionMode;
+use bedplate_kernels::{Bf16, Device, KvFormat, WeightFormat};
+use bedplate_network::{Network, PackedWeights};
 use bedplate_random::Random;
-use bedplate_serve::{Ask, Continuation, EngineOptions, Refusal, Replica, Sampling};
+use bedplate_serve::{
+    Activations, Ask, Continuation, Engine, EngineOptions, Refusal, Replica, Sampling, ServeError,
+};
 
-use crate::fixture::{LLAMA, assert_nothing_left, engine, greedy, kv_bytes, listen, options, prompts};
+use crate::fixture::{
+    CONTEXT, LLAMA, architecture, assert_nothing_left, engine, greedy, kv_bytes, listen, options, prompts,
+};
 
 #[test]
 fn an_answer_that_is_dropped_frees_its_blocks() {
@@ -19,6 +25,16 @@ fn an_answer_that_is_dropped_frees_its_blocks() {
         drop(answer);
         assert_nothing_left(&engine);
     }
+}
+
+#[test]
+fn keys_and_values_of_fp8_are_refused_by_a_processor() {
+    let device = Device::cpu(1);
+    let network = Network::new(&device, architecture(LLAMA), CONTEXT).unwrap();
+    let packed = PackedWeights::<Bf16>::random(&network, &device, 1, WeightFormat::Bf16);
+    let options = EngineOptions { kv: KvFormat::Fp8, activations: Activations::Bf16, ..options() };
+    let started = Engine::with_weights(device, network, packed, None, Vec::new(), &[], &options);
+    assert!(matches!(started, Err(ServeError::KvFormat)));
 }
 
 /// A storm of requests of all kinds, of which many are given up; then the calm, in which nothing is left and answers are right.

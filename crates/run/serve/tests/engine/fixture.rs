@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_diag::Source;
-use bedplate_kernels::{Device, KvFormat, WeightFormat};
+use bedplate_kernels::{Bf16, Device, WeightFormat};
 use bedplate_network::{
-    Architecture, Network, PackedWeights, Recompute, Tokens, Weights, Workspace, WorkspaceShape,
+    Architecture, KvPool, Network, PackedWeights, Recompute, Tokens, Weights, Workspace, WorkspaceShape,
 };
 use bedplate_serve::{
     Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Event, Replica, Sampling,
@@ -100,7 +100,7 @@ pub(crate) fn engine_ending(config: &str, ends: &[u32], options: &EngineOptions)
         }
         Activations::Bf16 => {
             let format = options.weights.unwrap_or(WeightFormat::Bf16);
-            let packed = PackedWeights::<bedplate_kernels::Bf16>::of(&network, &device, &weights, format);
+            let packed = PackedWeights::<Bf16>::of(&network, &device, &weights, format);
             Engine::with_weights(device, network, packed, None, Vec::new(), ends, options).unwrap().0
         }
     }
@@ -126,14 +126,8 @@ pub(crate) fn kv_bytes(config: &str, blocks: u64, options: &EngineOptions) -> u6
     let network = Network::new(&device, architecture(config), CONTEXT).unwrap();
     let tokens = options.block_tokens as usize;
     let bytes = match options.activations {
-        Activations::F32 => {
-            bedplate_network::KvPool::<f32>::bytes_of_block(&network, tokens, KvFormat::Stored)
-        }
-        Activations::Bf16 => bedplate_network::KvPool::<bedplate_kernels::Bf16>::bytes_of_block(
-            &network,
-            tokens,
-            KvFormat::Stored,
-        ),
+        Activations::F32 => KvPool::<f32>::bytes_of_block(&network, tokens, options.kv),
+        Activations::Bf16 => KvPool::<Bf16>::bytes_of_block(&network, tokens, options.kv),
     };
     blocks * bytes as u64
 }

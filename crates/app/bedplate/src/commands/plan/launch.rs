@@ -125,7 +125,11 @@ mod tests {
 
     #[test]
     fn number_formats_that_the_runtime_lacks_are_told() {
-        let layout: Layout = "dp8.fp8".parse().unwrap();
-        assert!(bedplate(&layout, &Workload::default(), "llama-3.2-1b").starts_with("# cannot"));
+        let settings = |layout: &str| {
+            let layout: Layout = layout.parse().unwrap();
+            bedplate(&layout, &Workload::default(), "llama-3.2-1b")
+        };
+        assert!(settings("dp8.fp4").starts_with("# cannot"));
+        assert!(settings("dp8.fp8").contains("precision = \"fp8\""));
     }
 }
