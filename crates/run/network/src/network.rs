@@ -30,8 +30,8 @@ pub enum Products {
     /// As they are stored.
     #[default]
     Stored,
-    /// Rounded to fp8: in the linear layers of attention and of dense MLPs, forward and for the gradients of their inputs. Experts, routers,
-    /// embedding, head and the gradients of weights stay as they are stored.
+    /// Rounded to fp8: in the linear layers of attention, of dense MLPs and of shared experts, forward and for the gradients of their inputs.
+    /// Routed experts, routers, embedding, head and the gradients of weights stay as they are stored.
     Fp8,
 }
 

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_batching::{Request, Scheduler};
-use bedplate_kernels::{Bf16, Device, Element, KvFormat, WeightFormat};
+use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, KvFormat, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
 
@@ -76,6 +76,7 @@ pub struct Memory {
     pub room: u64,
     pub weight_format: &'static str,
     pub activations: &'static str,
+    pub kv_format: &'static str,
     pub is_on_gpu: bool,
     pub threads: usize,
     pub instructions: String,
@@ -340,7 +341,12 @@ impl<E: Element> Loaded<E> {
             0 => thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let device = options.device.open(threads)?;
+        // Ranks exchange numbers through the processor's memory.
+        let choice = match options.device {
+            DeviceChoice::Auto if crew.is_some() => DeviceChoice::Cpu,
+            choice => choice,
+        };
+        let device = choice.open(threads)?;
         let architecture = model.architecture.clone();
         let network = match crew {
             None => Network::new(&device, architecture, context)?,
@@ -432,6 +438,7 @@ impl<E: Element> Prepared<E> {
             room: room.bytes() as u64,
             weight_format: weights.format().name(),
             activations: E::NAME,
+            kv_format: if options.kv == KvFormat::Fp8 { "fp8" } else { E::NAME },
             is_on_gpu: !device.is_cpu(),
             threads: device.threads(),
             instructions: device.instructions(),
@@ -614,8 +621,10 @@ fn draft_of<E: Element>(
         let reason = format!("its vocabulary has {own} tokens, the model's {others}");
         return Err(ServeError::Mismatch { part: "draft model", reason });
     }
-    let rows = options.token_budget as usize;
-    let table = network.longest().div_ceil(options.block_tokens as usize) + 1;
+    let (rows, tokens) = (options.token_budget as usize, options.block_tokens as usize);
+    let has_format = KvPool::<E>::is_possible(device, &network, tokens, options.kv);
+    let kv = if has_format { options.kv } else { KvFormat::Stored };
+    let table = network.longest().div_ceil(tokens) + 1;
     let shape = ServingShape {
         rows,
         sequences: MOST_GUESSED,
@@ -624,8 +633,7 @@ fn draft_of<E: Element>(
         adapter_rank: 0,
     };
     Ok(Draft {
-        pool: KvPool::new(device, &network, blocks, options.block_tokens as usize, KvFormat::Stored)
-            .map_err(ServeError::NoMemory)?,
+        pool: KvPool::new(device, &network, blocks, tokens, kv).map_err(ServeError::NoMemory)?,
         room: ServingRoom::new(device, &network, shape),
         weights,
         network,

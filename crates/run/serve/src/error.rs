@@ -87,7 +87,7 @@ static KV_FORMAT: Page = Page {
     class: Class::User,
     meaning: "Keys and values of fp8 need an NVIDIA GPU of the Hopper generation, activations of bf16, heads of 64 or 128 numbers, at most eight \
               query heads for each key head, and blocks of a multiple of 16 tokens.",
-    remedy: "leave out `--kv fp8`",
+    remedy: "leave out `--kv fp8`; where the GPU and the model are such, `--precision bf16` and a `--block` that is a multiple of 16",
 };
 
 static MISMATCH: Page = Page {

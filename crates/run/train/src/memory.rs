@@ -318,7 +318,9 @@ fn nearest_fit(
 fn candidates(config: &TrainConfig) -> Vec<TrainConfig> {
     let mut found = with_smaller_steps(config);
     let mut rounded = config.clone();
-    rounded.training.precision = Precision::Bf16;
+    if rounded.training.precision == Precision::F32 {
+        rounded.training.precision = Precision::Bf16;
+    }
     found.extend(with_smaller_steps(&rounded));
     let mut smallest = rounded;
     smallest.training.micro_batch = 1;

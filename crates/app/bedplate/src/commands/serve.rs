@@ -321,7 +321,8 @@ fn usual_kv_bytes(model: &Model, options: &EngineOptions, sharers: u32) -> u64 {
 
 /// What all seats can use.
 fn all_kv_bytes(model: &Model, options: &EngineOptions) -> u64 {
-    let tokens = u64::from(options.seats) * u64::from(options.context_limit);
+    let blocks = u64::from(options.context_limit).div_ceil(u64::from(options.block_tokens.max(1)));
+    let tokens = u64::from(options.seats) * blocks * u64::from(options.block_tokens.max(1));
     tokens.saturating_mul(options.kv_bytes_per_token(model))
 }
 
@@ -467,7 +468,7 @@ fn describe(engine: &Engine, memory: &Memory, console: &Console) {
         bytes(memory.weights),
         memory.weight_format,
         bytes(memory.kv),
-        memory.activations,
+        memory.kv_format,
         u64::from(about.blocks) * u64::from(about.block_tokens),
         if memory.is_on_gpu { String::new() } else { format!("{} threads with ", memory.threads) },
         memory.instructions,

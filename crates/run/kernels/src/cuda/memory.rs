@@ -62,6 +62,8 @@ impl Scratch {
                 let size = bytes.max(grown).next_multiple_of(1 << 21);
                 let memory = Memory::new(context, size)
                     .unwrap_or_else(|error| panic!("{error}: {size} bytes of scratch"));
+                // What was there before may be NaN, which attention would multiply by weights of zero.
+                memory.clear(size);
                 let address = memory.address;
                 *held = Some((memory, size));
                 address

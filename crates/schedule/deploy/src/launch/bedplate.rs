@@ -13,10 +13,10 @@ impl Sized<'_> {
                 "`bedplate serve` cannot do {} yet: choose another engine,",
                 lacks.join(" or ")
             ));
-            remarks.push("or plan again with --precision bf16 --kv bf16 and GPUs that hold the model".into());
+            remarks.push("or plan again with --precision bf16,fp8 and GPUs that hold the model".into());
             return Vec::new();
         }
-        let weights = if self.cut().weights == WeightFormat::Int4 { "int4" } else { "bf16" };
+        let weights = self.cut().weights.name();
         let chunk = self.cut().chunk;
         let mut flags = vec![
             format!("bedplate serve {}", self.model),
@@ -33,6 +33,11 @@ impl Sized<'_> {
             Duty::Prefill => flags.push("--kv-listen 0.0.0.0:7500 --kv-secret-file kv.secret".into()),
             Duty::Decode => flags.push("--prefill \"$PREFILL\":7500 --kv-secret-file kv.secret".into()),
         }
+        if self.cut().kv == Precision::Fp8 {
+            flags.push("--kv fp8".into());
+            remarks
+                .push("keys and values in fp8 need Hopper GPUs and a model with heads of 64 or 128".into());
+        }
         remarks.push("the model is a folder in Hugging Face's format".into());
         flags
     }
@@ -44,9 +49,7 @@ impl Sized<'_> {
         let degrees = tensor.max(pipeline).max(expert).max(attention_data);
         lacks.extend((degrees > 1).then(|| "a replica over several GPUs".to_owned()));
         let weights = self.cut().weights;
-        let has_format = matches!(weights, WeightFormat::Bf16 | WeightFormat::Int4);
-        lacks.extend((!has_format).then(|| format!("weights in {}", weights.name())));
-        lacks.extend((self.cut().kv == Precision::Fp8).then(|| "keys and values in fp8".to_owned()));
+        lacks.extend((weights == WeightFormat::Fp4).then(|| format!("weights in {}", weights.name())));
         lacks.extend(self.need.options.speculation.map(|_| "drafts by the model itself".to_owned()));
         lacks
     }

@@ -131,11 +131,11 @@ fn bedplate_serve_gets_a_command_or_what_it_cannot_do() {
         Software::Bedplate,
         expect![[r#"
         # 1 prompt worker of 2 GPUs each: run once
-        # `bedplate serve` cannot do a replica over several GPUs or weights in fp8 yet: choose another engine,
-        # or plan again with --precision bf16 --kv bf16 and GPUs that hold the model
+        # `bedplate serve` cannot do a replica over several GPUs yet: choose another engine,
+        # or plan again with --precision bf16,fp8 and GPUs that hold the model
 
         # 2 decode workers of 4 GPUs each: run 2 times
-        # `bedplate serve` cannot do a replica over several GPUs or weights in fp8 yet: choose another engine,
-        # or plan again with --precision bf16 --kv bf16 and GPUs that hold the model"#]],
+        # `bedplate serve` cannot do a replica over several GPUs yet: choose another engine,
+        # or plan again with --precision bf16,fp8 and GPUs that hold the model"#]],
     );
 }

@@ -91,10 +91,11 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let bandwidth = copy_bandwidth(&device);
     let (engine, memory) = start(arguments, device, &architecture, &options)?;
     console.say(&format!(
-        "weights {} in {}, activations {}, {} threads with {}",
+        "weights {} in {}, activations {}, keys and values in {}, {} threads with {}",
         Bytes::new(memory.weights as f64),
         memory.weight_format,
         memory.activations,
+        memory.kv_format,
         memory.threads,
         memory.instructions
     ));
@@ -120,6 +121,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
             "copy_bytes_per_s": bandwidth,
             "weight_bytes": memory.product,
             "weights": memory.weight_format,
+            "kv": memory.kv_format,
             "speed": speed.json(),
             "planned": planned.as_ref().map(|planned| planned.json(&speed)),
             "peers": peers::json(&compared),

@@ -8,8 +8,10 @@ use super::multiplier::{Side, Tile};
 const LEFT_CELLS: usize = 1 << 18;
 /// Rows of a chunk of the result, at least, where there are as many: right panels are reused for them.
 const LEAST_ROWS: usize = 256;
-/// Chunks that a result is cut into for each member where it is large enough, so that a team shares them out evenly.
+/// Chunks that results are cut into for each member where they are large enough, so that a team shares them out evenly; and for each
+/// result, at least.
 const CHUNKS: usize = 4;
+const LEAST_CHUNKS: usize = 8;
 /// Lanes of a chunk of packing: several cache lines of neighbours where the operand lies by depth.
 const PACKED_LANES: usize = 64;
 
@@ -44,12 +46,17 @@ pub(crate) struct Chunk {
     pub(crate) right: Range<usize>,
 }
 
+/// Chunks of each of `count` results, for a team of so many members.
+pub(crate) fn chunks_of_each(count: usize, members: usize) -> usize {
+    (CHUNKS * members).div_ceil(count.max(1)).max(LEAST_CHUNKS)
+}
+
 impl Cut {
     /// The cut of the product that follows `before`.
-    pub(crate) fn after(before: Option<&Cut>, shape: Shape, tile: Tile, members: usize) -> Self {
+    pub(crate) fn after(before: Option<&Cut>, shape: Shape, tile: Tile, chunks: usize) -> Self {
         let (cell, pack, chunk) = before.map_or((0, 0, 0), |cut| (cut.end_cell, cut.end_pack, cut.end_chunk));
         let panels = [tile.panels(Side::Left, shape.rows), tile.panels(Side::Right, shape.columns)];
-        let chunk_panels = chunk_panels(shape, tile, CHUNKS * members.max(2));
+        let chunk_panels = chunk_panels(shape, tile, chunks);
         let chunks = panels[0].div_ceil(chunk_panels[0]) * panels[1].div_ceil(chunk_panels[1]);
         // An expert without rows needs no weights.
         let packs = if chunks == 0 { 0 } else { panels[1].div_ceil(packed_panels(tile)) };

@@ -32,7 +32,7 @@ use super::packed::Job;
 use super::scratch::Grown;
 use super::share::Shared;
 use crate::Put;
-use cut::{Chunk, Cut, Shape};
+use cut::{Chunk, Cut, Shape, chunks_of_each};
 
 /// Memory that products need for the time of one operator.
 #[derive(Default)]
@@ -96,8 +96,9 @@ impl Cpu {
         let tile = multiplier.tile();
         let Scratch { panels, sums, cuts, .. } = &mut *self.scratch.borrow_mut();
         cuts.clear();
+        let chunks = chunks_of_each(count, self.team.size());
         for index in 0..count {
-            cuts.push(Cut::after(cuts.last(), product(index).shape(), tile, self.team.size()));
+            cuts.push(Cut::after(cuts.last(), product(index).shape(), tile, chunks));
         }
         let Some(last) = cuts.last().copied() else { return };
         let work = Work { multiplier, tile, cuts, product };

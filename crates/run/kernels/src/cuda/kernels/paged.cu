@@ -16,7 +16,8 @@ DEVICE i64 block_len(const Paged& p) { return 2 * p.kv_heads * p.dim * p.tokens;
 // Where C is fp8, numbers of a block are e4m3 in the turned order, and behind those of each key head lie the exponents of its scales: a byte for the key of each token,
 // then a byte for each value. These are the bytes of a head.
 DEVICE i64 small_head(const Paged& p) { return 2 * (p.dim + 1) * p.tokens; }
-DEVICE float power_of(u32 exponent) { return __uint_as_float(exponent << 23); }
+// The largest exponent stands for what was not finite.
+DEVICE float power_of(u32 exponent) { return __uint_as_float(exponent << 23 | (exponent == 255)); }
 
 KERNEL store_kv(Paged p, Steps s, const A* keys, i64 ks, const A* values, i64 vs, A* pool, u32* report) { BEGIN;
   i64 row = blockIdx.x, sequence = sequence_of(p, s, row), position = s.contexts[sequence] + row - s.starts[sequence];

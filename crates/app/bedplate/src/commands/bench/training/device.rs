@@ -17,7 +17,7 @@ use super::ranks::Numbers;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 /// What a step of a shape took.
 struct Row {
@@ -34,6 +34,10 @@ struct Row {
 pub(super) fn run(arguments: &Arguments, model: &str, console: &mut Console) -> Result<(), Stop> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let device = arguments.device.open(threads)?;
+    if arguments.precision() == Numbers::Fp8 && !device.has_fp8() && !device.is_cpu() {
+        let message = "this GPU has no products of fp8 (Hopper has, with cuBLASLt 12.9 or later)".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
     let instructions = device.instructions();
     let row = match arguments.precision() {
         Numbers::F32 => measure::<f32>(arguments, model, device)?,
