@@ -155,14 +155,15 @@ fn adapters_learn_the_same_bits_wherever_memory_lies() {
 #[test]
 fn mixed_precision_follows_the_curve_within_its_rounding() {
     let curve = Curve::read("llama");
-    for precision in [Precision::Bf16, Precision::Fp8] {
+    // A number of e4m3 has five bits less than one of bf16.
+    for (precision, most) in [(Precision::Bf16, 0.03), (Precision::Fp8, 0.06)] {
         for device in [Some(Device::apart(2)), Device::cuda(0).ok()].into_iter().flatten() {
             let mut config = curve.config();
             config.training.precision = precision;
             let rough = curve.train::<Bf16>(config, 2, device);
             for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
                 let off = (loss / expected - 1.0).abs();
-                assert!(off < 0.03, "{}: loss {loss}, in f32 {expected}", precision.name());
+                assert!(off < most, "{}: loss {loss}, in f32 {expected}", precision.name());
             }
         }
     }
