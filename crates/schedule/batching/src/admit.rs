@@ -1,6 +1,7 @@
 //! Which waiting sequences start to run.
 
 use crate::options::LatePolicy;
+use crate::prefix::Cached;
 use crate::reason::{Admission, AdmitReason, Drop, PreemptReason, Wait, WaitReason};
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
@@ -8,8 +9,8 @@ use crate::sequence::{Phase, Resume, Sequence};
 
 /// What an admission needs.
 struct Demand {
-    /// Full blocks of the sequence that may come from the tree.
-    shareable: usize,
+    /// What the tree has of the full blocks that may come from it.
+    cached: Cached,
     /// New blocks needed at once.
     fresh: u32,
     /// All blocks promised to it.
@@ -80,7 +81,7 @@ impl Scheduler {
             let promised = promised.min(cached.blocks + reachable);
             let left = cached.blocks + reachable - promised;
             return Ok(Demand {
-                shareable,
+                cached,
                 fresh,
                 promised,
                 promised_to_samples: promised_to_samples.min(left),
@@ -91,7 +92,7 @@ impl Scheduler {
         if needed > available {
             return Err(WaitReason::BlocksTaken { needed, available });
         }
-        Ok(Demand { shareable, fresh, promised, promised_to_samples })
+        Ok(Demand { cached, fresh, promised, promised_to_samples })
     }
 
     fn admit(&mut self, slot: u32, demand: &Demand, budget: &mut u32) {
@@ -102,7 +103,7 @@ impl Scheduler {
         self.queue.remove(tenant, place);
         let sequence = &mut self.sequences[slot];
         let pending = sequence.pending();
-        sequence.held = self.cache.hold(&sequence.keys[..demand.shareable]);
+        sequence.held = self.cache.hold(&demand.cached);
         self.cache.allocate(demand.fresh, &mut sequence.table);
         sequence.promised = demand.promised;
         sequence.promised_to_samples = demand.promised_to_samples;

@@ -81,8 +81,9 @@ impl KvCache {
         self.free.append(table);
     }
 
-    pub(crate) fn hold(&mut self, keys: &[BlockKey]) -> Held {
-        if keys.is_empty() { Held::NOTHING } else { self.tree.hold(keys) }
+    /// Holds what was found, as long as nothing has changed since.
+    pub(crate) fn hold(&mut self, cached: &Cached) -> Held {
+        self.tree.hold_cached(cached)
     }
 
     pub(crate) fn hold_again(&mut self, held: Held) {
@@ -101,6 +102,14 @@ impl KvCache {
         let held = self.tree.extend(held, keys, &table[..keys.len()], &mut self.free);
         table.drain(..keys.len());
         held
+    }
+
+    pub(crate) fn tree(&self) -> &PrefixTree {
+        &self.tree
+    }
+
+    pub(crate) fn tree_mut(&mut self) -> &mut PrefixTree {
+        &mut self.tree
     }
 
     pub(crate) fn watch_evictions(&mut self) {

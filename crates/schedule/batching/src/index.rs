@@ -1,53 +1,61 @@
-//! The children of the prefix tree's nodes, found by parent and first key.
+//! What is known of a key under a parent: a node of a prefix tree, or replicas.
 //!
-//! One open-addressing table for the whole tree: a look-up touches one or two cache lines, and nothing is
-//! allocated per node. Only single entries are looked up, so the order of slots cannot affect a decision.
+//! One open-addressing table: a look-up touches one or two cache lines, and nothing is allocated per entry. Only single entries
+//! are looked up, so the order of slots cannot affect a decision.
 
 use bedplate_random::mix;
 
 use crate::request::BlockKey;
 
-const EMPTY: u32 = u32::MAX;
-
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct Slot<V> {
     key: BlockKey,
     parent: u32,
-    child: u32,
+    value: V,
 }
-
-const VACANT: Slot = Slot { key: BlockKey(0), parent: 0, child: EMPTY };
 
 #[derive(Debug, Clone)]
-pub(crate) struct ChildIndex {
+pub(crate) struct KeyIndex<V> {
     /// A power of two, at most half full.
-    slots: Vec<Slot>,
+    slots: Vec<Slot<V>>,
     len: usize,
+    /// A slot without an entry; no entry has its value.
+    vacant: Slot<V>,
 }
 
-impl ChildIndex {
-    pub(crate) fn new() -> Self {
-        Self { slots: vec![VACANT; 64], len: 0 }
+impl<V: Copy + PartialEq> KeyIndex<V> {
+    /// An empty index whose entries never have the value `nothing`.
+    pub(crate) fn new(nothing: V) -> Self {
+        let vacant = Slot { key: BlockKey(0), parent: 0, value: nothing };
+        Self { slots: vec![vacant; 64], len: 0, vacant }
     }
 
-    pub(crate) fn get(&self, parent: u32, key: BlockKey) -> Option<u32> {
-        let slot = self.slots[self.position(parent, key)];
-        (slot.child != EMPTY).then_some(slot.child)
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
-    /// Adds or replaces the child.
-    pub(crate) fn set(&mut self, parent: u32, key: BlockKey, child: u32) {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn get(&self, parent: u32, key: BlockKey) -> Option<V> {
+        let slot = &self.slots[self.position(parent, key)];
+        (!self.is_vacant(slot)).then_some(slot.value)
+    }
+
+    /// Adds or replaces the entry.
+    pub(crate) fn set(&mut self, parent: u32, key: BlockKey, value: V) {
         if (self.len + 1) * 2 > self.slots.len() {
             self.grow();
         }
         let at = self.position(parent, key);
-        self.len += usize::from(self.slots[at].child == EMPTY);
-        self.slots[at] = Slot { key, parent, child };
+        self.len += usize::from(self.is_vacant(&self.slots[at]));
+        self.slots[at] = Slot { key, parent, value };
     }
 
     pub(crate) fn remove(&mut self, parent: u32, key: BlockKey) {
         let mut hole = self.position(parent, key);
-        assert!(self.slots[hole].child != EMPTY, "only children that exist are removed");
+        assert!(!self.is_vacant(&self.slots[hole]), "only entries that exist are removed");
         self.len -= 1;
         let mask = self.slots.len() - 1;
         let mut at = hole;
@@ -55,7 +63,7 @@ impl ChildIndex {
         loop {
             at = (at + 1) & mask;
             let slot = self.slots[at];
-            if slot.child == EMPTY {
+            if self.is_vacant(&slot) {
                 break;
             }
             let home = self.home(slot.parent, slot.key);
@@ -64,7 +72,11 @@ impl ChildIndex {
                 hole = at;
             }
         }
-        self.slots[hole] = VACANT;
+        self.slots[hole] = self.vacant;
+    }
+
+    fn is_vacant(&self, slot: &Slot<V>) -> bool {
+        slot.value == self.vacant.value
     }
 
     fn home(&self, parent: u32, key: BlockKey) -> usize {
@@ -76,7 +88,7 @@ impl ChildIndex {
         let mut at = self.home(parent, key);
         loop {
             let slot = &self.slots[at];
-            if slot.child == EMPTY || (slot.parent == parent && slot.key == key) {
+            if self.is_vacant(slot) || (slot.parent == parent && slot.key == key) {
                 return at;
             }
             at = (at + 1) & (self.slots.len() - 1);
@@ -84,9 +96,10 @@ impl ChildIndex {
     }
 
     fn grow(&mut self) {
-        let larger = vec![VACANT; self.slots.len() * 2];
+        let larger = vec![self.vacant; self.slots.len() * 2];
         let slots = std::mem::replace(&mut self.slots, larger);
-        for slot in slots.into_iter().filter(|slot| slot.child != EMPTY) {
+        let vacant = self.vacant.value;
+        for slot in slots.into_iter().filter(|slot| slot.value != vacant) {
             let at = self.position(slot.parent, slot.key);
             self.slots[at] = slot;
         }
@@ -106,7 +119,7 @@ mod tests {
         fn it_answers_like_an_ordered_map(
             operations in prop::collection::vec((any::<bool>(), 0u32..8, 0u64..40, 0u32..1000), 0..400),
         ) {
-            let mut index = ChildIndex::new();
+            let mut index = KeyIndex::new(u32::MAX);
             let mut model = BTreeMap::new();
             for (adds, parent, key, child) in operations {
                 let key = BlockKey(key);

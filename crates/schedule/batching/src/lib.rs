@@ -23,6 +23,7 @@
 
 mod admit;
 mod cache;
+mod census;
 mod complete;
 mod growth;
 mod index;
@@ -44,6 +45,7 @@ mod audit;
 
 pub use bedplate_breakdown::StepShape;
 pub use cache::Occupancy;
+pub use census::Census;
 pub use mirror::PrefixMirror;
 pub use options::{Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, SchedulerOptions};
 pub use prefix::{BlockId, Evicted};

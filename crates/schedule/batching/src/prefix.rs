@@ -8,8 +8,11 @@
 //! idle node is held. The idle list is ordered by when a node was last released, and when a path is released its
 //! lower nodes are listed before its upper ones; so the oldest idle node never has children, and taking blocks
 //! from its end is least-recently-used eviction of leaves without searching for one.
+//!
+//! Prompts that leave a common beginning at many places make long chains of short nodes. Some keys in these, the *landmarks*, lead
+//! to their nodes, so that a walk along a prompt begins near its end and not at the root.
 
-use crate::index::ChildIndex;
+use crate::index::KeyIndex;
 use crate::request::BlockKey;
 
 /// One KV block of a replica.
@@ -29,11 +32,29 @@ pub(crate) struct NodeId(u32);
 pub(crate) const ROOT: NodeId = NodeId(0);
 /// No node: the ends of the idle list.
 const NONE: NodeId = NodeId(u32::MAX);
+/// The parent under which landmarks are kept: their keys alone say where they are.
+const ANYWHERE: u32 = 0;
+
+impl BlockKey {
+    /// Whether it may lead to its node: one key in eight, in tests every other one.
+    fn is_landmark(self) -> bool {
+        self.0.is_multiple_of(if cfg!(test) { 2 } else { 8 })
+    }
+
+    /// Whether a census counts it: one key in 32, in tests every other one.
+    pub(crate) fn is_sample(self) -> bool {
+        self.0.is_multiple_of(if cfg!(test) { 2 } else { 32 })
+    }
+}
 
 #[derive(Debug, Clone)]
 struct Node {
     parent: NodeId,
+    /// Blocks from the root to its first.
+    start: u32,
     holders: u32,
+    /// Whether it has landmarks: it was cut off the upper part of another.
+    is_marked: bool,
     /// How many nodes stand below it, and their numbers combined by exclusive or: of a single one, its number.
     children: u32,
     combined: u32,
@@ -47,7 +68,9 @@ struct Node {
 impl Node {
     const VACANT: Node = Node {
         parent: NONE,
+        start: 0,
         holders: 0,
+        is_marked: false,
         children: 0,
         combined: 0,
         keys: Vec::new(),
@@ -58,11 +81,12 @@ impl Node {
 }
 
 /// How much of a prompt the tree has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cached {
     pub(crate) blocks: u32,
     /// How many of these are idle, so that holding them makes fewer evictable.
     pub(crate) idle: u32,
+    position: Position,
 }
 
 /// A prefix that a sequence holds.
@@ -77,6 +101,7 @@ impl Held {
 }
 
 /// Where a walk along keys ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position {
     node: NodeId,
     /// Keys of that node that agree.
@@ -85,11 +110,19 @@ struct Position {
     blocks: usize,
 }
 
+impl Position {
+    const BEGINNING: Position = Position { node: ROOT, inside: 0, blocks: 0 };
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct PrefixTree {
     nodes: Vec<Node>,
     vacant: Vec<NodeId>,
-    index: ChildIndex,
+    /// Children by parent and first key.
+    index: KeyIndex<u32>,
+    landmarks: KeyIndex<u32>,
+    /// Samples that came since they were last asked for, where anybody asks.
+    news: Option<Vec<BlockKey>>,
     oldest: NodeId,
     newest: NodeId,
     idle_blocks: u32,
@@ -102,7 +135,9 @@ impl PrefixTree {
         Self {
             nodes: vec![root],
             vacant: Vec::new(),
-            index: ChildIndex::new(),
+            index: KeyIndex::new(NONE.0),
+            landmarks: KeyIndex::new(NONE.0),
+            news: None,
             oldest: NONE,
             newest: NONE,
             idle_blocks: 0,
@@ -130,12 +165,20 @@ impl PrefixTree {
             node = self.node(node).parent;
             counted = self.node(node).keys.len();
         }
-        Cached { blocks: position.blocks as u32, idle: idle as u32 }
+        Cached { blocks: position.blocks as u32, idle: idle as u32, position }
     }
 
     /// Holds the longest known prefix of `keys`.
     pub(crate) fn hold(&mut self, keys: &[BlockKey]) -> Held {
-        let position = self.locate(keys);
+        self.hold_position(self.locate(keys))
+    }
+
+    /// Holds what was found, in the tree as it was then.
+    pub(crate) fn hold_cached(&mut self, cached: &Cached) -> Held {
+        self.hold_position(cached.position)
+    }
+
+    fn hold_position(&mut self, position: Position) -> Held {
         let node = self.cut(position.node, position.inside);
         let mut at = node;
         while at != ROOT {
@@ -219,8 +262,11 @@ impl PrefixTree {
                 log.extend(entries.map(|(key, block)| Evicted { key: *key, block: *block }));
             }
             freed.extend(node.blocks.drain(kept..).rev());
+            if node.is_marked {
+                self.unmark(id, kept);
+            }
             if kept > 0 {
-                node.keys.truncate(kept);
+                self.node_mut(id).keys.truncate(kept);
             } else {
                 self.remove_leaf(id);
             }
@@ -247,18 +293,74 @@ impl PrefixTree {
     }
 
     fn locate(&self, keys: &[BlockKey]) -> Position {
-        let mut position = Position { node: ROOT, inside: 0, blocks: 0 };
-        while position.blocks < keys.len() {
-            let rest = &keys[position.blocks..];
-            let Some(child) = self.index.get(position.node.0, rest[0]) else { break };
-            let run = &self.nodes[child as usize].keys;
-            let common = common(run, rest);
-            position = Position { node: NodeId(child), inside: common, blocks: position.blocks + common };
-            if common < run.len() {
-                break;
+        let mut position = self.last_landmark(keys);
+        loop {
+            let (run, rest) = (&self.node(position.node).keys[position.inside..], &keys[position.blocks..]);
+            let agreed = common(run, rest);
+            position.inside += agreed;
+            position.blocks += agreed;
+            if agreed < run.len() || agreed == rest.len() {
+                return position;
+            }
+            let Some(child) = self.index.get(position.node.0, rest[agreed]) else { return position };
+            position = Position { node: NodeId(child), inside: 0, ..position };
+        }
+    }
+
+    /// The position behind the last of the keys that is a landmark here, found by halves: where a key is known, so are all before it.
+    fn last_landmark(&self, keys: &[BlockKey]) -> Position {
+        let mut position = Position::BEGINNING;
+        let mut end = if self.landmarks.is_empty() { 0 } else { keys.len() };
+        while position.blocks < end {
+            let middle = position.blocks.midpoint(end);
+            let next = keys[middle..end].iter().position(|key| key.is_landmark());
+            match next.and_then(|ahead| self.landmark(keys, middle + ahead)) {
+                Some(found) => position = found,
+                None => end = middle,
             }
         }
         position
+    }
+
+    /// The position behind a key that is a landmark here. The key was made of all before it, so these need no comparison.
+    fn landmark(&self, keys: &[BlockKey], at: usize) -> Option<Position> {
+        let id = self.landmarks.get(ANYWHERE, keys[at])?;
+        let node = &self.nodes[id as usize];
+        let inside = at.checked_sub(node.start as usize)?;
+        let is_there = node.keys.get(inside) == Some(&keys[at]);
+        is_there.then_some(Position { node: NodeId(id), inside: inside + 1, blocks: at + 1 })
+    }
+
+    /// Lets the landmarks among the first keys of a node lead to it.
+    fn mark(&mut self, id: NodeId, keys: usize) {
+        self.node_mut(id).is_marked = true;
+        for key in self.nodes[id.0 as usize].keys[..keys].iter().filter(|key| key.is_landmark()) {
+            self.landmarks.set(ANYWHERE, *key, id.0);
+        }
+    }
+
+    /// Forgets the landmarks of a node after its first `kept` keys.
+    fn unmark(&mut self, id: NodeId, kept: usize) {
+        for key in self.nodes[id.0 as usize].keys[kept..].iter().filter(|key| key.is_landmark()) {
+            if self.landmarks.get(ANYWHERE, *key) == Some(id.0) {
+                self.landmarks.remove(ANYWHERE, *key);
+            }
+        }
+    }
+
+    /// Keeps a list of the samples that come from now on.
+    pub(crate) fn watch_samples(&mut self) {
+        self.news.get_or_insert_default();
+    }
+
+    /// The samples that came since this was last called.
+    pub(crate) fn new_samples(&mut self) -> impl Iterator<Item = BlockKey> {
+        self.news.iter_mut().flat_map(|news| news.drain(..))
+    }
+
+    /// All samples that it has.
+    pub(crate) fn samples(&self) -> impl Iterator<Item = BlockKey> {
+        self.nodes.iter().flat_map(|node| &node.keys).copied().filter(|key| key.is_sample())
     }
 
     /// The node that ends after `inside` keys of `id`; splits it where it is longer. The lower part keeps
@@ -268,14 +370,17 @@ impl PrefixTree {
             return id;
         }
         let upper = self.vacant_node();
-        let Node { parent, holders, .. } = *self.node(id);
+        let Node { parent, start, holders, .. } = *self.node(id);
         let lower = self.node_mut(id);
         let (first, boundary) = (lower.keys[0], lower.keys[inside]);
         let keys: Vec<BlockKey> = lower.keys.drain(..inside).collect();
         let blocks: Vec<BlockId> = lower.blocks.drain(..inside).collect();
         lower.parent = upper;
+        lower.start += inside as u32;
         let (children, combined) = (1, id.0);
-        *self.node_mut(upper) = Node { parent, holders, children, combined, keys, blocks, ..Node::VACANT };
+        *self.node_mut(upper) =
+            Node { parent, start, holders, children, combined, keys, blocks, ..Node::VACANT };
+        self.mark(upper, inside);
         // The parent has the upper part instead of the lower one.
         self.node_mut(parent).combined ^= id.0 ^ upper.0;
         self.index.set(parent.0, first, upper.0);
@@ -289,13 +394,20 @@ impl PrefixTree {
     /// A new leaf below `parent`, held once.
     fn add(&mut self, parent: NodeId, keys: &[BlockKey], blocks: &[BlockId]) -> NodeId {
         let id = self.vacant_node();
+        let above = self.node(parent);
+        let start = above.start + above.keys.len() as u32;
         let node = self.node_mut(id);
         node.parent = parent;
+        node.start = start;
         node.holders = 1;
+        node.is_marked = false;
         node.keys.extend_from_slice(keys);
         node.blocks.extend_from_slice(blocks);
         self.held_blocks += blocks.len() as u32;
         self.index.set(parent.0, keys[0], id.0);
+        if let Some(news) = &mut self.news {
+            news.extend(keys.iter().filter(|key| key.is_sample()));
+        }
         let parent = self.node_mut(parent);
         parent.children += 1;
         parent.combined ^= id.0;
@@ -338,13 +450,15 @@ impl PrefixTree {
         if holders == 0 {
             self.unlink_idle(upper);
         }
-        let Node { parent, mut keys, mut blocks, .. } = std::mem::replace(self.node_mut(upper), Node::VACANT);
-        let first = keys[0];
+        let Node { parent, start, mut keys, mut blocks, .. } =
+            std::mem::replace(self.node_mut(upper), Node::VACANT);
+        let (first, moved) = (keys[0], keys.len());
         self.index.remove(upper.0, self.nodes[lower.0 as usize].keys[0]);
         let joined = self.node_mut(lower);
         keys.append(&mut joined.keys);
         blocks.append(&mut joined.blocks);
-        (joined.parent, joined.keys, joined.blocks) = (parent, keys, blocks);
+        (joined.parent, joined.start, joined.keys, joined.blocks) = (parent, start, keys, blocks);
+        self.mark(lower, moved);
         self.index.set(parent.0, first, lower.0);
         self.node_mut(parent).combined ^= upper.0 ^ lower.0;
         self.vacant.push(upper);

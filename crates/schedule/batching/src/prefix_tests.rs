@@ -138,7 +138,7 @@ proptest! {
                     let cached = tree.cached(&keys);
                     let longest = naive.longest(&keys);
                     let idle = (1..=longest).filter(|len| naive.find(&keys[..*len]).unwrap().holders == 0);
-                    prop_assert_eq!(cached, Cached { blocks: longest as u32, idle: idle.count() as u32 });
+                    prop_assert_eq!((cached.blocks, cached.idle), (longest as u32, idle.count() as u32));
                 }
             }
             prop_assert_eq!(tree.idle_blocks(), naive.idle());

@@ -112,11 +112,13 @@ pub struct Route {
 pub struct Router {
     options: RouterOptions,
     decisions: u64,
+    /// By candidate: what it may cost at least. Kept for its memory.
+    possible: Vec<u64>,
 }
 
 impl Router {
     pub fn new(options: RouterOptions) -> Self {
-        Self { options, decisions: 0 }
+        Self { options, decisions: 0, possible: Vec::new() }
     }
 
     /// Whether decisions depend on cached prefixes.
@@ -124,26 +126,37 @@ impl Router {
         self.options.policy == RoutingPolicy::Prefix
     }
 
-    /// Asks how much of a prompt is cached, only of those candidates that might be chosen for it: one with more work than another
-    /// costs in all is not. The choice is the same; its reason knows only those that were asked.
+    /// Asks how much of a prompt is cached, only of those candidates that might be chosen for it: not of one that would cost more than
+    /// another does even if it had the `most` tokens that it can have. The choice is the same; its reason knows only those that were
+    /// asked.
     pub fn survey(
-        &self,
+        &mut self,
         prompt_tokens: u32,
         candidates: &mut [Candidate],
+        most: impl Fn(usize) -> u32,
         mut cached: impl FnMut(usize) -> u32,
     ) {
-        let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.is_open);
-        let Some((first, _)) = open.min_by_key(|(_, candidate)| self.work(candidate)) else { return };
-        let least = self.work(&candidates[first]);
-        let mut bound = u64::MAX;
-        for at in std::iter::once(first).chain((0..candidates.len()).filter(|at| *at != first)) {
-            let work = self.work(&candidates[at]);
-            if candidates[at].is_open && work <= bound && !self.is_overloaded(work, least) {
-                candidates[at].cached_tokens = cached(at);
-                let missing = prompt_tokens.saturating_sub(candidates[at].cached_tokens);
-                bound = bound.min(u64::from(missing) + work);
-            }
+        let cost = |work: u64, cached: u32| u64::from(prompt_tokens.saturating_sub(cached)) + work;
+        let open = candidates.iter().filter(|candidate| candidate.is_open);
+        let Some(least) = open.map(|candidate| self.work(candidate)).min() else { return };
+        let mut possible = std::mem::take(&mut self.possible);
+        possible.clear();
+        possible.extend(candidates.iter().enumerate().map(|(at, candidate)| {
+            let work = self.work(candidate);
+            let may_be_chosen = candidate.is_open && !self.is_overloaded(work, least);
+            if may_be_chosen { cost(work, most(at)) } else { u64::MAX }
+        }));
+        // From the best that is possible to what is worse than the best found.
+        let mut best = u64::MAX;
+        while let Some((at, least)) = possible.iter().copied().enumerate().min_by_key(|(_, cost)| *cost)
+            && least <= best
+            && least < u64::MAX
+        {
+            candidates[at].cached_tokens = cached(at);
+            best = best.min(cost(self.work(&candidates[at]), candidates[at].cached_tokens));
+            possible[at] = u64::MAX;
         }
+        self.possible = possible;
     }
 
     /// Chooses among the open candidates; `None` without one.

@@ -208,6 +208,19 @@ impl Scheduler {
         self.cache.take_evicted()
     }
 
+    /// Keeps count for a `Census` from now on.
+    pub fn watch_samples(&mut self) {
+        self.cache.tree_mut().watch_samples();
+    }
+
+    pub(crate) fn new_samples(&mut self) -> impl Iterator<Item = BlockKey> {
+        self.cache.tree_mut().new_samples()
+    }
+
+    pub(crate) fn samples(&self) -> impl Iterator<Item = BlockKey> {
+        self.cache.tree().samples()
+    }
+
     /// Makes room for KV that the caller has from elsewhere, under the keys of a prompt: how many of its blocks are cached already,
     /// and the blocks to fill for those that follow, as far as there is room beside running sequences. They are evictable until a
     /// request holds them. Only between `complete` and the next `step`.

@@ -179,3 +179,23 @@ proptest! {
         }
     }
 }
+
+proptest! {
+    #[test]
+    fn a_survey_that_asks_few_leads_to_the_same_choice_as_asking_all(
+        replicas in prop::collection::vec((0u64..6000, 0u32..PROMPT, 0u32..2000, any::<bool>()), 1..40),
+        seed in any::<u64>(),
+    ) {
+        let all: Vec<Candidate> = replicas
+            .iter()
+            .map(|(pending, cached, _, is_open)| Candidate { is_open: *is_open, ..replica(*pending, *cached) })
+            .collect();
+        let mut few: Vec<Candidate> = all.iter().map(|each| Candidate { cached_tokens: 0, ..*each }).collect();
+        let (mut one, mut other) = (router(seed), router(seed));
+        one.survey(PROMPT, &mut few, |at| replicas[at].1 + replicas[at].2, |at| replicas[at].1);
+        let chosen = |router: &mut Router, candidates: &[Candidate]| {
+            router.route(PROMPT, candidates).map(|route| route.replica)
+        };
+        prop_assert_eq!(chosen(&mut one, &few), chosen(&mut other, &all));
+    }
+}

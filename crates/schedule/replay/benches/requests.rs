@@ -1,6 +1,7 @@
 //! Requests replayed per CPU second, next to measurements of other simulators.
 //!
-//! Run with `cargo bench -p bedplate-replay`. `--peer dynamo` also measures Dynamo's simulator on this machine,
+//! Run with `cargo bench -p bedplate-replay --bench requests`, perhaps with a part of the names of the cases that are wanted.
+//! `--peer dynamo` also measures Dynamo's simulator on this machine,
 //! through `benches/peer_dynamo.py`, when its Python package is installed.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its result")]
@@ -96,6 +97,18 @@ fn cases() -> Vec<Case> {
         },
         Case { requests: 20_000, ..varied(8) },
         varied(8),
+        Case {
+            arrivals: Arrivals::Closed { users: 1024 },
+            shared: None,
+            name: "X 32 nothing shared varied nokey",
+            ..varied(32)
+        },
+        Case {
+            arrivals: Arrivals::Closed { users: 1024 },
+            shared: nothing_shared,
+            name: "X 32 nothing shared varied",
+            ..varied(32)
+        },
         Case { arrivals: Arrivals::Closed { users: 1024 }, ..varied(32) },
         Case {
             turns: Some(Turns { turns: 5, pause: picoseconds(10.0) }),
@@ -112,8 +125,10 @@ fn main() {
         "{:<46} {:>9} {:>8} {:>12} {:>8} {:>8}",
         "case", "requests", "events", "requests/s", "x Dynamo", "x Vidur"
     );
-    for case in cases() {
-        report(&case);
+    let wanted = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let is_wanted = |case: &Case| wanted.as_ref().is_none_or(|part| case.name.contains(part));
+    for case in cases().iter().filter(|case| is_wanted(case)) {
+        report(case);
     }
     if std::env::args().any(|argument| argument == "dynamo") {
         measure_dynamo();

@@ -1,6 +1,6 @@
 //! The deployment to replay on: replicas in one pool or two, their router, transfers, scaling and price.
 
-use bedplate_batching::{RouterOptions, SchedulerOptions};
+use bedplate_batching::{OptionsFlaw, RouterOptions, Scheduler, SchedulerOptions};
 
 use super::engine::{Picoseconds, StepTime};
 
@@ -94,6 +94,20 @@ impl<'a> Fleet<'a> {
 }
 
 impl<'a> Pool<'a> {
+    /// Whether a census is worth its upkeep: the more replicas, the more of them it saves from being asked.
+    pub(crate) fn has_census(&self) -> bool {
+        self.replicas.max(self.scaling.map_or(0, |scaling| scaling.most)) > 8
+    }
+
+    /// The scheduler of a new replica, which counts for the router's census.
+    pub(crate) fn new_scheduler(&self) -> Result<Scheduler, OptionsFlaw> {
+        let mut scheduler = Scheduler::new(self.scheduler.clone())?;
+        if self.has_census() {
+            scheduler.watch_samples();
+        }
+        Ok(scheduler)
+    }
+
     pub fn new(replicas: u32, engine: &'a dyn StepTime) -> Self {
         Self {
             replicas,

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_batching::{
-    AdmitReason, Candidate, OptionsFlaw, Progress, Request, RequestId, Router, Scheduler, Start, TenantId,
+    AdmitReason, Candidate, Census, OptionsFlaw, Progress, Request, RequestId, Router, Start, TenantId,
 };
 
 use super::engine::{PER_NANOSECOND, Picoseconds};
@@ -66,6 +66,10 @@ struct Simulation<'a> {
     /// When the last answer reached whoever had asked.
     answered: Picoseconds,
     candidates: Vec<Candidate>,
+    /// What replicas have cached, roughly.
+    census: Census,
+    /// By replica: the most blocks of a prompt that it can have.
+    bounds: Vec<u32>,
     progress: Vec<Progress>,
     series: Series,
     tally: Tally,
@@ -80,7 +84,7 @@ impl<'a> Simulation<'a> {
                 return Err(OptionsFlaw::Zero { what: "the number of replicas" });
             }
             for _ in 0..pool.replicas {
-                replicas.push(Replica::new(index, Scheduler::new(pool.scheduler.clone())?, State::Open, 0));
+                replicas.push(Replica::new(index, pool.new_scheduler()?, State::Open, 0));
             }
         }
         Ok(Self {
@@ -103,6 +107,8 @@ impl<'a> Simulation<'a> {
             underway: 0,
             answered: 0,
             candidates: Vec::new(),
+            census: Census::default(),
+            bounds: Vec::new(),
             progress: Vec::new(),
             series: Series::default(),
             tally: Tally::default(),
@@ -162,6 +168,7 @@ impl<'a> Simulation<'a> {
         let pool = self.pools[replica.pool];
         replica.start(self.now, self.fleet.horizon, pool, &self.fleet.swap, first_token);
         self.next_end.set(index, replica.running.as_ref().map(|running| running.ends));
+        self.census.add(index, &mut replica.scheduler);
         let step = replica.scheduler.last_step();
         self.tally.preemptions += step.preempted.len() as u64;
         for admitted in &step.admitted {
@@ -265,8 +272,17 @@ impl<'a> Simulation<'a> {
             is_open: replica.pool == pool && replica.is_open(),
         }));
         if needs_prefixes {
-            let (replicas, now) = (&mut self.replicas, self.now);
-            self.routers[pool].survey(asked.prompt_tokens, &mut self.candidates, |at| {
+            self.bounds.clear();
+            if self.pools[pool].has_census() {
+                if self.census.is_stale() {
+                    self.census.count(self.replicas.iter().map(|replica| &replica.scheduler));
+                }
+                self.census.bounds(keys, self.replicas.len(), &mut self.bounds);
+            }
+            let (replicas, bounds, now) = (&mut self.replicas, &self.bounds, self.now);
+            let block_tokens = self.pools[pool].scheduler.block_tokens;
+            let most = |at: usize| bounds.get(at).map_or(asked.prompt_tokens, |blocks| blocks * block_tokens);
+            self.routers[pool].survey(asked.prompt_tokens, &mut self.candidates, most, |at| {
                 replicas[at].settle(now);
                 replicas[at].scheduler.cached_tokens(keys)
             });
@@ -284,6 +300,7 @@ impl<'a> Simulation<'a> {
         self.progress.extend_from_slice(&completion.started);
         let started = self.progress.len();
         self.progress.extend_from_slice(&completion.finished);
+        self.census.add(index, &mut replica.scheduler);
         self.account(index, &running, started);
         for at in 0..self.progress.len() {
             let progress = self.progress[at];
@@ -401,7 +418,7 @@ impl<'a> Simulation<'a> {
         };
         let present = self.replicas.iter().filter(|replica| counted(replica)).count();
         for _ in present..desired {
-            let scheduler = Scheduler::new(self.pools[pool].scheduler.clone());
+            let scheduler = self.pools[pool].new_scheduler();
             let scheduler = scheduler.expect("the same settings made the first replicas");
             let ready = self.now.saturating_add(scaling.cold_start);
             self.starting.push(Reverse((ready, self.replicas.len())));
