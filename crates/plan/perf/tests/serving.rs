@@ -115,7 +115,7 @@ proptest! {
     #[test]
     fn closed_loops_conserve_users(replica in any_replica(), users in 1u32..40, input in 1u32..3000, output in 1u32..300) {
         let lengths = |longest| Lengths { longest, shortest_share: 0.8 };
-        let load = ClosedLoop { concurrency: users, requests: users * 5, input: lengths(input), output: lengths(output) };
+        let load = ClosedLoop { concurrency: users, requests: users * 5, input: lengths(input), output: lengths(output), cached_share: 0.0 };
         let Some(found) = closed_loop(&replica, &load) else { return Ok(()) };
         prop_assert!(found.first_token > 0.0 && found.inter_token >= 0.0);
         prop_assert!(found.end_to_end >= found.first_token);
@@ -130,8 +130,13 @@ fn a_model_that_does_not_fit_is_refused_by_how_much() {
     let small = replica("llama-3.3-70b", "l4", Parallel::ONE);
     let KvRoom::DoesNotFit { over_per_gpu } = small.memory().room else { panic!("70 GB fit into 24") };
     assert!((45e9..55e9).contains(&over_per_gpu.get()), "{over_per_gpu}");
-    let load =
-        ClosedLoop { concurrency: 1, requests: 1, input: Lengths::fixed(10), output: Lengths::fixed(10) };
+    let load = ClosedLoop {
+        concurrency: 1,
+        requests: 1,
+        input: Lengths::fixed(10),
+        output: Lengths::fixed(10),
+        cached_share: 0.0,
+    };
     assert_eq!(closed_loop(&small, &load), None);
 }
 
@@ -202,6 +207,7 @@ fn pools_trade_first_tokens_for_steady_answers() {
         requests: 320,
         input: Lengths { longest: 4000, shortest_share: 0.8 },
         output: Lengths { longest: 300, shortest_share: 0.8 },
+        cached_share: 0.0,
     };
     let pools = Pools {
         prefill: &one,

@@ -44,7 +44,7 @@ pub enum CutRefusal {
     NoExperts {
         degree: &'static str,
     },
-    ExpertsDoNotDivide {
+    FewerExperts {
         ranks: u32,
         experts: u64,
     },
@@ -81,8 +81,8 @@ impl fmt::Display for CutRefusal {
             }
             CutRefusal::TooFewLayers { stages, layers } => write!(f, "{stages} stages for {layers} layers"),
             CutRefusal::NoExperts { degree } => write!(f, "`{degree}` is for models with experts"),
-            CutRefusal::ExpertsDoNotDivide { ranks, experts } => {
-                write!(f, "{ranks} expert ranks do not divide {experts} experts")
+            CutRefusal::FewerExperts { ranks, experts } => {
+                write!(f, "{ranks} expert ranks are more than the {experts} experts")
             }
             CutRefusal::RanksDoNotDivide { expert, stage } => {
                 write!(f, "{expert} expert ranks do not divide the {stage} GPUs of a stage")
@@ -140,8 +140,8 @@ impl Cut {
             .or(match experts {
                 None if expert > 1 => Some(CutRefusal::NoExperts { degree: "ep" }),
                 None if attention_data > 1 => Some(CutRefusal::NoExperts { degree: "adp" }),
-                Some(experts) if experts % u64::from(expert.max(1)) != 0 => {
-                    Some(CutRefusal::ExpertsDoNotDivide { ranks: expert, experts })
+                Some(experts) if u64::from(expert) > experts => {
+                    Some(CutRefusal::FewerExperts { ranks: expert, experts })
                 }
                 _ => None,
             })

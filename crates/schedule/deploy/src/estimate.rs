@@ -103,10 +103,13 @@ impl Steady<'_> {
     /// Sequences whose KV fits, at most the engine's limit.
     pub(crate) fn most_sequences(&self) -> u32 {
         let memory = self.replica.memory();
-        let each = memory.tokens_of(self.load.usual_context()).max(1);
+        // Prefixes are kept once, whoever uses them.
+        let own = self.load.usual_context().saturating_sub(self.load.cached().into());
+        let each = memory.tokens_of(own).max(1);
+        let room = memory.room.tokens().saturating_sub(self.load.common());
         let deployment = self.replica.deployment();
         let engine = deployment.settings.max_sequences.saturating_mul(deployment.parallel.attention_data);
-        let fitting = u32::try_from(memory.room.tokens() / each).unwrap_or(u32::MAX);
+        let fitting = u32::try_from(room / each).unwrap_or(u32::MAX);
         fitting.min(engine).min(MOST_SEQUENCES)
     }
 
@@ -134,17 +137,17 @@ impl Steady<'_> {
         match deployment.settings.prefill {
             PrefillStyle::Separate => (chunk, true),
             PrefillStyle::Chunked => (chunk.saturating_sub(decodes.into()).max(1), false),
-            PrefillStyle::Whole => (chunk.max(self.load.input.into()), false),
+            PrefillStyle::Whole => (chunk.max((self.load.input - self.load.cached()).into()), false),
         }
     }
 
     /// One prompt with `decodes` decoding sequences; with attention data ranks and stages, one for each of them.
     fn prompt(&self, decodes: u32) -> Prompt {
         let (budget, stands_still) = self.budget(decodes);
-        let input = u64::from(self.load.input);
+        let (input, cached) = (u64::from(self.load.input), u64::from(self.load.cached()));
         let parallel = self.replica.deployment().parallel;
         let side_by_side = u64::from(parallel.attention_data) * u64::from(parallel.pipeline);
-        let together = (budget / input.max(1)).clamp(1, side_by_side);
+        let together = (budget / (input - cached).max(1)).clamp(1, side_by_side);
         // Tokens of each prompt in a step: a chunk, or its share when several go together.
         let each = (budget / if together > 1 { together } else { side_by_side }).max(1);
         let base = match stands_still {
@@ -152,7 +155,7 @@ impl Steady<'_> {
             false => StepShape::decode(decodes, u64::from(decodes) * self.load.usual_context()),
         };
         let without = self.replica.timer().seconds(&base);
-        let (mut done, mut alone, mut stall) = (0, 0.0, 0.0);
+        let (mut done, mut alone, mut stall) = (cached, 0.0, 0.0);
         while done < input {
             let tokens = (input - done).min(each);
             let mut shape = base;

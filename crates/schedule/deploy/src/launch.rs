@@ -244,6 +244,14 @@ impl Sized<'_> {
         self.replica().map_or(0.9, |replica| replica.deployment().settings.memory_share)
     }
 
+    /// Experts that have a copy, where ranks do not divide them.
+    fn expert_copies(&self) -> Option<u64> {
+        let model = &self.need.model.transformer;
+        let mixture = model.runs.iter().find_map(|run| run.layer.mlp.mixture())?;
+        let copies = self.cut().parallel.expert_places(mixture.experts) - mixture.experts;
+        (copies > 0).then_some(copies)
+    }
+
     /// Whether experts exchange tokens between nodes over a network whose messages GPUs can send themselves.
     fn has_fast_dispatch(&self) -> bool {
         let is_wide = self.cut().parallel.expert > self.supply.hardware.domain;

@@ -20,7 +20,7 @@
 //! let supply = Supply::of_cluster(&cluster, &catalog, Purchase::OnDemand, None)?;
 //! let need = Need {
 //!     model: &ServedModel::named("llama-3.1-8b")?,
-//!     load: Load { input: 1000, output: 200, per_second: 5.0 },
+//!     load: Load::new(1000, 200, 5.0),
 //!     objectives: Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None },
 //!     constants: &ServingConstants::builtin(),
 //!     site: None,

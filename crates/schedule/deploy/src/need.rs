@@ -1,23 +1,61 @@
 //! The requirements on a deployment: a model, a load, objectives, and what may be varied.
 
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
-use bedplate_replay::requests::Objectives;
+use bedplate_replay::requests::{Lengths, Objectives, SharedPrefix};
 use bedplate_transformer::Precision;
 
 use crate::Supply;
 
-/// Independent arrivals at a rate per second, with these lengths in tokens.
+/// Independent arrivals at a rate per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
+    /// Mean tokens of a prompt and of an answer.
     pub input: u32,
     pub output: u32,
     pub per_second: f64,
+    /// How replays draw prompts and answers; without it all are as long as the mean.
+    pub drawn: Option<(Lengths, Lengths)>,
+    /// What prompts have in common.
+    pub shared: Option<SharedPrefix>,
 }
 
 impl Load {
-    /// Tokens of a whole request.
+    /// Prompts and answers of one length each, which share nothing.
+    pub fn new(input: u32, output: u32, per_second: f64) -> Self {
+        Self { input, output, per_second, drawn: None, shared: None }
+    }
+
+    /// Prompts and answers of these lengths, which share nothing.
+    pub fn drawn(input: Lengths, output: Lengths, per_second: f64) -> Self {
+        let drawn = Some((input, output));
+        Self { drawn, ..Self::new(input.mean(), output.mean(), per_second) }
+    }
+
+    pub fn lengths(&self) -> (Lengths, Lengths) {
+        self.drawn.unwrap_or((Lengths::Fixed(self.input), Lengths::Fixed(self.output)))
+    }
+
+    /// Tokens of the longest request.
     pub fn context(&self) -> u64 {
-        u64::from(self.input) + u64::from(self.output)
+        let (input, output) = self.lengths();
+        u64::from(input.longest()) + u64::from(output.longest())
+    }
+
+    /// Share of a prompt that is cached when it arrives.
+    pub fn cached_share(&self) -> f64 {
+        self.shared.map_or(0.0, |shared| f64::from(shared.percent) / 100.0)
+    }
+
+    /// Tokens of a usual prompt that are cached when it arrives; its last one never counts as cached.
+    pub fn cached(&self) -> u32 {
+        let tokens = f64::from(self.input) * self.cached_share();
+        (tokens as u32).min(self.input.saturating_sub(1))
+    }
+
+    /// Tokens of KV that sequences have in common: every prefix once.
+    pub fn common(&self) -> u64 {
+        let groups = self.shared.map_or(0, |shared| shared.groups);
+        u64::from(groups) * u64::from(self.cached())
     }
 
     /// Tokens in the KV of a decoding sequence, on average.

@@ -6,7 +6,7 @@
 
 use bedplate_calibrate::serving::{Likeness, Measure, ServingErrors, Spread};
 use bedplate_perf::serving::{ClosedLoop, Latency, Lengths, Pools, Replica, closed_loop, disaggregated};
-use bedplate_replay::requests::{Picoseconds, Record, seconds};
+use bedplate_replay::requests::{self, Picoseconds, Record, seconds};
 
 use crate::{FrontPoint, Need, Plan, Shown, Supply};
 
@@ -172,11 +172,17 @@ pub(crate) fn looped(
     (prefill, decode): (Option<&Replica>, &Replica),
     users: u32,
 ) -> Option<Latency> {
+    let spread = |lengths: requests::Lengths| Lengths {
+        longest: lengths.longest(),
+        shortest_share: f64::from(lengths.shortest()) / f64::from(lengths.longest().max(1)),
+    };
+    let (input, output) = need.load.lengths();
     let load = ClosedLoop {
         concurrency: users,
         requests: users.saturating_mul(ROUNDS).clamp(ROUNDS, MOST_REQUESTS.max(users.saturating_mul(2))),
-        input: Lengths::fixed(need.load.input),
-        output: Lengths::fixed(need.load.output),
+        input: spread(input),
+        output: spread(output),
+        cached_share: need.load.cached_share(),
     };
     match (plan, prefill) {
         (Plan::Disaggregated { prefill: prompts, decode: decodes }, Some(replica)) => {

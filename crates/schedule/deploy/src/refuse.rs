@@ -13,14 +13,15 @@ use crate::{
 
 /// What makes a question invalid.
 pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployError> {
-    let Load { input, output, per_second } = need.load;
+    let Load { per_second, .. } = need.load;
+    let (input, output) = need.load.lengths();
     let options = &need.options;
     let lists = [
         (options.weights.is_empty(), "the number of weight formats"),
         (options.kv.is_empty(), "the number of KV formats"),
         (options.chunks.is_empty() || options.chunks.contains(&0), "a chunk"),
-        (input == 0, "the length of prompts"),
-        (output == 0, "the length of answers"),
+        (input.shortest() == 0, "the length of prompts"),
+        (output.shortest() == 0, "the length of answers"),
         (!(per_second > 0.0 && per_second.is_finite()), "the rate"),
         (!(options.share > 0.0 && options.share <= 1.0), "the share of requests"),
         (supplies.iter().all(|supply| supply.gpus() == 0), "the number of GPUs"),

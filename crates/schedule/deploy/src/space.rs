@@ -1,5 +1,7 @@
 //! Every way to split a replica.
 
+use std::collections::BTreeSet;
+
 use bedplate_perf::serving::Parallel;
 
 use crate::{Cut, Need, Supply};
@@ -23,7 +25,7 @@ pub(crate) fn cuts(need: &Need<'_>, supply: &Supply) -> Vec<Cut> {
 }
 
 /// Tensor ranks inside a domain, stages over any number of GPUs, and for mixtures expert and attention data
-/// ranks, which may span domains. All in powers of two.
+/// ranks, which may span domains. All in powers of two, and ranks over half a domain, whole ones and several (72 GPUs, 144).
 fn degrees(need: &Need<'_>, supply: &Supply) -> Vec<Parallel> {
     let gpus = supply.gpus();
     let mut degrees = Vec::new();
@@ -34,8 +36,8 @@ fn degrees(need: &Need<'_>, supply: &Supply) -> Vec<Parallel> {
             if tensor > 1 {
                 degrees.push(Parallel { expert: tensor, ..Parallel::tensor(tensor) });
             }
-            let ranks = powers(gpus / tensor).filter(|ranks| *ranks > 1);
-            degrees.extend(ranks.map(|attention_data| Parallel {
+            let ranks = ranks(supply.hardware.domain, tensor, gpus);
+            degrees.extend(ranks.into_iter().map(|attention_data| Parallel {
                 attention_data,
                 expert: tensor * attention_data,
                 ..Parallel::tensor(tensor)
@@ -43,6 +45,13 @@ fn degrees(need: &Need<'_>, supply: &Supply) -> Vec<Parallel> {
         }
     }
     degrees
+}
+
+/// Numbers of attention data ranks, of `tensor` GPUs each, above one.
+fn ranks(domain: u32, tensor: u32, gpus: u32) -> BTreeSet<u32> {
+    let domains = powers(2 * gpus / domain.max(1)).map(|halves| halves * domain / 2);
+    let domains = domains.filter(|gpus| gpus.is_multiple_of(tensor)).map(|gpus| gpus / tensor);
+    powers(gpus / tensor).chain(domains).filter(|ranks| *ranks > 1).collect()
 }
 
 fn powers(most: u32) -> impl Iterator<Item = u32> {

@@ -4,6 +4,7 @@ use bedplate_catalog::{Catalog, Prices, Purchase};
 use bedplate_perf::{Hardware, PerfError};
 use bedplate_search::Machine;
 use bedplate_topology::Cluster;
+use bedplate_units::Watts;
 
 /// GPUs of one kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Supply {
     pub gpus_per_node: u32,
     /// `None` where no price is known.
     pub dollars_per_gpu_hour: Option<f64>,
+    /// The most power that a GPU draws, where it is known.
+    pub watts_per_gpu: Option<Watts>,
 }
 
 impl Supply {
@@ -47,6 +50,10 @@ impl Supply {
             gpus_per_node: kinds().map(|kind| kind.accelerators).min().unwrap_or(1).max(1),
             hardware,
             dollars_per_gpu_hour: prices.and_then(|prices| prices.into_iter().reduce(f64::max)),
+            watts_per_gpu: kinds()
+                .map(|kind| catalog.accelerator(kind.accelerator.as_deref()?).ok()?.power)
+                .reduce(|one, other| Some(Watts::new(one?.get().max(other?.get()))))
+                .flatten(),
         })
     }
 
@@ -70,6 +77,7 @@ impl Supply {
                 gpus_per_unit: machine.gpus,
                 gpus_per_node: instance.accelerators.max(1),
                 dollars_per_gpu_hour: Some(price / f64::from(machine.gpus)),
+                watts_per_gpu: catalog.accelerator_of(instance).power,
             })
         };
         Machine::of_catalog(catalog).into_iter().filter_map(supply).collect()

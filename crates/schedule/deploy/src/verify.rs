@@ -3,8 +3,8 @@
 use bedplate_batching::{OptionsFlaw, RouterOptions};
 use bedplate_perf::PerfError;
 use bedplate_replay::requests::{
-    Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Lengths, Objectives, Outcome, Pool,
-    Record, Traffic, picoseconds, seconds, simulate,
+    Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Objectives, Outcome, Pool, Record,
+    Traffic, picoseconds, seconds, simulate,
 };
 
 use crate::engine::TimedReplica;
@@ -70,7 +70,7 @@ impl<'a> Stage<'a> {
 
     fn pool<'s>(&'s self, timed: &'s TimedReplica, workers: &Workers) -> Pool<'s> {
         Pool {
-            scheduler: timed.scheduler(workers.seats, self.need.load.input),
+            scheduler: timed.scheduler(workers.seats, self.need.load.lengths().0.longest()),
             dollars_per_hour: self.supply.dollars_per_hour(workers.cut.gpus()).unwrap_or(0.0),
             router: RouterOptions { seed: self.need.options.seed, ..RouterOptions::default() },
             ..Pool::new(workers.replicas, timed)
@@ -91,11 +91,13 @@ impl<'a> Stage<'a> {
     pub fn play(&self, end_to_end: f64, seed: u64) -> Result<Shown, OptionsFlaw> {
         let load = &self.need.load;
         let requests = (LIFETIMES * load.per_second * end_to_end).clamp(FEWEST, MOST) as u32;
+        let (prompt, output) = load.lengths();
         let traffic = GeneratedLoad {
             requests,
             arrivals: Arrivals::Poisson { per_second: load.per_second },
-            prompt: Lengths::Fixed(load.input),
-            output: Lengths::Fixed(load.output),
+            prompt,
+            output,
+            shared: load.shared,
             seed,
             ..GeneratedLoad::default()
         };

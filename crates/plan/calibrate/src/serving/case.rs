@@ -260,6 +260,7 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
         requests: concurrency.saturating_mul(10).min(MOST_REQUESTS.max(concurrency.saturating_mul(2))),
         input: lengths(column("isl")?),
         output: lengths(column("osl")?),
+        cached_share: 0.0,
     })
 }
 

@@ -20,6 +20,15 @@ pub struct ClosedLoop {
     pub requests: u32,
     pub input: Lengths,
     pub output: Lengths,
+    /// Share of each prompt that is cached when it arrives, and kept once for all.
+    pub cached_share: f64,
+}
+
+impl ClosedLoop {
+    /// Tokens of a prompt that are cached; its last one is always computed.
+    pub(super) fn cached(&self, input: u32) -> u32 {
+        ((f64::from(input) * self.cached_share) as u32).min(input.saturating_sub(1))
+    }
 }
 
 /// Lengths spread evenly between a share of the longest and the longest.
@@ -260,7 +269,7 @@ impl<'a> Simulated<'a> {
         }
         self.reserved += need;
         self.waiting.pop_front();
-        Some(Partial { request: id, done: 0 })
+        Some(Partial { request: id, done: self.load.cached(self.request(id).input) })
     }
 
     fn need(&self, request: &Request) -> u64 {
@@ -268,7 +277,8 @@ impl<'a> Simulated<'a> {
             KvReserve::HalfAnswer => request.output / 2,
             KvReserve::WholeAnswer => request.output,
         };
-        self.replica.memory().tokens_of(u64::from(request.input) + u64::from(answer))
+        let own = request.input - self.load.cached(request.input);
+        self.replica.memory().tokens_of(u64::from(own) + u64::from(answer))
     }
 
     /// A step with prompts: decodes share it or pause.

@@ -51,6 +51,11 @@ impl Parallel {
         self.stage_gpus().saturating_mul(self.pipeline)
     }
 
+    /// Places for experts on all ranks together: as many on each, so that some experts have a copy where the ranks do not divide them.
+    pub fn expert_places(&self, experts: u64) -> u64 {
+        experts.next_multiple_of(u64::from(self.expert.max(1)))
+    }
+
     /// Why no replica can be split this way, if so.
     fn flaw(&self) -> Option<String> {
         let Parallel { tensor, pipeline, expert, attention_data } = *self;

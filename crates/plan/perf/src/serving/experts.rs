@@ -2,7 +2,8 @@
 //!
 //! An expert of popularity `p` is read by a step of `n` tokens with probability `1 - (1-p)^n`. Popularity
 //! falls as a power of rank; an exponent of 0 makes all equal. Spread over ranks, a step waits for the rank
-//! with the most experts to read.
+//! with the most experts to read. Where there are more places than experts, the most popular ones have a copy each that takes half
+//! of their tokens.
 
 /// Share of its experts that the busiest rank reads, by tokens of the step.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,11 +19,11 @@ const REACH: f64 = 16.0;
 const CLASSES: usize = 32;
 
 impl Touched {
-    pub(crate) fn new(experts: f64, per_token: f64, skew: f64, ranks: f64) -> Self {
-        let popularity = popularity(experts, per_token, skew);
+    pub(crate) fn new(experts: f64, places: f64, per_token: f64, skew: f64, ranks: f64) -> Self {
+        let popularity = popularity(experts, places, per_token, skew);
         let share = |entry: usize| {
             let tokens = (entry as f64 * REACH / (ENTRIES - 1) as f64).exp_m1();
-            busiest(mean_share(&popularity, tokens), experts, ranks)
+            busiest(mean_share(&popularity, tokens), places, ranks)
         };
         Self { table: (0..ENTRIES).map(share).collect() }
     }
@@ -35,17 +36,33 @@ impl Touched {
     }
 }
 
-/// Probability that a token visits an expert, for classes of experts from the most to the least popular.
-fn popularity(experts: f64, per_token: f64, skew: f64) -> Vec<f64> {
+/// Places that tokens visit alike.
+struct Class {
+    /// Probability that a token visits one of them.
+    chance: f64,
+    places: f64,
+}
+
+/// Classes of experts of equal size from the most to the least popular; of the first ones, each expert has two places.
+fn popularity(experts: f64, places: f64, per_token: f64, skew: f64) -> Vec<Class> {
     let rank = |class: usize| (class as f64 + 0.5) / CLASSES as f64 * experts + 0.5;
     let weights: Vec<f64> = (0..CLASSES).map(|class| rank(class).powf(-skew)).collect();
     let mean = weights.iter().sum::<f64>() / CLASSES as f64;
-    weights.into_iter().map(|weight| (per_token / experts * weight / mean).min(1.0)).collect()
+    let size = experts / CLASSES as f64;
+    let mut copies = (places - experts).max(0.0);
+    let classes = weights.into_iter().flat_map(|weight| {
+        let chance = (per_token / experts * weight / mean).min(1.0);
+        let copied = copies.min(size);
+        copies -= copied;
+        [Class { chance: chance / 2.0, places: 2.0 * copied }, Class { chance, places: size - copied }]
+    });
+    classes.filter(|class| class.places > 0.0).collect()
 }
 
-fn mean_share(popularity: &[f64], tokens: f64) -> f64 {
-    let touched = popularity.iter().map(|chance| 1.0 - (1.0 - chance).powf(tokens));
-    touched.sum::<f64>() / popularity.len() as f64
+fn mean_share(popularity: &[Class], tokens: f64) -> f64 {
+    let touched = popularity.iter().map(|class| class.places * (1.0 - (1.0 - class.chance).powf(tokens)));
+    let places = popularity.iter().map(|class| class.places);
+    touched.sum::<f64>() / places.sum::<f64>()
 }
 
 /// The largest of `ranks` binomial shares, by the usual bound on a maximum of normal variables.
@@ -63,7 +80,7 @@ mod tests {
 
     #[test]
     fn even_routing_equals_the_closed_form() {
-        let touched = Touched::new(256.0, 8.0, 0.0, 1.0);
+        let touched = Touched::new(256.0, 256.0, 8.0, 0.0, 1.0);
         for tokens in [1.0f64, 3.0, 17.0, 64.0, 333.0, 4096.0] {
             let exact = 1.0 - (1.0 - 8.0 / 256.0f64).powf(tokens);
             assert!((touched.share(tokens) / exact - 1.0).abs() < 2e-3, "{tokens}");
@@ -73,13 +90,23 @@ mod tests {
 
     #[test]
     fn skew_touches_fewer_experts_and_spreading_more() {
-        let even = Touched::new(128.0, 4.0, 0.0, 1.0);
-        let skewed = Touched::new(128.0, 4.0, 0.8, 1.0);
-        let spread = Touched::new(128.0, 4.0, 0.0, 8.0);
+        let even = Touched::new(128.0, 128.0, 4.0, 0.0, 1.0);
+        let skewed = Touched::new(128.0, 128.0, 4.0, 0.8, 1.0);
+        let spread = Touched::new(128.0, 128.0, 4.0, 0.0, 8.0);
         for tokens in [4.0, 32.0, 128.0] {
             assert!(skewed.share(tokens) < even.share(tokens));
             assert!(spread.share(tokens) > even.share(tokens));
         }
         assert!(spread.share(1e12) <= 1.0);
+    }
+
+    #[test]
+    fn copies_are_read_less_each_and_more_in_all() {
+        let (once, twice) =
+            (Touched::new(256.0, 256.0, 8.0, 0.3, 1.0), Touched::new(256.0, 288.0, 8.0, 0.3, 1.0));
+        for tokens in [4.0, 32.0, 128.0] {
+            assert!(twice.share(tokens) < once.share(tokens), "{tokens}");
+            assert!(twice.share(tokens) * 288.0 > once.share(tokens) * 256.0, "{tokens}");
+        }
     }
 }

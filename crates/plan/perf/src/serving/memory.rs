@@ -93,8 +93,16 @@ fn weights_per_gpu(deployment: &Deployment) -> f64 {
     let stage = f64::from(deployment.parallel.stage_gpus());
     let stages = f64::from(deployment.parallel.pipeline);
     let more = model.linear.map_or(0, |linear| linear.layers * linear.more_parameters) as f64;
+    let mixture = model.transformer.runs.iter().find_map(|run| run.layer.mlp.mixture());
+    let copies = mixture.map_or(1.0, |mixture| {
+        deployment.parallel.expert_places(mixture.experts) as f64 / mixture.experts as f64
+    });
     let bytes = |(part, count): (Part, u64)| {
-        let count = count as f64 + if part == Part::Attention { more } else { 0.0 };
+        let count = match part {
+            Part::Attention => count as f64 + more,
+            Part::Experts => count as f64 * copies,
+            _ => count as f64,
+        };
         let ranks = if part == Part::Experts { stage } else { tensor };
         count * deployment.weights.of(part).bytes_per_value() / ranks / stages
     };

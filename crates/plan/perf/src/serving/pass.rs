@@ -278,16 +278,17 @@ impl Experts {
         let ranks = f64::from(deployment.parallel.expert);
         let parameters = model.parameters().of(Part::Experts);
         let (experts, per_token) = (mixture.experts as f64, mixture.per_token as f64);
+        let places = deployment.parallel.expert_places(mixture.experts) as f64;
         let work = rates.work(Part::Experts, parameters as f64, deployment);
         let seconds = 2.0 * parameters as f64 * per_token / experts / rates.experts(deployment) / stage;
         // The busiest of r ranks gets about mean + sqrt(2 ln r mean) of the visits.
         let uneven = if ranks > 1.0 { (2.0 * ranks.ln() * ranks / per_token).sqrt() } else { 0.0 };
         Some(Self {
-            read: work.bytes / stage / rates.expert_read,
-            touched: Touched::new(experts, per_token, constants.expert_skew, ranks),
+            read: work.bytes * places / experts / stage / rates.expert_read,
+            touched: Touched::new(experts, places, per_token, constants.expert_skew, ranks),
             per_token: seconds,
             uneven: seconds * uneven,
-            padding: seconds * constants.expert_tile * experts / per_token,
+            padding: seconds * constants.expert_tile * places / per_token,
         })
     }
 

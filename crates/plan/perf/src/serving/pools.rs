@@ -161,11 +161,13 @@ impl<'a> Play<'a> {
             let budget = u64::from(deployment.settings.chunk) * u64::from(deployment.parallel.attention_data);
             let mut shape = StepShape::default();
             while let Some(id) = self.prompts.front() {
-                let tokens = u64::from(self.requests[*id as usize].input);
+                let input = self.requests[*id as usize].input;
+                let cached = self.load.cached(input);
+                let tokens = u64::from(input - cached);
                 if shape.prefill_tokens > 0 && shape.prefill_tokens + tokens > budget {
                     break;
                 }
-                shape.add_prefill(0, tokens);
+                shape.add_prefill(cached.into(), tokens);
                 self.busy[worker].push(*id);
                 self.prompts.pop_front();
             }

@@ -19,6 +19,9 @@ impl Sized<'_> {
             (attention_data > 1).then(|| format!("--dp-size {attention_data} --enable-dp-attention")),
         );
         flags.extend((expert > 1).then(|| format!("--ep-size {expert}")));
+        flags.extend(
+            self.expert_copies().map(|copies| format!("--enable-eplb --ep-num-redundant-experts {copies}")),
+        );
         flags.extend(self.has_fast_dispatch().then(|| "--moe-a2a-backend deepep".to_owned()));
         if nodes > 1 {
             flags.push(format!("--nnodes {nodes} --node-rank \"$RANK\""));

@@ -19,6 +19,9 @@ impl Sized<'_> {
                 let kind = if self.duty == Duty::Prefill { "high_throughput" } else { "low_latency" };
                 flags.push(format!("--all2all-backend deepep_{kind}"));
             }
+            flags.extend(self.expert_copies().map(|copies| {
+                format!("--enable-eplb --eplb-config '{{\"num_redundant_experts\":{copies}}}'")
+            }));
         }
         flags.push(format!("--max-num-seqs {seats}"));
         flags.push(format!("--max-num-batched-tokens {}", self.cut().chunk.max(seats)));

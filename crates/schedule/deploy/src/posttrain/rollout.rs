@@ -63,7 +63,7 @@ pub(super) fn rollout(
 fn need<'a>(question: &PostTraining<'a>) -> Need<'a> {
     Need {
         model: question.model,
-        load: Load { input: question.batch.input, output: question.batch.longest_output(), per_second: 1.0 },
+        load: Load::new(question.batch.input, question.batch.longest_output(), 1.0),
         objectives: Objectives::default(),
         constants: question.serving,
         site: None,

@@ -32,6 +32,7 @@ fn looped(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
         requests: users * 10,
         input: Lengths::fixed(input),
         output: Lengths::fixed(output),
+        cached_share: 0.0,
     };
     closed_loop(replica, &load).expect("the requests fit")
 }

@@ -34,7 +34,7 @@ pub(crate) fn question(
         model: ServedModel::named(model).expect("the model is built in"),
         supply: supply(cluster),
         constants: ServingConstants::builtin(),
-        load: Load { input, output, per_second },
+        load: Load::new(input, output, per_second),
         objectives: Objectives { ttft: limit(ttft), itl: limit(itl), end_to_end: None },
         options: Options::default(),
     }

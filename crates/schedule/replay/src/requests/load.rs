@@ -1,5 +1,7 @@
 //! Generated load: how requests arrive, how long they are, what they share.
 
+use std::fmt;
+
 use super::engine::{Picoseconds, picoseconds};
 use super::planned::{Planned, Prefix};
 use bedplate_random::{Random, mix};
@@ -23,7 +25,32 @@ pub enum Lengths {
     Between(u32, u32),
 }
 
+impl fmt::Display for Lengths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lengths::Fixed(tokens) => write!(f, "{tokens}"),
+            Lengths::Between(low, high) => write!(f, "{low} to {high}"),
+        }
+    }
+}
+
 impl Lengths {
+    pub fn shortest(self) -> u32 {
+        match self {
+            Lengths::Fixed(tokens) | Lengths::Between(tokens, _) => tokens,
+        }
+    }
+
+    pub fn longest(self) -> u32 {
+        match self {
+            Lengths::Fixed(tokens) | Lengths::Between(_, tokens) => tokens,
+        }
+    }
+
+    pub fn mean(self) -> u32 {
+        self.shortest().midpoint(self.longest())
+    }
+
     fn draw(self, random: &mut Random) -> u32 {
         match self {
             Lengths::Fixed(tokens) => tokens,

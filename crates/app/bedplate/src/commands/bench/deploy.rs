@@ -43,7 +43,7 @@ pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> 
         let supply = Supply::of_cluster(&cluster, catalog, Purchase::OnDemand, None)?;
         let need = Need {
             model: &ServedModel::named(name)?,
-            load: Load { input, output, per_second },
+            load: Load::new(input, output, per_second),
             objectives: Objectives {
                 ttft: Some(picoseconds(ttft)),
                 itl: Some(picoseconds(itl)),

@@ -15,17 +15,16 @@ use bedplate_deploy::{
     outlook, search,
 };
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
-use bedplate_replay::requests::Objectives;
+use bedplate_replay::requests::{Lengths, Objectives, SharedPrefix};
 use bedplate_transformer::{Precision, published_as};
 
 use super::constants::Choice;
 use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
 use super::serving::load_site;
 use crate::choice::choice;
-use crate::commands::replay::requests::grammar::{self, MOST_TOKENS};
+use crate::commands::replay::requests::grammar;
 use crate::console::Console;
 use crate::files;
-use crate::length::length;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -49,12 +48,18 @@ pub(super) struct Arguments {
     /// INSTANCE:COUNT or a cluster file; may be repeated, to choose between them
     #[arg(long, value_name = "CLUSTER")]
     cluster: Vec<String>,
-    /// Tokens of a prompt
-    #[arg(long, value_name = "TOKENS", value_parser = length::<u32>(MOST_TOKENS))]
-    isl: u32,
-    /// Tokens of an answer
-    #[arg(long, value_name = "TOKENS", value_parser = length::<u32>(MOST_TOKENS))]
-    osl: u32,
+    /// Tokens of a prompt: `4000`, or `500..8000` for lengths spread evenly
+    #[arg(long, value_name = "TOKENS", value_parser = grammar::lengths)]
+    isl: Lengths,
+    /// Tokens of an answer, likewise
+    #[arg(long, value_name = "TOKENS", value_parser = grammar::lengths)]
+    osl: Lengths,
+    /// Share of each prompt that a group of requests has in common, in percent
+    #[arg(long, visible_alias = "prefix", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    shared_prefix: Option<u32>,
+    /// How many different prefixes are shared
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), requires = "shared_prefix")]
+    prefix_groups: u32,
     /// Requests per second
     #[arg(long, value_parser = grammar::rate)]
     rate: f64,
@@ -187,7 +192,12 @@ impl Loaded {
         let speculation = arguments.drafts.zip(arguments.tokens_per_step);
         Need {
             model: &self.model,
-            load: Load { input: arguments.isl, output: arguments.osl, per_second: arguments.rate },
+            load: Load {
+                shared: arguments
+                    .shared_prefix
+                    .map(|percent| SharedPrefix { percent, groups: arguments.prefix_groups }),
+                ..Load::drawn(arguments.isl, arguments.osl, arguments.rate)
+            },
             objectives: arguments.slo.unwrap_or_default(),
             constants: &self.constants,
             site: self.site.as_ref(),
@@ -315,9 +325,13 @@ impl<'a> Found<'a> {
     }
 
     fn title(&self) -> String {
-        let Load { input, output, per_second } = self.need.load;
+        let Load { per_second, shared, .. } = self.need.load;
+        let (input, output) = self.need.load.lengths();
+        let shared = shared.map_or(String::new(), |shared| {
+            format!(", {} % of each one of {} prefixes", shared.percent, shared.groups)
+        });
         format!(
-            "{} on {}: prompts of {input} tokens, answers of {output}, {per_second} requests/s",
+            "{} on {}: prompts of {input} tokens{shared}, answers of {output}, {per_second} requests/s",
             self.need.model.transformer.name,
             self.supply().name
         )

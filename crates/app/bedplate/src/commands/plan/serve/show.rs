@@ -1,12 +1,14 @@
 //! A plan for serving as text and as JSON.
 
+use std::fmt;
+
 use bedplate_deploy::test_time::{Effort, Price};
 use bedplate_deploy::{
     Edge, Expectation, Explanation, FrontPoint, Held, Outlook, Plan, Supply, Workers, front_outlook,
 };
 use bedplate_perf::serving::KvRoom;
 use bedplate_replay::requests::{Objectives, seconds};
-use bedplate_units::{Count, Dollars, Seconds, grouped};
+use bedplate_units::{Count, Dollars, Seconds, Watts, grouped};
 use serde_json::{Value, json};
 
 use super::Found;
@@ -127,6 +129,7 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
         .add("GPUs", format!("{gpus} of {}, on {units} x {}", supply.gpus(), supply.name))
         .add_known("memory", memory(found))
         .add_known("cost", cost(best))
+        .add_known("energy", energy(found, best).map(|energy| energy.to_string()))
         .add("objectives", share(found))
         .add(
             "throughput",
@@ -168,6 +171,27 @@ fn cost(held: &Held) -> Option<String> {
     let million = held.shown.outcome.dollars_per_million_output_tokens();
     let each = million.map(|each| format!("; {} per million tokens generated", Dollars::new(each)));
     Some(format!("{}/h{}", Dollars::new(hourly), each.unwrap_or_default()))
+}
+
+/// What the GPUs in use take for a token if all of them draw the most they can.
+struct Energy {
+    joules_per_token: f64,
+    gpus: u32,
+    watts: Watts,
+}
+
+impl fmt::Display for Energy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Energy { joules_per_token, gpus, watts } = self;
+        write!(f, "at most {joules_per_token:.3} J for a token generated: {gpus} GPUs at {watts}")
+    }
+}
+
+fn energy(found: &Found<'_>, held: &Held) -> Option<Energy> {
+    let watts = found.supplies[held.supply].watts_per_gpu?;
+    let gpus = held.plan.gpus();
+    let tokens = held.shown.outcome.output_tokens_per_second();
+    (tokens > 0.0).then(|| Energy { joules_per_token: watts.get() * f64::from(gpus) / tokens, gpus, watts })
 }
 
 fn share(found: &Found<'_>) -> String {
@@ -340,6 +364,10 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         "machine": found.supply().name,
         "input_tokens": found.need.load.input,
         "output_tokens": found.need.load.output,
+        "input_tokens_longest": found.need.load.lengths().0.longest(),
+        "output_tokens_longest": found.need.load.lengths().1.longest(),
+        "shared_prefix_percent": found.need.load.shared.map(|shared| shared.percent),
+        "shared_prefixes": found.need.load.shared.map(|shared| shared.groups),
         "requests_per_s": found.need.load.per_second,
         "best": held(best, found),
         "replay": replayed::json(&best.shown.outcome, &found.need.objectives),
@@ -375,6 +403,7 @@ fn held(held: &Held, found: &Found<'_>) -> Value {
         "is_measured_chip": found.errors.has_measured(&supply.accelerator),
         "gpus": held.plan.gpus(),
         "dollars_per_hour": held.dollars_per_hour,
+        "most_joules_per_token": energy(found, held).map(|energy| energy.joules_per_token),
         "share": held.shown.share,
         "expected": found.outlook_of(held).as_ref().map(outlook_json),
         "prefill": prefill,

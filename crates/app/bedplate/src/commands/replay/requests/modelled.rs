@@ -117,25 +117,15 @@ impl LoadedReplicas {
 
 /// Mean lengths and rate of a traffic; they determine the bend of windowed attention and the usual step.
 fn usual_load(traffic: &Traffic) -> Load {
-    let mean = |lengths: Lengths| match lengths {
-        Lengths::Fixed(tokens) => tokens,
-        Lengths::Between(low, high) => low / 2 + high / 2,
-    };
     match traffic {
-        Traffic::Generated(load) => {
-            Load { input: mean(load.prompt).max(1), output: mean(load.output).max(1), per_second: 1.0 }
-        }
+        Traffic::Generated(load) => Load::new(load.prompt.mean().max(1), load.output.mean().max(1), 1.0),
         Traffic::Trace(requests) => {
             let count = requests.len().max(1) as u64;
             let mean = |tokens: fn(&Planned) -> u32| {
                 let sum: u64 = requests.iter().map(|planned| u64::from(tokens(planned))).sum();
                 (sum / count).max(1) as u32
             };
-            Load {
-                input: mean(|planned| planned.prompt_tokens),
-                output: mean(|planned| planned.output_tokens),
-                per_second: 1.0,
-            }
+            Load::new(mean(|planned| planned.prompt_tokens), mean(|planned| planned.output_tokens), 1.0)
         }
     }
 }
