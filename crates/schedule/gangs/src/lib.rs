@@ -58,6 +58,7 @@ mod priority;
 mod promises;
 mod queue;
 mod quota;
+mod rates;
 mod reason;
 mod recall;
 mod request;
@@ -83,6 +84,7 @@ pub use priority::Priority;
 pub use promises::{Reservation, Reserved};
 pub use quota::{ANY_GPU, Grant, Queues};
 pub use reason::{Never, Wait};
+pub use rates::{BadRates, Rates};
 pub use request::{
     AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, History, JobId,
     NodeFilter, PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,

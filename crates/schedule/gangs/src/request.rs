@@ -9,7 +9,7 @@ use bedplate_topology::{Level, NodeId};
 
 pub use bedplate_job::{Closeness, DependencyKind, Elastic, Preemption};
 
-use crate::{Amount, Span, Time};
+use crate::{Amount, Rates, Span, Time};
 
 macro_rules! number {
     ($($(#[$doc:meta])* $name:ident($inner:ty)),*) => {$(
@@ -85,6 +85,8 @@ pub struct Request {
     pub minimum_run_time: Span,
     /// What the plan says about its communication; placements are compared by it.
     pub expected: Option<Expected>,
+    /// Predicted throughput by size; where absent it follows from `expected`.
+    pub rates: Option<Rates>,
     /// What became of it before this scheduler heard of it; it is new when absent.
     pub history: Option<History>,
 }
@@ -119,6 +121,7 @@ impl Request {
             preemption: Preemption::Requeue,
             minimum_run_time: Span::ZERO,
             expected: None,
+            rates: None,
             history: None,
         }
     }
@@ -135,9 +138,10 @@ impl Request {
     /// Throughput with `nodes` nodes over that with the number asked for; proportional without a prediction.
     pub fn speed(&self, nodes: u32) -> f64 {
         let asked = self.nodes();
-        match &self.expected {
-            Some(expected) => expected.speed(nodes, asked),
-            None => f64::from(nodes) / f64::from(asked.max(1)),
+        match (&self.rates, &self.expected) {
+            (Some(rates), _) => rates.speed(nodes, asked),
+            (None, Some(expected)) => expected.speed(nodes, asked),
+            (None, None) => f64::from(nodes) / f64::from(asked.max(1)),
         }
     }
 

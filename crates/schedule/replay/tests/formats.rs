@@ -230,6 +230,34 @@ fn bad_lines_are_errors_with_their_line() {
 }
 
 #[test]
+fn predicted_throughput_reads_back_and_what_is_no_curve_is_refused() {
+    let line = |more: &str| {
+        format!("{{\"id\":\"a\",\"submit_s\":0,\"duration_s\":60,\"nodes\":2,\"gpus_per_node\":8,{more}}}\n")
+    };
+    let elastic = "\"elastic\":{\"min\":1,\"max\":4,\"step\":1}";
+    let good = line(&format!("{elastic},\"rates\":[[1,0.56],[2,1.0],[4,1.625]]"));
+    let trace = read(source(&good), None).expect("the fixture is right");
+    assert_eq!(write_jsonl(&trace), good);
+    let rates = trace.jobs[0].rates.as_ref().expect("it has them");
+    assert_eq!(rates.points(), [(1, 0.56), (2, 1.0), (4, 1.625)]);
+    let mut text = String::new();
+    for rates in ["[]", "[[2,1],[1,2]]", "[[1,0]]", "[[1,2,3]]", "{\"1\":2}"] {
+        let bad = line(&format!("{elastic},\"rates\":{rates}"));
+        let error = read(source(&bad), None).expect_err("it is wrong").to_string();
+        text += &format!("{rates}: {}\n", error.trim_start_matches("this line cannot be read: "));
+    }
+    let fixed = line("\"rates\":[[1,1]]");
+    text += &read(source(&fixed), None).expect_err("it is wrong").to_string();
+    expect![[r#"
+        []: `rates`: there are no points
+        [[2,1],[1,2]]: `rates`: the nodes do not ascend: 1 comes after 2
+        [[1,0]]: `rates`: the rate at 1 nodes is 0, which is not a positive number
+        [[1,2,3]]: `rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]
+        {"1":2}: `rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]
+        this line cannot be read: `rates` says how fast an elastic job is, and this one is not `elastic`"#]].assert_eq(&text);
+}
+
+#[test]
 fn the_content_tells_the_format() {
     let found = [SWF, PHILLY, PODS, JSONL, NODES, "x,y\n1,2\n", ""].map(|text| detect(source(text)));
     let expected =

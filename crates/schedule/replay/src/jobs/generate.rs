@@ -19,10 +19,10 @@
 //! a third of that at 03:00, 60 % on weekends); evaluations come in batches of about eight; 120 users
 //! in 12 accounts submit with Zipf-distributed frequency; messages between nodes take 5 to 25 % of a step;
 //! checkpoints come every 30 minutes (pre-training) or hour (fine-tuning); a third of the gangs of several nodes can
-//! run with half or twice their nodes. Pre-training has QOS `high`, evaluation and debugging `low`; those may be
+//! run with half or twice their nodes, at the throughput that [`strong_scaling`] gives. Pre-training has QOS `high`, evaluation and debugging `low`; those may be
 //! preempted after two hours, as at Meta's research clusters.
 
-use bedplate_gangs::{Elastic, Span, Time};
+use bedplate_gangs::{Elastic, Rates, Span, Time};
 
 use super::{Ending, Size, Trace, TraceJob};
 use bedplate_random::Random;
@@ -40,6 +40,16 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mixture {
     kinds: [KindParameters; 4],
+    elasticity: Elasticity,
+}
+
+/// Which gangs may change their size, and how far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Elasticity {
+    /// A third of those of an even number of nodes, from half to twice that.
+    Some,
+    /// All, from a quarter to four times their nodes, but at least one.
+    All,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -61,43 +71,54 @@ const LONGEST: f64 = 14.0 * 86_400.0;
 
 impl Mixture {
     /// Fitted to the cluster Seren of Shanghai AI Laboratory.
-    pub const SEREN: Mixture = Mixture {
+    pub const SEREN: Mixture =
+        Mixture { kinds: [EVALUATION, DEBUGGING, FINE_TUNING, PRE_TRAINING], elasticity: Elasticity::Some };
+
+    /// The fine-tuning and pre-training of [`Mixture::SEREN`] alone, all of it elastic and of one QOS: the kind of load on which
+    /// schedulers with elastic sizes are compared (Pollux, Sia).
+    pub const TRAINING: Mixture = Mixture {
         kinds: [
-            KindParameters {
-                kind: Kind::Evaluation,
-                share: 0.62,
-                sizes: &[(1, 0.85), (2, 0.06), (4, 0.04), (8, 0.05)],
-                median: 100.0,
-                spread: 1.75,
-                endings: [0.504, 0.05, 0.446],
-            },
-            KindParameters {
-                kind: Kind::Debugging,
-                share: 0.30,
-                sizes: &[(1, 0.6), (2, 0.1), (4, 0.08), (8, 0.17), (16, 0.05)],
-                median: 110.0,
-                spread: 2.52,
-                endings: [0.504, 0.05, 0.446],
-            },
-            KindParameters {
-                kind: Kind::FineTuning,
-                share: 0.0675,
-                sizes: &[(8, 0.55), (16, 0.25), (32, 0.15), (64, 0.05)],
-                median: 900.0,
-                spread: 1.7,
-                endings: [0.45, 0.30, 0.25],
-            },
-            KindParameters {
-                kind: Kind::PreTraining,
-                share: 0.0125,
-                sizes: &[(64, 0.35), (128, 0.30), (256, 0.20), (512, 0.10), (1024, 0.05)],
-                median: 2_600.0,
-                spread: 1.6,
-                endings: [0.145, 0.77, 0.085],
-            },
+            KindParameters { share: 0.0, ..EVALUATION },
+            KindParameters { share: 0.0, ..DEBUGGING },
+            FINE_TUNING,
+            PRE_TRAINING,
         ],
+        elasticity: Elasticity::All,
     };
 }
+
+const EVALUATION: KindParameters = KindParameters {
+    kind: Kind::Evaluation,
+    share: 0.62,
+    sizes: &[(1, 0.85), (2, 0.06), (4, 0.04), (8, 0.05)],
+    median: 100.0,
+    spread: 1.75,
+    endings: [0.504, 0.05, 0.446],
+};
+const DEBUGGING: KindParameters = KindParameters {
+    kind: Kind::Debugging,
+    share: 0.30,
+    sizes: &[(1, 0.6), (2, 0.1), (4, 0.08), (8, 0.17), (16, 0.05)],
+    median: 110.0,
+    spread: 2.52,
+    endings: [0.504, 0.05, 0.446],
+};
+const FINE_TUNING: KindParameters = KindParameters {
+    kind: Kind::FineTuning,
+    share: 0.0675,
+    sizes: &[(8, 0.55), (16, 0.25), (32, 0.15), (64, 0.05)],
+    median: 900.0,
+    spread: 1.7,
+    endings: [0.45, 0.30, 0.25],
+};
+const PRE_TRAINING: KindParameters = KindParameters {
+    kind: Kind::PreTraining,
+    share: 0.0125,
+    sizes: &[(64, 0.35), (128, 0.30), (256, 0.20), (512, 0.10), (1024, 0.05)],
+    median: 2_600.0,
+    spread: 1.6,
+    endings: [0.145, 0.77, 0.085],
+};
 
 /// What to generate.
 #[derive(Debug, Clone)]
@@ -117,6 +138,8 @@ pub struct Generator {
 
 /// No job is larger than this share of the cluster.
 const LARGEST_SHARE: u32 = 4;
+/// Share of a step that neither shrinks with more nodes nor depends on where they are.
+const FIXED_BESIDE_MESSAGES: f64 = 0.02;
 const USERS: usize = 120;
 const ACCOUNTS: usize = 12;
 const MEAN_BATCH: f64 = 8.0;
@@ -163,10 +186,10 @@ impl Generator {
         let weights: Vec<(usize, f64)> = self.mixture.kinds.iter().enumerate().map(weight).collect();
         let parameters = &self.mixture.kinds[random.choose(&weights)];
         let (user, account) = people.choose(random);
-        let qos = trace.qos.place(match parameters.kind {
-            Kind::PreTraining => "high",
-            Kind::FineTuning => "normal",
-            Kind::Evaluation | Kind::Debugging => "low",
+        let qos = trace.qos.place(match (parameters.kind, self.mixture.elasticity) {
+            (Kind::PreTraining, Elasticity::Some) => "high",
+            (Kind::FineTuning | Kind::PreTraining, _) => "normal",
+            (Kind::Evaluation | Kind::Debugging, _) => "low",
         });
         let members = match parameters.kind {
             Kind::Evaluation => random.exponential(MEAN_BATCH).ceil() as usize,
@@ -194,9 +217,13 @@ impl Generator {
         ]);
         if nodes > 1 {
             job.scale_out_share = random.between(0.05, 0.25);
-            job.fixed_share = job.scale_out_share + 0.02;
-            let can_halve = nodes.is_multiple_of(2) && random.unit() < 1.0 / 3.0;
-            job.elastic = can_halve.then_some(Elastic { min: nodes / 2, max: nodes * 2, step: nodes / 2 });
+            job.fixed_share = job.scale_out_share + FIXED_BESIDE_MESSAGES;
+        }
+        job.elastic = self.elastic(nodes, random);
+        if let Some(elastic) = job.elastic {
+            // A gang of one node that may have more has messages only then.
+            let share = if nodes > 1 { job.fixed_share } else { random.between(0.05, 0.25) };
+            job.rates = Some(strong_scaling(elastic, nodes, share));
         }
         match parameters.kind {
             Kind::PreTraining => job.checkpoint_every = Some(Span::minutes(30)),
@@ -205,6 +232,33 @@ impl Generator {
         }
         job
     }
+
+    fn elastic(&self, nodes: u32, random: &mut Random) -> Option<Elastic> {
+        match self.mixture.elasticity {
+            Elasticity::Some => {
+                let can_halve = nodes > 1 && nodes.is_multiple_of(2) && random.unit() < 1.0 / 3.0;
+                can_halve.then_some(Elastic { min: nodes / 2, max: nodes * 2, step: nodes / 2 })
+            }
+            Elasticity::All => {
+                let step = (nodes / 4).max(1);
+                let min = if nodes.is_multiple_of(step) { step } else { nodes % step };
+                Some(Elastic { min, max: nodes * 4, step })
+            }
+        }
+    }
+}
+
+/// Throughput by size with an unchanged global batch: a step takes `c/n + m(n)`, where the computation `c` is shared by the
+/// `n` nodes and messages between nodes take `m(n)`, in proportion to `(1 - 1/n)(1 + 0.1 log2 n)`. The first factor is what each node of
+/// a ring sends and receives in an all-reduce of the gradients, whose size does not depend on `n`; the second stands for stragglers, latency and
+/// shared uplinks, a tenth for each doubling (an assumption). Messages are `share` of a step at the requested size, or with two nodes where one is
+/// requested. So their share grows with every node, and nodes bring less and less.
+fn strong_scaling(elastic: Elastic, asked: u32, share: f64) -> Rates {
+    let messages = |nodes: f64| (1.0 - 1.0 / nodes) * (1.0 + 0.1 * nodes.log2());
+    let known = f64::from(asked.max(2));
+    let step = |nodes: f64| (1.0 - share) * known / nodes + share * messages(nodes) / messages(known);
+    let rate = |nodes: u32| (nodes, step(f64::from(asked)) / step(f64::from(nodes)));
+    Rates::new(elastic.sizes().map(rate).collect()).expect("sizes ascend and steps take time")
 }
 
 fn weight((place, parameters): (usize, &KindParameters)) -> (usize, f64) {
@@ -323,6 +377,22 @@ mod tests {
         let at_night = |job: &&TraceJob| (job.submit.0 / Span::hours(1).0) % 24 < 6;
         let nights = week.jobs.iter().filter(at_night).count();
         assert!((2000..4000).contains(&nights), "a quarter of the hours, less of the jobs: {nights}");
+    }
+
+    #[test]
+    fn every_node_brings_less_than_the_one_before_it() {
+        let trace = Generator { mixture: Mixture::TRAINING, ..generator(2_000) }.generate();
+        for job in &trace.jobs {
+            let (elastic, rates) = (job.elastic.expect("all are"), job.rates.as_ref().expect("all have"));
+            let Size::Nodes { nodes, .. } = job.size else { panic!("sizes are in nodes") };
+            assert!(elastic.allows(nodes) && (rates.at(nodes) - 1.0).abs() < 1e-12);
+            let per_node: Vec<f64> = elastic.sizes().map(|size| rates.at(size) / f64::from(size)).collect();
+            assert!(per_node.windows(2).all(|pair| pair[1] < pair[0]), "{elastic:?} {per_node:?}");
+            let gains: Vec<f64> = rates.points().windows(2).map(|pair| pair[1].1 - pair[0].1).collect();
+            assert!(gains.windows(2).all(|pair| pair[1] < pair[0] + 1e-12), "{elastic:?} {gains:?}");
+            assert!(rates.at(nodes * 2) < 1.9, "the double is not twice as fast");
+        }
+        assert!(trace.jobs.iter().all(|job| trace.qos.name(job.qos) == "normal"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! defaults. docs/replay.md is the reference. What is written reads back unchanged.
 
 use bedplate_diag::{Source, nearest, shown};
-use bedplate_gangs::{Closeness, Elastic, Preemption, Span, Time};
+use bedplate_gangs::{Closeness, Elastic, Preemption, Rates, Span, Time};
 use bedplate_topology::Level;
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use super::lines::{Line, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 /// Every field.
-const FIELDS: [&str; 26] = [
+const FIELDS: [&str; 27] = [
     "id",
     "submit_s",
     "duration_s",
@@ -36,6 +36,7 @@ const FIELDS: [&str; 26] = [
     "near",
     "scale_out_share",
     "fixed_share",
+    "rates",
     "checkpoint_s",
     "preemption",
     "outcome",
@@ -111,6 +112,7 @@ impl<'a> Fields<'a> {
         job.closeness = self.closeness()?;
         job.scale_out_share = self.number("scale_out_share", 0.0, 1.0)?.unwrap_or(0.0);
         job.fixed_share = self.number("fixed_share", 0.0, 1.0)?.unwrap_or(job.scale_out_share);
+        job.rates = self.rates(job.elastic)?;
         job.checkpoint_every = self.seconds("checkpoint_s")?.filter(|every| *every > Span::ZERO);
         job.preemption = self.choice("preemption", &PREEMPTION)?.unwrap_or(Preemption::Requeue);
         job.minimum_run_time = self.seconds(MINIMUM_RUN)?.unwrap_or(Span::ZERO);
@@ -156,6 +158,30 @@ impl<'a> Fields<'a> {
             Size::Nodes { .. } => Err(self.line.bad("`nodes` is not one of the sizes that `elastic` allows")),
             Size::Gpus(_) => Err(self.line.bad("an elastic job gives its size as `nodes`")),
         }
+    }
+
+    /// Pairs of nodes and throughput.
+    fn rates(&self, elastic: Option<Elastic>) -> Result<Option<Rates>, TraceError> {
+        let Some(value) = self.object.get("rates") else {
+            return Ok(None);
+        };
+        let nodes = |value: &Value| value.as_u64().filter(|nodes| *nodes <= MOST_NODES);
+        let point = |pair: &Value| match pair.as_array().map(Vec::as_slice) {
+            Some([size, rate]) => Some((nodes(size)? as u32, rate.as_f64()?)),
+            _ => None,
+        };
+        let points: Option<Vec<(u32, f64)>> =
+            value.as_array().and_then(|pairs| pairs.iter().map(point).collect());
+        let points = points.ok_or_else(|| {
+            self.line.bad("`rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]")
+        })?;
+        if elastic.is_none() {
+            return Err(self
+                .line
+                .bad("`rates` says how fast an elastic job is, and this one is not `elastic`"));
+        }
+        let rates = Rates::new(points).map_err(|bad| self.line.bad(format!("`rates`: {bad}")))?;
+        Ok(Some(rates))
     }
 
     fn closeness(&self) -> Result<Closeness, TraceError> {
@@ -281,6 +307,8 @@ fn line_of(job: &TraceJob, trace: &Trace) -> Value {
     }
     put("scale_out_share", json!(job.scale_out_share), job.scale_out_share == 0.0);
     put("fixed_share", json!(job.fixed_share), job.fixed_share == job.scale_out_share);
+    let rates = job.rates.as_ref().map(Rates::points);
+    put("rates", json!(rates), rates.is_none());
     put("checkpoint_s", optional(job.checkpoint_every), job.checkpoint_every.is_none());
     let preemption = PREEMPTION.iter().find(|(_, each)| *each == job.preemption).map(|(name, _)| *name);
     put("preemption", json!(preemption), job.preemption == plain.preemption);

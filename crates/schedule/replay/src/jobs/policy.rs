@@ -1,6 +1,6 @@
 //! The policies that a replay compares, each a row of one table.
 
-use bedplate_gangs::{Backfill, Expected, Order, Packing, Score, Settings};
+use bedplate_gangs::{Backfill, Expected, Order, Packing, Rates, Score, Settings};
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +151,11 @@ impl Policy {
             (false, true) => expected.map(|expected| Expected { scale_out_share: 0.0, ..expected }),
             (false, false) => None,
         }
+    }
+
+    /// A scheduler that changes no sizes is not told what they are worth.
+    pub(crate) fn told_rates(&self, rates: Option<Rates>) -> Option<Rates> {
+        rates.filter(|_| self.is_elastic)
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Replay {
     pub restart: Span,
     /// The cost of an elastic gang's change of size.
     pub resize: Span,
+    /// Standard deviation of the logarithm of the factor by which predicted rates are off. Jobs proceed by their own.
+    pub prediction_error: f64,
     /// The number of largest jobs whose whole course is kept.
     pub largest: usize,
 }
@@ -44,6 +46,7 @@ impl Replay {
             seed: 0,
             restart: Span::seconds(1350),
             resize: Span::minutes(1),
+            prediction_error: 0.0,
             largest: 24,
         }
     }

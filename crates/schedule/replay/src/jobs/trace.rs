@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_gangs::{Closeness, Elastic, Preemption, Span, Time};
+use bedplate_gangs::{Closeness, Elastic, Preemption, Rates, Span, Time};
 use bedplate_topology::Cluster;
 
 use super::workload::possible_work;
@@ -50,6 +50,8 @@ pub struct TraceJob {
     pub scale_out_share: f64,
     /// Share of a step that does not shrink with more nodes.
     pub fixed_share: f64,
+    /// Throughput of an elastic job by its size; without it, size counts by `fixed_share`.
+    pub rates: Option<Rates>,
     /// Work between checkpoints; without them losing a node loses all work.
     pub checkpoint_every: Option<Span>,
     pub preemption: Preemption,
@@ -116,6 +118,7 @@ impl TraceJob {
             closeness: Closeness::Any,
             scale_out_share: 0.0,
             fixed_share: 0.0,
+            rates: None,
             checkpoint_every: None,
             preemption: Preemption::Requeue,
             minimum_run_time: Span::ZERO,

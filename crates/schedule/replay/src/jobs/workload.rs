@@ -2,12 +2,16 @@
 
 use bedplate_gangs::{
     AccountId, Accounts, Amount, Expected, JobId, NodeShare, Partition, PartitionId, Qos, QosId, QueueId,
-    Request, RoleRequest, Scheduler, Settings, Span, UserId,
+    Rates, Request, RoleRequest, Scheduler, Settings, Span, UserId,
 };
+use bedplate_random::Random;
 use bedplate_topology::{Cluster, NodeId};
 
 use super::live::Pace;
 use super::{Estimates, Names, Policy, Replay, Trace, TraceJob};
+
+/// Separates these draws from others of the same seed.
+const PREDICTION_STREAM: u64 = 0x7072_6564_6963_7465;
 
 /// What all requests of a replay share.
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub(crate) struct Workload<'a> {
     worst: f64,
     policy: Policy,
     estimates: Estimates,
+    prediction_error: f64,
     seed: u64,
 }
 
@@ -43,8 +48,10 @@ impl<'a> Workload<'a> {
         let scheduler = Scheduler::new(cluster.clone(), Settings { seed: replay.seed, ..settings });
         let worst = worst_slowdown(&scheduler);
         let per_node = usual_gpus(cluster);
-        let Replay { policy, estimates, seed, .. } = *replay;
-        (scheduler, Self { trace, cluster, names, per_node, worst, policy, estimates, seed })
+        let Replay { policy, estimates, prediction_error, seed, .. } = *replay;
+        let workload =
+            Self { trace, cluster, names, per_node, worst, policy, estimates, prediction_error, seed };
+        (scheduler, workload)
     }
 
     /// The request of the job at `index`.
@@ -71,6 +78,7 @@ impl<'a> Workload<'a> {
             preemption: job.preemption,
             minimum_run_time: job.minimum_run_time,
             expected: self.policy.told(self.expected(job, nodes)),
+            rates: self.policy.told_rates(self.predicted_rates(index)),
             ..Request::new(id, role)
         }
     }
@@ -82,7 +90,8 @@ impl<'a> Workload<'a> {
         let (asked, _) = job.size.shape(self.per_node);
         let size = f64::from(nodes) / f64::from(asked.max(1));
         let expected = self.expected(job, asked);
-        let speed = expected.map_or(size, |expected| expected.speed(nodes, asked));
+        let by_share = || expected.map_or(size, |expected| expected.speed(nodes, asked));
+        let speed = job.rates.as_ref().map_or_else(by_share, |rates| rates.speed(nodes, asked));
         let stretch = expected.filter(|_| nodes > 1).map_or(1.0, |expected| expected.stretch(slower));
         Pace { rate: speed / stretch, worth: job.gpus() * (size / speed).min(1.0) }
     }
@@ -91,6 +100,20 @@ impl<'a> Workload<'a> {
         let matters = job.scale_out_share > 0.0 || job.fixed_share > 0.0;
         (nodes > 1 && matters)
             .then_some(Expected { scale_out_share: job.scale_out_share, fixed_share: job.fixed_share })
+    }
+
+    /// What the scheduler takes a job's throughput to be. Each point of the curve is off by a factor of its own, log-normal
+    /// and the same for every policy.
+    fn predicted_rates(&self, index: usize) -> Option<Rates> {
+        let rates = self.trace.jobs[index].rates.clone()?;
+        if self.prediction_error == 0.0 {
+            return Some(rates);
+        }
+        let mut random = Random::stream(self.seed ^ PREDICTION_STREAM, index as u64);
+        let wrong =
+            |(nodes, rate): &(u32, f64)| (*nodes, rate * (self.prediction_error * random.normal()).exp());
+        let points = rates.points().iter().map(wrong).collect();
+        Some(Rates::new(points).expect("a positive factor leaves a curve one"))
     }
 
     /// What the scheduler is told: the limit of the user, that of an earlier replay, or one assigned here.
