@@ -57,6 +57,7 @@ impl Scheduler {
         self.eviction.begin_cycle();
         let promises = self.withdraw_promises(now);
         let order = self.accounting.order(&self.jobs, &self.settings);
+        self.plan_sizes(&order, now);
         let mut reserved = 0;
         for job in order {
             if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
@@ -98,6 +99,9 @@ impl Scheduler {
         if let Some((fit, promise)) = fit.as_mut().zip(promise) {
             self.keep_nodes(fit, promise);
         }
+        if self.start_as_planned(job, fit.as_ref(), now) {
+            return true;
+        }
         if let Some(fit) = &fit
             && fit.at <= now
         {
@@ -106,7 +110,7 @@ impl Scheduler {
             self.start(job, &fit.nodes, now, why);
             return true;
         }
-        if self.start_smaller(job, fit.as_ref(), now) {
+        if !self.sizes_by_goodput() && self.start_smaller(job, fit.as_ref(), now) {
             return true;
         }
         if let Some(makes_room) = self.make_room(job, now) {
@@ -172,7 +176,8 @@ impl Scheduler {
                 nodes.push(Reserved { node: NodeId(*node), role: role as u16, amount });
             }
         }
-        let until = fit.at + entry.classes[0].length;
+        let nodes_in_all = fit.nodes.iter().map(|chosen| chosen.len() as u32).sum();
+        let until = fit.at + self.promised_length(job, nodes_in_all);
         self.promises.make(Reservation { job, start: fit.at, until, nodes }, &mut self.fleet);
     }
 }

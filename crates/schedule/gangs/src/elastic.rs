@@ -48,6 +48,9 @@ impl Scheduler {
     /// Gives idle nodes to the elastic gangs that make most of them, one step each.
     pub(crate) fn grow(&mut self, now: Time) {
         self.calendar.set(Alarm::Growth, None);
+        if self.sizes_by_goodput() {
+            return self.grow_as_planned(now);
+        }
         if self.jobs.elastic().is_empty()
             || !self.settings.elastic.is_allowed
             || self.fleet.free_gpus(now) == 0
@@ -132,7 +135,7 @@ impl Scheduler {
     }
 
     /// Free nodes besides its own, and in the same set where one is required.
-    fn nodes_to_grow_into(&self, class: &Class, own: &[u32], now: Time) -> Option<Vec<u32>> {
+    pub(crate) fn nodes_to_grow_into(&self, class: &Class, own: &[u32], now: Time) -> Option<Vec<u32>> {
         let home = match class.rule {
             Rule::OneSet { level } => self.fleet.levels()[usize::from(level)].set_of(own[0]),
             _ => 0..self.fleet.count(),
@@ -141,7 +144,7 @@ impl Scheduler {
         self.views.choose_now(class, &self.fleet, may_use, now)
     }
 
-    fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {
+    pub(crate) fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {
         self.charge(job, now);
         let mut shares = Vec::new();
         for node in nodes {

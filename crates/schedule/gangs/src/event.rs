@@ -192,6 +192,8 @@ pub enum StartReason {
     Backfilled { past: usize },
     /// With fewer nodes than asked for, because that ends earlier than waiting.
     Smaller { nodes: u32, asked: u32 },
+    /// With more nodes than asked for, because they idle.
+    Larger { nodes: u32, asked: u32 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

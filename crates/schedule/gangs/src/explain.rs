@@ -14,6 +14,7 @@ use crate::fleet::Fleet;
 use crate::jobs::{Entry, Jobs};
 use crate::news::News;
 use crate::promises::Promises;
+use crate::resize::Targets;
 use crate::scheduler::Scheduler;
 use crate::victims::Eviction;
 use crate::view::{Class, Rule};
@@ -136,6 +137,7 @@ impl Scheduler {
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
+            targets: Targets::default(),
             decisions: Vec::new(),
         }
     }

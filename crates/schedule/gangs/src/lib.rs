@@ -62,9 +62,11 @@ mod rates;
 mod reason;
 mod recall;
 mod request;
+mod resize;
 mod scheduler;
 mod settings;
 mod site;
+mod sizes;
 mod suspend;
 mod time;
 mod timeline;
@@ -83,15 +85,16 @@ pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;
 pub use promises::{Reservation, Reserved};
 pub use quota::{ANY_GPU, Grant, Queues};
-pub use reason::{Never, Wait};
 pub use rates::{BadRates, Rates};
+pub use reason::{Never, Wait};
 pub use request::{
     AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, History, JobId,
     NodeFilter, PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
 };
 pub use scheduler::Scheduler;
 pub use settings::{
-    Backfill, ElasticRules, Order, Packing, Partition, PreemptionRules, Qos, Score, Settings, Weights,
+    Backfill, ElasticRules, Order, Packing, Partition, PreemptionRules, Qos, Score, Settings, SizesBy,
+    Weights,
 };
 pub use site::{PAGES, SettingsError};
 pub use time::{Span, Time};

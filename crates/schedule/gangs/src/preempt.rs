@@ -11,6 +11,7 @@ use crate::calendar::Alarm;
 use crate::jobs::Run;
 use crate::scheduler::Scheduler;
 use crate::victims::{Candidate, Runner};
+use crate::view::Class;
 use crate::views::Fit;
 use crate::{Decision, JobId, Preemption, Span, StopReason, Then, Time, Wait};
 
@@ -18,27 +19,32 @@ impl Scheduler {
     /// Stops or shrinks others so that a gang can start soon, and says where it then stands.
     pub(crate) fn make_room(&mut self, job: JobId, now: Time) -> Option<Fit> {
         let entry = &self.jobs[job];
-        let is_limited = self.limited_by(job, entry.request.gpus()).is_some();
-        if entry.classes.len() != 1 || is_limited || self.is_waiting_for_victims(job) {
+        if entry.classes.len() != 1 {
+            return None;
+        }
+        let class = self.wanted_class(job);
+        let gpus = u64::from(class.nodes) * u64::from(entry.request.roles[0].per_node.gpus);
+        let is_limited = self.limited_by(job, gpus).is_some();
+        if is_limited || self.is_waiting_for_victims(job) {
             return None;
         }
         // Where one gang found no victims, its equals behind it find none either.
-        let equals = (self.settings.partition(&entry.request).tier, entry.request.qos, entry.classes[0]);
+        let equals = (self.settings.partition(&entry.request).tier, entry.request.qos, class);
         if self.eviction.is_hopeless(&equals) {
             return None;
         }
         self.note_next_preemption(job, now);
-        let fit = self.move_others(job, now);
+        let fit = self.move_others(job, &class, now);
         if fit.is_none() && self.damped_until(job) <= now {
             self.eviction.give_up(equals);
         }
         fit
     }
 
-    fn move_others(&mut self, job: JobId, now: Time) -> Option<Fit> {
+    fn move_others(&mut self, job: JobId, class: &Class, now: Time) -> Option<Fit> {
         let candidates = self.candidates(job, now);
         let longest = candidates.iter().map(|each| each.leaves_within).max()?;
-        let (fit, victims) = self.cheapest_victims(job, &candidates, now + longest, now)?;
+        let (fit, victims) = self.cheapest_victims(class, &candidates, now + longest, now)?;
         if !self.is_worth_it(job, &victims) {
             return None;
         }
@@ -66,7 +72,7 @@ impl Scheduler {
             let runners = self.runners(now);
             runners.iter().filter_map(|runner| self.candidate(runner, job, now)).collect()
         } else {
-            self.jobs.elastic().iter().filter_map(|other| self.surplus(*other)).collect()
+            self.jobs.elastic().iter().filter_map(|other| self.left_for_any(*other, job, now)).collect()
         };
         let per_node = |each: &Candidate| each.cost / (each.nodes.len() as u128).max(1);
         candidates.sort_by_cached_key(|each| (per_node(each), each.job));
@@ -76,7 +82,16 @@ impl Scheduler {
     /// What a running gang leaves for another.
     fn candidate(&self, runner: &Runner, for_job: JobId, now: Time) -> Option<Candidate> {
         let may_go = runner.settled <= now && self.is_outranked(runner, for_job);
-        if may_go { runner.for_higher.clone() } else { runner.for_any.clone() }
+        match may_go {
+            true => runner.for_higher.clone(),
+            false if self.sizes_by_goodput() => self.excess_for(runner.job, for_job, now),
+            false => runner.for_any.clone(),
+        }
+    }
+
+    /// What an elastic gang leaves for a gang that may not preempt it.
+    fn left_for_any(&self, job: JobId, for_job: JobId, now: Time) -> Option<Candidate> {
+        if self.sizes_by_goodput() { self.excess_for(job, for_job, now) } else { self.surplus(job) }
     }
 
     /// Until when a gang may not move others. Every failure doubles the time.
@@ -135,7 +150,8 @@ impl Scheduler {
 
     fn evict(&mut self, victim: Candidate, for_job: JobId, wanted: &[u32], now: Time) {
         if victim.shrinks {
-            return self.shrink(victim.job, &victim.nodes, wanted, for_job, now);
+            let wanted = self.wanted_and_planned(&victim, wanted);
+            return self.shrink(victim.job, &victim.nodes, &wanted, for_job, now);
         }
         match self.jobs[victim.job].request.preemption {
             Preemption::Suspend => self.suspend(victim.job, for_job, now),
@@ -144,7 +160,14 @@ impl Scheduler {
     }
 
     /// Asks an elastic gang to leave the wanted nodes, and as many more as its step demands.
-    fn shrink(&mut self, job: JobId, removable: &[u32], wanted: &[u32], for_job: JobId, now: Time) {
+    pub(crate) fn shrink(
+        &mut self,
+        job: JobId,
+        removable: &[u32],
+        wanted: &[u32],
+        for_job: JobId,
+        now: Time,
+    ) {
         let grace = self.settings.elastic.leave_within;
         let step = self.jobs[job].request.elastic().map_or(1, |elastic| elastic.step.max(1)) as usize;
         let (mut nodes, others): (Vec<u32>, Vec<u32>) =

@@ -12,6 +12,7 @@ use crate::fleet::Fleet;
 use crate::jobs::{Jobs, State};
 use crate::news::News;
 use crate::promises::Promises;
+use crate::resize::Targets;
 use crate::victims::Eviction;
 use crate::views::Views;
 use crate::{
@@ -36,6 +37,7 @@ pub struct Scheduler {
     pub(crate) views: Views,
     pub(crate) eviction: Eviction,
     pub(crate) news: News,
+    pub(crate) targets: Targets,
     pub(crate) decisions: Vec<Decision>,
 }
 
@@ -56,6 +58,7 @@ impl Scheduler {
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
+            targets: Targets::default(),
             decisions: Vec::new(),
         }
     }

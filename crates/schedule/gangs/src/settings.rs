@@ -279,16 +279,40 @@ impl Default for PreemptionRules {
 pub struct ElasticRules {
     /// Whether elastic gangs change their size at all.
     pub is_allowed: bool,
+    pub by: SizesBy,
     /// Another node must bring at least this share of what a node brings at the size asked for.
     pub least_gain: f64,
     /// Time an elastic gang gets to leave the nodes it grew into.
     pub leave_within: Span,
     /// A gang that changed its size keeps it this long.
     pub settle: Span,
+    /// [`SizesBy::Goodput`]: how long a gang stands still when its size changes.
+    pub pause: Span,
+    /// [`SizesBy::Goodput`]: sizes maximise the sum of speeds to this power, or minimise it where it is negative. The smaller it is, the more slow
+    /// gangs count; at 1 only the sum does.
+    pub power: f64,
+}
+
+/// What decides on the sizes of elastic gangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SizesBy {
+    /// The request: gangs have the size they asked for, start smaller only where that ends earlier than waiting, and grow step by step
+    /// while nodes idle.
+    Request,
+    /// Predicted throughput, shared out among all that run and wait.
+    Goodput,
 }
 
 impl Default for ElasticRules {
     fn default() -> Self {
-        Self { is_allowed: true, least_gain: 0.5, leave_within: Span::seconds(30), settle: Span::minutes(10) }
+        Self {
+            is_allowed: true,
+            by: SizesBy::Request,
+            least_gain: 0.5,
+            leave_within: Span::seconds(30),
+            settle: Span::minutes(10),
+            pause: Span::minutes(1),
+            power: -0.5,
+        }
     }
 }

@@ -14,7 +14,7 @@ use bedplate_units::Seconds;
 
 use crate::{
     ANY_GPU, Accounts, Backfill, ElasticRules, Grant, Order, Packing, Partition, PreemptionRules, Qos, QosId,
-    Queues, Settings, Span, Weights,
+    Queues, Settings, SizesBy, Span, Weights,
 };
 
 pub use error::{PAGES, SettingsError};
@@ -319,12 +319,23 @@ fn elastic(table: &Option<Table>) -> Result<ElasticRules, DocumentError> {
     let Some(table) = table else { return Ok(default) };
     let rules = ElasticRules {
         is_allowed: table.or("allowed", default.is_allowed)?,
+        by: sizes_by(table)?,
         least_gain: within(table, "least_gain", default.least_gain, 0.0, 1.0)?,
         leave_within: span(table, "leave_within")?.unwrap_or(default.leave_within),
         settle: span(table, "settle")?.unwrap_or(default.settle),
+        pause: span(table, "pause")?.unwrap_or(default.pause),
+        power: within(table, "power", default.power, -4.0, 1.0)?,
     };
     table.finish()?;
     Ok(rules)
+}
+
+fn sizes_by(table: &Table) -> Result<SizesBy, DocumentError> {
+    if !table.has("by") {
+        table.allow("by");
+        return Ok(ElasticRules::default().by);
+    }
+    table.choice("by", &[("request", SizesBy::Request), ("goodput", SizesBy::Goodput)])
 }
 
 fn within(table: &Table, key: &str, default: f64, least: f64, most: f64) -> Result<f64, DocumentError> {

@@ -154,7 +154,7 @@ impl Scheduler {
     }
 
     /// The last nodes of an elastic gang, down to `keep`, in whole steps.
-    fn removable(&self, job: JobId, keep: u32) -> Option<Candidate> {
+    pub(crate) fn removable(&self, job: JobId, keep: u32) -> Option<Candidate> {
         let entry = &self.jobs[job];
         let step = entry.request.elastic()?.step.max(1);
         let run = entry.run().filter(|run| !run.is_leaving())?;
@@ -169,19 +169,18 @@ impl Scheduler {
     /// The fewest of the cheapest candidates with which the gang fits, and of those only the ones in its way.
     pub(crate) fn cheapest_victims(
         &mut self,
-        job: JobId,
+        class: &Class,
         candidates: &[Candidate],
         at: Time,
         now: Time,
     ) -> Option<(Fit, Vec<Candidate>)> {
-        let class = self.jobs[job].classes[0];
-        let open = self.open_at(&class, at, now);
+        let open = self.open_at(class, at, now);
         let held = self.held_by(candidates);
-        let all = self.fits_without(&class, &open, &held, candidates.len())?;
+        let all = self.fits_without(class, &open, &held, candidates.len())?;
         let (mut low, mut high, mut best) = (0, candidates.len(), all);
         while low < high {
             let middle = (low + high) / 2;
-            match self.fits_without(&class, &open, &held, middle) {
+            match self.fits_without(class, &open, &held, middle) {
                 Some(nodes) => (high, best) = (middle, nodes),
                 None => low = middle + 1,
             }

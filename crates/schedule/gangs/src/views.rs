@@ -113,6 +113,11 @@ impl Views {
         view
     }
 
+    /// On how many nodes a class can start at once.
+    pub(crate) fn open_now(&mut self, class: &Class, fleet: &Fleet, now: Time) -> u32 {
+        self.now_view(class, fleet, now).open()
+    }
+
     /// Free nodes for a class of which some may not be used, beside everything that is planned.
     pub(crate) fn choose_now(
         &self,

@@ -118,9 +118,10 @@ proptest! {
         jobs in submissions(1..20, false),
         choices in prop::collection::vec((0u32..3, 0u32..3, 0u32..4), 20),
         storm in storm(),
+        sizes in prop::sample::select(vec!["request", "goodput"]),
     ) {
         let head = format!(
-            "{CLUSTER}\npartition high tier=10\nqos small user_gpus=16 gpus=32\nqos urgent preempts=small user_jobs=3\n\
+            "{CLUSTER}\nset sizes={sizes}\npartition high tier=10\nqos small user_gpus=16 gpus=32\nqos urgent preempts=small user_jobs=3\n\
              queue cohort nominal=16\nqueue red parent=cohort nominal=24 borrows=16\nqueue blue parent=cohort nominal=24 lends=8"
         );
         let mut dressed = jobs.clone();

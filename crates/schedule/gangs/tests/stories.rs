@@ -238,6 +238,114 @@ fn an_elastic_gang_starts_small_grows_and_shrinks_again() {
     );
 }
 
+/// Sizes of a gang for which each further node brings less.
+const CONCAVE: &str = "rates=1:1,2:1.8,4:3,8:4.5";
+
+#[test]
+fn by_goodput_a_gang_shrinks_below_what_it_asked_for_so_that_others_start() {
+    check(
+        &format!(
+            "cluster 4 nodes x 8 gpus
+             set sizes=goodput
+             0m submit a nodes=4 elastic=1..4 limit=60m {CONCAVE}
+             20m submit b nodes=2 elastic=1..4 limit=60m {CONCAVE}
+             20m submit f nodes=1 limit=10m
+             19m show
+             22m show
+             32m show"
+        ),
+        expect![[r#"
+            19m a on n[1-4]
+            22m a on n[1-2], b on n3, f on n4
+            32m a on n[1-2], b on n[3-4], f gone
+            a 0m..60m n[1-2]
+            b 20m..4480s n[1-4]
+            f 20m..30m n4"#]],
+    );
+}
+
+#[test]
+fn by_goodput_a_gang_that_shrank_keeps_its_size_for_a_while() {
+    check(
+        &format!(
+            "cluster 4 nodes x 8 gpus
+             set sizes=goodput
+             0m submit a nodes=4 elastic=1..4 limit=60m {CONCAVE}
+             20m submit b nodes=1 limit=60m
+             25m submit f nodes=1 limit=10m
+             26m show
+             31m show
+             36m show"
+        ),
+        expect![[r#"
+            26m a on n[1-3], b on n4, f waits
+            31m a on n[1-2], b on n4, f on n3
+            36m a on n[1-2], b on n4, f on n3
+            a 0m..60m n[1-3]
+            b 20m..80m n4
+            f 30m..40m n3"#]],
+    );
+}
+
+#[test]
+fn by_goodput_idle_nodes_go_where_they_bring_most() {
+    check(
+        &format!(
+            "cluster 8 nodes x 8 gpus
+             set sizes=goodput
+             0m submit x nodes=8 limit=10m
+             1m submit a nodes=2 elastic=1..8 limit=60m {CONCAVE}
+             1m submit b nodes=2 elastic=1..8 limit=60m rates=1:1,2:1.1,4:1.15
+             11m show
+             40m show"
+        ),
+        expect![[r#"
+            11m a on n[1-4], b on n[5-6], x gone
+            40m a on n[1-4], b on n[5-6], x gone
+            x 0m..10m n[1-8]
+            a 10m..70m n[1-4]
+            b 10m..70m n[5-6]"#]],
+    );
+}
+
+#[test]
+fn by_goodput_a_gang_of_higher_standing_keeps_what_it_asked_for() {
+    check(
+        &format!(
+            "cluster 4 nodes x 8 gpus
+             set sizes=goodput
+             partition high tier=10
+             0m submit a nodes=4 elastic=1..4 limit=60m partition=high {CONCAVE}
+             20m submit b nodes=2 elastic=1..4 limit=60m {CONCAVE}
+             30m show"
+        ),
+        expect![[r#"
+            30m a on n[1-4], b waits
+            a 0m..60m n[1-4]
+            b 60m..120m n[1-4]"#]],
+    );
+}
+
+#[test]
+fn by_goodput_a_change_waits_until_it_pays_back() {
+    // From two to four nodes it is 1.67 times as fast, which makes up for two minutes in five.
+    check(
+        &format!(
+            "cluster 4 nodes x 8 gpus
+             set sizes=goodput
+             0m submit f nodes=2 limit=3m
+             0m submit a nodes=2 elastic=2..4 step=2 limit=60m {CONCAVE}
+             4m show
+             6m show"
+        ),
+        expect![[r#"
+            4m a on n[3-4], f gone
+            6m a on n[3-4,1-2], f gone
+            f 0m..3m n[1-2]
+            a 0m..38m n[1-4]"#]],
+    );
+}
+
 #[test]
 fn a_lost_node_is_swapped_inside_its_leaf_before_anything_is_requeued() {
     check(

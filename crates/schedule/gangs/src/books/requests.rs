@@ -7,7 +7,7 @@ use bedplate_topology::{Level, NodeId};
 use super::random::Random;
 use crate::{
     AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, JobId, PartitionId,
-    Preemption, QosId, QueueId, Request, RoleRequest, Settings, Span, Time, UserId,
+    Preemption, QosId, QueueId, Rates, Request, RoleRequest, Settings, Span, Time, UserId,
 };
 
 pub(super) fn request(id: JobId, settings: &Settings, random: &mut Random) -> Request {
@@ -88,6 +88,12 @@ fn say_where(request: &mut Request, random: &mut Random) {
     }
     if random.chance(15) {
         request.expected = Some(Expected { scale_out_share: 0.4, fixed_share: 0.4 });
+    }
+    // A copy: the stories of known seeds stay what they are.
+    let mut aside = random.clone();
+    if request.elastic().is_some() && aside.chance(60) {
+        let rates = (1..=8).map(|nodes| (nodes, f64::from(1 + aside.few(40)))).collect();
+        request.rates = Some(Rates::new(rates).expect("they are positive"));
     }
 }
 

@@ -6,7 +6,7 @@ use bedplate_topology::{Cluster, Format, ImportOptions, NodeId, import};
 
 use super::random::Random;
 use crate::{
-    ANY_GPU, Accounts, Grant, Order, Packing, Partition, Qos, QosId, Queues, Settings, Span, Weights,
+    ANY_GPU, Accounts, Grant, Order, Packing, Partition, Qos, QosId, Queues, Settings, SizesBy, Span, Weights,
 };
 
 const MIXED: &str = r#"
@@ -84,6 +84,10 @@ fn vary_the_cycle(settings: &mut Settings, random: &mut Random) {
         settings.weights.fair_share = 10_000;
     }
     settings.elastic.is_allowed = !random.chance(10);
+    // A copy: the stories of known seeds stay what they are.
+    if random.clone().chance(50) {
+        settings.elastic.by = SizesBy::Goodput;
+    }
     if random.chance(20) {
         settings.packing = Packing::FirstFit;
     }

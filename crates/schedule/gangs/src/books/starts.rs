@@ -1,4 +1,6 @@
-//! What holds when a gang starts.
+//! What holds when a gang starts or shrinks.
+
+use bedplate_topology::NodeId;
 
 use crate::{Closeness, JobId, NodeShare, NodeState, Request, Scheduler, Time};
 
@@ -7,6 +9,19 @@ pub(super) fn check_start(scheduler: &Scheduler, job: JobId, shares: &[NodeShare
     is_whole(request, shares);
     is_in_service(scheduler, request, shares, now);
     is_close(scheduler, request, shares);
+}
+
+/// A gang that shrinks is elastic, leaves nodes that it has, and keeps as many as it needs at least.
+pub(super) fn check_shrink(scheduler: &Scheduler, job: JobId, leaves: &[NodeId]) {
+    let entry = &scheduler.jobs[job];
+    let elastic = entry.request.elastic().expect("only an elastic gang shrinks");
+    let run = entry.run().expect("only a gang that runs shrinks");
+    assert!(
+        leaves.iter().all(|node| run.shares.iter().any(|share| share.node == *node)),
+        "{job}: {leaves:?}"
+    );
+    let rest = run.nodes() - leaves.len() as u32;
+    assert!(rest >= elastic.min, "{job} shrinks to {rest} of {elastic:?}");
 }
 
 fn is_whole(request: &Request, shares: &[NodeShare]) {

@@ -7,7 +7,7 @@ use bedplate_topology::NodeId;
 
 use super::random::Random;
 use super::recount::recount;
-use super::starts::check_start;
+use super::starts::{check_shrink, check_start};
 use crate::{Decision, Event, JobId, Outcome, Scheduler, Span, Then, Time};
 
 pub(super) struct World {
@@ -106,6 +106,7 @@ impl World {
                 self.ends.insert(job, (self.now + left, Outcome::Cancelled));
             }
             Decision::Shrink { job, nodes, .. } => {
+                check_shrink(&self.scheduler, job, &nodes);
                 let at = self.now + Span(self.random.pick(&[0, 1000, 30_000, 45_000]));
                 self.departures.push(Departure { at, job, nodes });
             }

@@ -1,0 +1,343 @@
+//! Sizes by goodput: what each elastic gang should have now, and the way there.
+//!
+//! Gangs that can stand on the same nodes form a pool: the running elastic ones, and whatever waits, in its order. `sizes` shares out what they hold and what
+//! is free. A waiting gang starts at its share. A running one gives up nodes only when another gang needs them, and gets more
+//! only where that pays back the pause that a change of size costs. Promises, limits and quotas hold as for any other start.
+
+use std::collections::BTreeMap;
+
+use crate::admission::rounded;
+use crate::calendar::Alarm;
+use crate::find::Horizon;
+use crate::jobs::{Entry, Run};
+use crate::scheduler::Scheduler;
+use crate::settings::SizesBy;
+use crate::sizes::{Change, Claim, share_out};
+use crate::victims::Candidate;
+use crate::view::{Class, Rule};
+use crate::views::Fit;
+use crate::{Elastic, JobId, Request, Span, StartReason, Time};
+
+/// What the newest plan of sizes gives each gang; 0 where it has no room.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Targets {
+    nodes: BTreeMap<JobId, u32>,
+}
+
+/// Waiting gangs beyond these have no part in the plan of sizes.
+const MOST_WAITING: usize = 256;
+
+impl Targets {
+    fn get(&self, job: JobId) -> Option<u32> {
+        self.nodes.get(&job).copied()
+    }
+}
+
+impl Scheduler {
+    pub(crate) fn sizes_by_goodput(&self) -> bool {
+        self.settings.elastic.is_allowed && self.settings.elastic.by == SizesBy::Goodput
+    }
+
+    /// Works out the sizes for the gangs that run and those that wait, in their order.
+    pub(crate) fn plan_sizes(&mut self, waiting: &[JobId], now: Time) {
+        self.targets = Targets::default();
+        if !self.sizes_by_goodput() {
+            return;
+        }
+        for (class, gangs) in self.pools(waiting) {
+            let held: u32 = gangs.iter().filter_map(|job| self.jobs.run(*job)).map(Run::nodes).sum();
+            let nodes = held + self.views.open_now(&class, &self.fleet, now);
+            let claims: Vec<Claim> = gangs.iter().map(|job| self.claim(*job)).collect();
+            self.targets.nodes.extend(gangs.into_iter().zip(share_out(&claims, nodes)));
+        }
+    }
+
+    /// Gangs by what they need of a node, where any of them is elastic: those that run before those that wait.
+    fn pools(&self, waiting: &[JobId]) -> BTreeMap<Class, Vec<JobId>> {
+        let mut pools: BTreeMap<Class, Vec<JobId>> = BTreeMap::new();
+        let running = self
+            .jobs
+            .elastic()
+            .iter()
+            .filter(|job| self.jobs.run(**job).is_some_and(|run| !run.is_leaving()));
+        let waiting = waiting.iter().take(MOST_WAITING).filter(|job| self.may_claim(&self.jobs[**job]));
+        for job in running.chain(waiting) {
+            // Free at this very moment: how long for is looked at when nodes are chosen.
+            let class =
+                Class { nodes: 1, length: Span(1), rule: Rule::Anywhere, ..self.jobs[*job].classes[0] };
+            pools.entry(class).or_default().push(*job);
+        }
+        pools.retain(|_, gangs| gangs.iter().any(|job| self.jobs[*job].request.elastic().is_some()));
+        pools
+    }
+
+    fn may_claim(&self, entry: &Entry) -> bool {
+        entry.classes.len() == 1
+            && entry.request.roles[0].gpu_share.is_none()
+            && self.limited_by(entry.request.id, self.smallest_gpus(&entry.request)).is_none()
+    }
+
+    fn claim(&self, job: JobId) -> Claim {
+        let request = &self.jobs[job].request;
+        let power = self.settings.elastic.power;
+        match request.elastic() {
+            Some(elastic) => Claim::new(self.useful_sizes(request, elastic), power),
+            None => Claim::new([(request.nodes(), 1.0)], power),
+        }
+    }
+
+    /// Sizes with their speeds: all up to what was asked for, and larger ones while another node still brings its part.
+    fn useful_sizes(&self, request: &Request, elastic: Elastic) -> Vec<(u32, f64)> {
+        let asked = request.nodes();
+        let mut sizes: Vec<(u32, f64)> = Vec::new();
+        for nodes in elastic.sizes() {
+            let speed = request.speed(nodes);
+            if let Some((before, slower)) = sizes.last().filter(|_| nodes > asked) {
+                let brings = (speed - slower) * f64::from(asked) / f64::from(nodes - before);
+                if brings < self.settings.elastic.least_gain {
+                    break;
+                }
+            }
+            sizes.push((nodes, speed));
+        }
+        sizes
+    }
+
+    /// The class of a gang with this many nodes.
+    fn class_with(&self, job: JobId, nodes: u32) -> Class {
+        let length = rounded(self.planned_length(job, nodes), self.settings.backfill.resolution);
+        Class { nodes, length, ..self.jobs[job].classes[0] }
+    }
+
+    /// How long promises to a gang last: those at the size asked for, as long as the searches for it.
+    pub(crate) fn promised_length(&self, job: JobId, nodes: u32) -> Span {
+        let entry = &self.jobs[job];
+        if nodes == entry.request.nodes() {
+            entry.classes[0].length
+        } else {
+            self.class_with(job, nodes).length
+        }
+    }
+
+    /// The class for which room is made: that of the planned size.
+    pub(crate) fn wanted_class(&self, job: JobId) -> Class {
+        let asked = self.jobs[job].classes[0];
+        match self.planned_size(job) {
+            Some(target) if target != asked.nodes => self.class_with(job, target),
+            _ => asked,
+        }
+    }
+
+    /// The size that the plan has for an elastic gang.
+    fn planned_size(&self, job: JobId) -> Option<u32> {
+        self.jobs[job].request.elastic()?;
+        self.targets.get(job).filter(|target| *target > 0)
+    }
+
+    /// Starts a waiting gang at the size that the plan has for it, or the next smaller one for which nodes are free. `waiting` is when
+    /// it could start as asked.
+    pub(crate) fn start_as_planned(&mut self, job: JobId, waiting: Option<&Fit>, now: Time) -> bool {
+        let Some((target, elastic)) = self.planned_size(job).zip(self.jobs[job].request.elastic()) else {
+            return false;
+        };
+        let request = &self.jobs[job].request;
+        let (asked, gpus) = (request.nodes(), u64::from(request.roles[0].per_node.gpus));
+        let done_waiting = waiting.map(|fit| fit.at + request.time_limit);
+        let sizes: Vec<u32> = elastic.sizes().take_while(|size| *size <= target).collect();
+        for size in sizes.into_iter().rev() {
+            let class = if size == asked { self.jobs[job].classes[0] } else { self.class_with(job, size) };
+            // Smaller is not better than to wait where nodes come free soon; what the plan says is.
+            if size < target && done_waiting.is_some_and(|done| now + class.length >= done) {
+                return false;
+            }
+            if self.limited_by(job, u64::from(size) * gpus).is_some() {
+                continue;
+            }
+            if let Some(fit) = self.find_class(&class, Horizon::Now, now) {
+                let why = match size {
+                    size if size < asked => StartReason::Smaller { nodes: size, asked },
+                    size if size > asked => StartReason::Larger { nodes: size, asked },
+                    _ => StartReason::InOrder,
+                };
+                self.start(job, &fit.nodes, now, why);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What a running gang can do without for another: nodes beyond what it asked for, and for a gang of no lower standing nodes beyond
+    /// its planned size.
+    pub(crate) fn excess_for(&self, job: JobId, other: JobId, now: Time) -> Option<Candidate> {
+        let entry = &self.jobs[job];
+        let asked = entry.request.nodes();
+        let is_settled = entry.run().is_some_and(|run| self.has_settled(run, now));
+        // A gang that the plan had no room for may have started since.
+        let planned = self.planned_size(job).filter(|_| is_settled);
+        let keep = match planned {
+            Some(target) if self.stands_no_lower(other, job) => target.min(asked),
+            _ => asked,
+        };
+        self.removable(job, keep)
+    }
+
+    /// What a victim leaves: the wanted nodes, and with them all that the plan has for others, so that it stands still once and not for each of them.
+    pub(crate) fn wanted_and_planned(&self, victim: &Candidate, wanted: &[u32]) -> Vec<u32> {
+        let held = self.jobs.run(victim.job).map_or(0, Run::nodes);
+        let planned = self.planned_size(victim.job).map_or(0, |target| held.saturating_sub(target) as usize);
+        let (mut leaves, others): (Vec<u32>, Vec<u32>) =
+            victim.nodes.iter().partition(|node| wanted.contains(node));
+        let more = planned.saturating_sub(leaves.len());
+        leaves.extend(others.into_iter().rev().take(more));
+        leaves
+    }
+
+    fn stands_no_lower(&self, one: JobId, than: JobId) -> bool {
+        let standing = |job: JobId| {
+            let request = &self.jobs[job].request;
+            (self.settings.partition(request).tier, self.settings.qos(request).priority)
+        };
+        let (own, others) = (standing(one), standing(than));
+        own.0 >= others.0 && own.1 >= others.1
+    }
+
+    /// Whether a gang may change its size again. One that just started has not changed it yet.
+    fn has_settled(&self, run: &Run, now: Time) -> bool {
+        run.resized == run.started || now.since(run.resized) >= self.settings.elastic.settle
+    }
+
+    /// Gives running gangs the sizes of the plan: free nodes first, then those of gangs that have more than planned.
+    pub(crate) fn grow_as_planned(&mut self, now: Time) {
+        let waiting: Vec<JobId> = self.jobs.queue().iter().collect();
+        self.plan_sizes(&waiting, now);
+        let mut wishes: Vec<Wish> = self.jobs.elastic().iter().filter_map(|job| self.wish(*job)).collect();
+        wishes.sort_by(|a, b| b.gain().total_cmp(&a.gain()).then(a.job.cmp(&b.job)));
+        let mut later = self.next_excess(now).unwrap_or(Time::NEVER);
+        for wish in wishes {
+            let due = self.due(&wish);
+            if due <= now {
+                self.fulfil(&wish, now);
+            } else {
+                later = later.min(due);
+            }
+        }
+        self.calendar.set(Alarm::Growth, Some(later).filter(|later| *later < Time::NEVER));
+    }
+
+    /// When a gang that has more than planned has kept its size for long enough to leave the rest to one that waits.
+    fn next_excess(&self, now: Time) -> Option<Time> {
+        if !self.jobs.is_any_waiting() {
+            return None;
+        }
+        let settles = |job: &JobId| {
+            let run = self.jobs.run(*job)?;
+            let has_more = self.planned_size(*job).is_some_and(|target| run.nodes() > target);
+            (has_more && !self.has_settled(run, now)).then(|| run.resized + self.settings.elastic.settle)
+        };
+        self.jobs.elastic().iter().filter_map(settles).min()
+    }
+
+    fn wish(&self, job: JobId) -> Option<Wish> {
+        let entry = &self.jobs[job];
+        let run = entry.run().filter(|run| !run.is_leaving())?;
+        let (size, target) = (run.nodes(), self.targets.get(job)?);
+        let speed = |nodes| entry.request.speed(nodes);
+        (target > size).then(|| Wish { job, size, target, from: speed(size), to: speed(target) })
+    }
+
+    /// When the gang may change its size and that pays back.
+    fn due(&self, wish: &Wish) -> Time {
+        let run = self.jobs.run(wish.job).expect("it runs");
+        let rules = &self.settings.elastic;
+        let settled = if run.resized == run.started { run.started } else { run.resized + rules.settle };
+        let paid = Change { from: wish.from, to: wish.to, pause: rules.pause }.pays_back_after();
+        let pays = run.started + paid;
+        let due = settled.max(pays);
+        if run.ends().since(due) >= paid { due } else { Time::NEVER }
+    }
+
+    fn fulfil(&mut self, wish: &Wish, now: Time) {
+        if !self.grow_into_free(wish, now) {
+            self.take_from_others(wish, now);
+        }
+    }
+
+    /// As many nodes as are free, up to the plan.
+    fn grow_into_free(&mut self, wish: &Wish, now: Time) -> bool {
+        let entry = &self.jobs[wish.job];
+        let run = entry.run().expect("it runs");
+        let (ends, own) = (run.ends(), run.node_ids());
+        let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
+        let gpus = u64::from(entry.request.roles[0].per_node.gpus);
+        let rule = match entry.classes[0].rule {
+            Rule::Spread { .. } => Rule::Anywhere,
+            other => other,
+        };
+        let class = Class { length: ends.since(now), rule, ..entry.classes[0] };
+        let mut more = wish.target - wish.size;
+        while more >= step {
+            let is_allowed = self.accounting.allows_more(
+                &self.jobs[wish.job].request,
+                u64::from(more) * gpus,
+                &self.settings,
+            );
+            let nodes =
+                is_allowed.then(|| self.nodes_to_grow_into(&Class { nodes: more, ..class }, &own, now));
+            if let Some(nodes) = nodes.flatten() {
+                self.add_nodes(wish.job, &nodes, ends, now);
+                return true;
+            }
+            more -= step;
+        }
+        false
+    }
+
+    /// Asks gangs that have more than planned to leave the rest, so that this one can grow. Both stand still for a while.
+    fn take_from_others(&mut self, wish: &Wish, now: Time) {
+        let run = self.jobs.run(wish.job).expect("it runs");
+        let pause = self.settings.elastic.pause;
+        let paid = Change { from: wish.from, to: wish.to, pause: pause + pause }.pays_back_after();
+        if now.since(run.started) < paid || run.ends().since(now) < paid {
+            return;
+        }
+        let mut missing = wish.target - wish.size;
+        let donors: Vec<JobId> = self.jobs.elastic().iter().copied().collect();
+        for donor in donors {
+            let too_large = self
+                .jobs
+                .run(donor)
+                .zip(self.targets.get(donor))
+                .is_some_and(|(run, target)| run.nodes() > target);
+            let Some(spare) = self.excess_for(donor, wish.job, now).filter(|_| too_large && missing > 0)
+            else {
+                continue;
+            };
+            let target = self.targets.get(donor).unwrap_or(u32::MAX);
+            let held = self.jobs.run(donor).map_or(0, Run::nodes);
+            let most = (held.saturating_sub(target) as usize).min(spare.nodes.len()).min(missing as usize);
+            let wanted: Vec<u32> = spare.nodes.iter().rev().take(most).copied().collect();
+            if !wanted.is_empty() {
+                missing -= wanted.len() as u32;
+                self.shrink(donor, &spare.nodes, &wanted, wish.job, now);
+            }
+        }
+    }
+}
+
+/// A running gang that should have more nodes.
+#[derive(Debug, Clone, Copy)]
+struct Wish {
+    job: JobId,
+    size: u32,
+    target: u32,
+    /// Speeds at both sizes.
+    from: f64,
+    to: f64,
+}
+
+impl Wish {
+    /// What each node brings.
+    fn gain(&self) -> f64 {
+        (self.to - self.from) / f64::from(self.target - self.size)
+    }
+}
