@@ -115,6 +115,42 @@ fn an_elastic_gang_grows_into_idle_nodes_and_ends_earlier() {
     check("ours-rigid", lines, expect!["a 0..120 | b 0..30"]);
 }
 
+/// From half to twice its two nodes; each further node brings less.
+const CONCAVE: &str =
+    "\"elastic\": {\"min\": 1, \"max\": 4, \"step\": 1}, \"rates\": [[1, 0.6], [2, 1], [3, 1.3], [4, 1.5]]";
+
+#[test]
+fn a_gang_works_by_its_curve_and_not_by_its_nodes() {
+    // With three nodes it is 1.3 times as fast, at once or after growing; the fourth would bring less than half of what it should.
+    let lines = format!("a 0 2 90 {CONCAVE}");
+    check("goodput", &lines, expect!["a 0..69.2"]);
+    check("ours", &lines, expect!["a 0..72.5"]);
+    check("ours-rigid", &lines, expect!["a 0..90"]);
+}
+
+#[test]
+fn by_goodput_gangs_share_the_nodes_instead_of_waiting() {
+    let lines = format!("a 0 2 60 {CONCAVE}\n f 0 2 60\n b 30 2 60 {CONCAVE}");
+    check("ours-rigid", &lines, expect!["a 0..60 | f 0..60 | b 60..120"]);
+    check("ours", &lines, expect!["a 0..60 | f 0..60 | b 60..109.5"]);
+    check("goodput", &lines, expect!["a 0..73.6 | f 0..60 | b 30.2..97.3"]);
+}
+
+#[test]
+fn wrong_predictions_mislead_the_scheduler_and_not_the_jobs() {
+    let trace = generated_of(Mixture::TRAINING, 200, 16, 7);
+    let goodput = Policy::find("goodput").expect("the fixture is right");
+    let found = |prediction_error| {
+        let replay = Replay { prediction_error, ..Replay::new(goodput) };
+        let outcome = play(&trace, &tree(16), &replay);
+        check_laws(&trace, &outcome);
+        assert_eq!(Summary::of(&trace, &outcome).ended, 200);
+        outcome.records
+    };
+    assert_eq!(found(0.2), found(0.2), "equal seeds, equal errors");
+    assert_ne!(found(0.0), found(0.2));
+}
+
 #[test]
 fn high_preempts_low_which_goes_on_from_its_checkpoint() {
     let lines = "a 0 4 120 \"qos\": \"low\", \"checkpoint_s\": 1800\n b 45 4 10 \"qos\": \"high\"";
@@ -182,9 +218,12 @@ fn what_a_slow_placement_takes_longer_is_slowed_not_useful() {
 }
 
 fn generated(jobs: usize, nodes: u32, seed: u64) -> Trace {
+    generated_of(Mixture::SEREN, jobs, nodes, seed)
+}
+
+fn generated_of(mixture: Mixture, jobs: usize, nodes: u32, seed: u64) -> Trace {
     let (gpus, gpus_per_node) = (nodes * 8, 8);
-    Generator { mixture: Mixture::SEREN, jobs, days: Some(2.0), load: 0.9, gpus, gpus_per_node, seed }
-        .generate()
+    Generator { mixture, jobs, days: Some(2.0), load: 0.9, gpus, gpus_per_node, seed }.generate()
 }
 
 /// GPU time adds up, jobs are accounted for, no job starts before it is submitted or ends too soon.
@@ -306,13 +345,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
     fn gpu_time_adds_up_under_every_policy(
-        jobs in 1usize..150, nodes in 4u32..20, seed in 0u64..1000, which in 0usize..Policy::ALL.len(), fails in any::<bool>(), is_exact in any::<bool>()
+        jobs in 1usize..150, nodes in 4u32..20, seed in 0u64..1000, which in 0usize..Policy::ALL.len(), fails in any::<bool>(), is_exact in any::<bool>(),
+        trains in any::<bool>(), prediction_error in prop::sample::select(vec![0.0, 0.2])
     ) {
-        let trace = generated(jobs, nodes, seed);
+        let trace = generated_of(if trains { Mixture::TRAINING } else { Mixture::SEREN }, jobs, nodes, seed);
         let replay = Replay {
             failures: fails.then_some(Failures::published(0.3, 0.5)),
             estimates: if is_exact { Estimates::Exact } else { Estimates::Factor },
             seed,
+            prediction_error,
             ..Replay::new(Policy::ALL[which])
         };
         check_laws(&trace, &play(&trace, &tree(nodes), &replay));

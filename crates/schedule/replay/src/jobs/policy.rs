@@ -1,6 +1,6 @@
 //! The policies that a replay compares, each a row of one table.
 
-use bedplate_gangs::{Backfill, Expected, Order, Packing, Rates, Score, Settings};
+use bedplate_gangs::{Backfill, Expected, Order, Packing, Rates, Score, Settings, SizesBy};
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +9,16 @@ pub struct Policy {
     pub about: &'static str,
     backfill: BackfillKind,
     has_topology: bool,
-    is_elastic: bool,
+    sizes: Sizes,
     preempts: bool,
+}
+
+/// What becomes of elastic gangs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sizes {
+    /// They keep the size they asked for.
+    Fixed,
+    Elastic(SizesBy),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +38,8 @@ const fn policy(
     backfill: BackfillKind,
     [has_topology, is_elastic, preempts]: [bool; 3],
 ) -> Policy {
-    Policy { name, about, backfill, has_topology, is_elastic, preempts }
+    let sizes = if is_elastic { Sizes::Elastic(SizesBy::Request) } else { Sizes::Fixed };
+    Policy { name, about, backfill, has_topology, sizes, preempts }
 }
 
 /// Reservations that a large Slurm site keeps (`bf_max_job_test`).
@@ -45,7 +54,18 @@ impl Policy {
         [false, false, false],
     );
 
-    pub const ALL: [Policy; 12] = [
+    /// Sizes by predicted throughput, as Pollux and Sia have them.
+    const GOODPUT: Policy = Policy {
+        sizes: Sizes::Elastic(SizesBy::Goodput),
+        ..policy(
+            "goodput",
+            "ours, but sizes of elastic gangs by predicted throughput, shared out among all that run and wait",
+            BackfillKind::Ours,
+            [true, true, true],
+        )
+    };
+
+    pub const ALL: [Policy; 13] = [
         policy(
             "fifo",
             "strict order of arrival, first nodes that fit",
@@ -89,6 +109,7 @@ impl Policy {
             BackfillKind::Ours,
             [true, true, true],
         ),
+        Self::GOODPUT,
         policy(
             "ours-no-topology",
             "ours, but the first nodes that fit",
@@ -138,15 +159,22 @@ impl Policy {
             BackfillKind::Fifo | BackfillKind::Easy | BackfillKind::Slurm => settings.order = Order::Arrival,
         }
         settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
-        settings.elastic.is_allowed = self.is_elastic;
+        settings.elastic.is_allowed = self.is_elastic();
+        if let Sizes::Elastic(by) = self.sizes {
+            settings.elastic.by = by;
+        }
         settings.preemption.is_allowed = self.preempts;
         settings
+    }
+
+    fn is_elastic(&self) -> bool {
+        self.sizes != Sizes::Fixed
     }
 
     /// The part of a job's prediction that the scheduler gets. One without topology is not told what
     /// messages cost; one that is not elastic either gets nothing.
     pub(crate) fn told(&self, expected: Option<Expected>) -> Option<Expected> {
-        match (self.has_topology, self.is_elastic) {
+        match (self.has_topology, self.is_elastic()) {
             (true, _) => expected,
             (false, true) => expected.map(|expected| Expected { scale_out_share: 0.0, ..expected }),
             (false, false) => None,
@@ -155,7 +183,7 @@ impl Policy {
 
     /// A scheduler that changes no sizes is not told what they are worth.
     pub(crate) fn told_rates(&self, rates: Option<Rates>) -> Option<Rates> {
-        rates.filter(|_| self.is_elastic)
+        rates.filter(|_| self.is_elastic())
     }
 }
 
