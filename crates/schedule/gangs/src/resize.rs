@@ -86,21 +86,19 @@ impl Scheduler {
         }
     }
 
-    /// Sizes with their speeds: all up to what was asked for, and larger ones while another node still brings its part.
+    /// Sizes with their speeds: all up to what was asked for, and larger ones whose further nodes bring their part on average. Single
+    /// nodes are not looked at: a prediction that is a little off at one size would end the range there.
     fn useful_sizes(&self, request: &Request, elastic: Elastic) -> Vec<(u32, f64)> {
         let asked = request.nodes();
-        let mut sizes: Vec<(u32, f64)> = Vec::new();
-        for nodes in elastic.sizes() {
-            let speed = request.speed(nodes);
-            if let Some((before, slower)) = sizes.last().filter(|_| nodes > asked) {
-                let brings = (speed - slower) * f64::from(asked) / f64::from(nodes - before);
-                if brings < self.settings.elastic.least_gain {
-                    break;
-                }
-            }
-            sizes.push((nodes, speed));
-        }
-        sizes
+        let brings = |nodes: u32, speed: f64| {
+            (speed - 1.0) * f64::from(asked) / f64::from(nodes.saturating_sub(asked))
+        };
+        let is_useful = |(nodes, speed): &(u32, f64)| {
+            *nodes <= asked || brings(*nodes, *speed) >= self.settings.elastic.least_gain
+        };
+        let most = self.fleet.count().max(elastic.min);
+        let sizes = elastic.sizes().take_while(|nodes| *nodes <= most);
+        sizes.map(|nodes| (nodes, request.speed(nodes))).filter(is_useful).collect()
     }
 
     /// The class of a gang with this many nodes.
@@ -292,35 +290,43 @@ impl Scheduler {
         false
     }
 
-    /// Asks gangs that have more than planned to leave the rest, so that this one can grow. Both stand still for a while.
+    /// Asks gangs that have more than planned to leave what this one should have. Both stand still for a while, so it must pay back twice as much.
     fn take_from_others(&mut self, wish: &Wish, now: Time) {
         let run = self.jobs.run(wish.job).expect("it runs");
         let pause = self.settings.elastic.pause;
         let paid = Change { from: wish.from, to: wish.to, pause: pause + pause }.pays_back_after();
-        if now.since(run.started) < paid || run.ends().since(now) < paid {
+        let pays = now.since(run.started) >= paid && run.ends().since(now) >= paid;
+        // What others are leaving may be for this gang already.
+        if !pays || self.is_any_leaving() {
             return;
         }
-        let mut missing = wish.target - wish.size;
+        let mut missing = (wish.target - wish.size) as usize;
         let donors: Vec<JobId> = self.jobs.elastic().iter().copied().collect();
         for donor in donors {
-            let too_large = self
-                .jobs
-                .run(donor)
-                .zip(self.targets.get(donor))
-                .is_some_and(|(run, target)| run.nodes() > target);
-            let Some(spare) = self.excess_for(donor, wish.job, now).filter(|_| too_large && missing > 0)
-            else {
-                continue;
-            };
-            let target = self.targets.get(donor).unwrap_or(u32::MAX);
-            let held = self.jobs.run(donor).map_or(0, Run::nodes);
-            let most = (held.saturating_sub(target) as usize).min(spare.nodes.len()).min(missing as usize);
-            let wanted: Vec<u32> = spare.nodes.iter().rev().take(most).copied().collect();
-            if !wanted.is_empty() {
-                missing -= wanted.len() as u32;
-                self.shrink(donor, &spare.nodes, &wanted, wish.job, now);
+            let wanted = self.beyond_plan(donor, wish.job, missing, now);
+            if let Some((excess, wanted)) = wanted {
+                missing -= wanted.len();
+                self.shrink(donor, &excess.nodes, &wanted, wish.job, now);
             }
         }
+    }
+
+    fn is_any_leaving(&self) -> bool {
+        self.jobs.elastic().iter().filter_map(|job| self.jobs.run(*job)).any(|run| !run.leaving.is_empty())
+    }
+
+    /// What a gang can do without for another, and the last nodes of that, as many as are missing and the plan does not have for it.
+    fn beyond_plan(
+        &self,
+        job: JobId,
+        other: JobId,
+        missing: usize,
+        now: Time,
+    ) -> Option<(Candidate, Vec<u32>)> {
+        let more = self.jobs.run(job)?.nodes().checked_sub(self.planned_size(job)?)?;
+        let excess = self.excess_for(job, other, now)?;
+        let wanted: Vec<u32> = excess.nodes.iter().rev().take(missing.min(more as usize)).copied().collect();
+        (!wanted.is_empty()).then_some((excess, wanted))
     }
 }
 

@@ -300,11 +300,11 @@ fn by_goodput_idle_nodes_go_where_they_bring_most() {
              40m show"
         ),
         expect![[r#"
-            11m a on n[1-4], b on n[5-6], x gone
-            40m a on n[1-4], b on n[5-6], x gone
+            11m a on n[1-6], b on n[7-8], x gone
+            40m a on n[1-6], b on n[7-8], x gone
             x 0m..10m n[1-8]
-            a 10m..70m n[1-4]
-            b 10m..70m n[5-6]"#]],
+            a 10m..70m n[1-6]
+            b 10m..70m n[7-8]"#]],
     );
 }
 

@@ -254,7 +254,8 @@ fn predicted_throughput_reads_back_and_what_is_no_curve_is_refused() {
         [[1,0]]: `rates`: the rate at 1 nodes is 0, which is not a positive number
         [[1,2,3]]: `rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]
         {"1":2}: `rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]
-        this line cannot be read: `rates` says how fast an elastic job is, and this one is not `elastic`"#]].assert_eq(&text);
+        this line cannot be read: `rates` says how fast an elastic job is, and this one is not `elastic`"#]]
+    .assert_eq(&text);
 }
 
 #[test]

@@ -121,9 +121,9 @@ const CONCAVE: &str =
 
 #[test]
 fn a_gang_works_by_its_curve_and_not_by_its_nodes() {
-    // With three nodes it is 1.3 times as fast, at once or after growing; the fourth would bring less than half of what it should.
+    // By goodput it starts with four nodes, 1.5 times as fast; ours grows to three, as the fourth would bring less than half of what it should.
     let lines = format!("a 0 2 90 {CONCAVE}");
-    check("goodput", &lines, expect!["a 0..69.2"]);
+    check("goodput", &lines, expect!["a 0..60"]);
     check("ours", &lines, expect!["a 0..72.5"]);
     check("ours-rigid", &lines, expect!["a 0..90"]);
 }
@@ -133,7 +133,7 @@ fn by_goodput_gangs_share_the_nodes_instead_of_waiting() {
     let lines = format!("a 0 2 60 {CONCAVE}\n f 0 2 60\n b 30 2 60 {CONCAVE}");
     check("ours-rigid", &lines, expect!["a 0..60 | f 0..60 | b 60..120"]);
     check("ours", &lines, expect!["a 0..60 | f 0..60 | b 60..109.5"]);
-    check("goodput", &lines, expect!["a 0..73.6 | f 0..60 | b 30.2..97.3"]);
+    check("goodput", &lines, expect!["a 0..73.6 | f 0..60 | b 30.2..94.3"]);
 }
 
 #[test]
