@@ -46,7 +46,10 @@ pub(super) struct Arguments {
     /// Limits for traces without them: overestimated by a factor and rounded up, or exact
     #[arg(long, value_parser = choice(&Estimates::ALL), default_value = "factor")]
     estimates: Estimates,
-    /// The seed of estimates, failures and generated jobs
+    /// How far off the throughput by size is that schedulers are told: the standard deviation of its logarithm, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
+    prediction_error: f64,
+    /// The seed of estimates, predictions, failures and generated jobs
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Repeat with this many seeds and compare the means
@@ -58,6 +61,13 @@ pub(super) struct Arguments {
     /// Write the jobs as JSON lines, with the limits assigned to those without
     #[arg(long, value_name = "FILE")]
     save: Option<String>,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number
+        .filter(|number| (0.0..=1.0).contains(number))
+        .ok_or_else(|| "it is not a number from 0 to 1".to_owned())
 }
 
 /// Parses names of policies; help describes each.
@@ -135,8 +145,9 @@ impl Arguments {
         let mut plays = Vec::new();
         for (place, seed) in seeds.iter().enumerate() {
             for replay in &replays {
+                let (estimates, prediction_error) = (self.estimates, self.prediction_error);
                 let mut replay =
-                    Replay { estimates: self.estimates, failures, seed: *seed, ..replay.clone() };
+                    Replay { estimates, prediction_error, failures, seed: *seed, ..replay.clone() };
                 if let Some(restart) = self.load.restart() {
                     replay.restart = restart;
                 }

@@ -55,6 +55,8 @@ pub(super) struct Load {
 enum Kind {
     /// Pre-training, fine-tuning, evaluation and debugging, fitted to AcmeTrace
     Llm,
+    /// The pre-training and fine-tuning of it alone, all of it elastic
+    LlmTraining,
     /// Parallel jobs of all sizes without users, after Lublin and Feitelson (2003)
     Lublin,
 }
@@ -128,7 +130,10 @@ impl Load {
         }
         let per_node = cluster.kinds().iter().map(|kind| kind.accelerators).max().unwrap_or(1);
         let generator = Generator {
-            mixture: Mixture::SEREN,
+            mixture: match self.generate {
+                Some(Kind::LlmTraining) => Mixture::TRAINING,
+                _ => Mixture::SEREN,
+            },
             jobs,
             days: self.days,
             load,
