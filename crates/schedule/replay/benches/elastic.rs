@@ -11,13 +11,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_catalog::Catalog;
 use bedplate_gangs::Span;
-use bedplate_replay::jobs::{Generator, Mixture, Outcome, Policy, Replay, Summary, Trace, simulate};
+use bedplate_replay::jobs::{
+    Generator, Mixture, Outcome, Policy, Replay, Summary, Trace, TraceJob, simulate,
+};
 use bedplate_topology::Cluster;
 
 const LOADS: [f64; 3] = [0.7, 0.9, 1.1];
-const MEASURES: [&str; 8] = [
+const MEASURES: [&str; 9] = [
     "mean JCT, h",
     "JCT of elastic, h",
+    "JCT of largest, h",
     "mean wait, h",
     "slowdown",
     "longest wait, h",
@@ -25,7 +28,7 @@ const MEASURES: [&str; 8] = [
     "delivered, %",
     "resizes per elastic job",
 ];
-const DIGITS: [usize; 8] = [2, 2, 2, 1, 0, 1, 1, 1];
+const DIGITS: [usize; 9] = [2, 2, 1, 2, 1, 0, 1, 1, 1];
 /// Name, policy and error of predictions.
 const CONTENDERS: [(&str, &str, f64); 6] = [
     ("fixed", "ours-rigid", 0.0),
@@ -112,16 +115,18 @@ fn values(trace: &Trace, outcome: &Outcome) -> Values {
     let summary = Summary::of(trace, outcome);
     let hours = |span: Span| span.as_seconds() / 3600.0;
     let times = trace.jobs.iter().zip(&outcome.records);
-    let completion = |is_counted: &dyn Fn(bool) -> bool| {
-        let counted = times.clone().filter(|(job, _)| is_counted(job.elastic.is_some()));
+    let completion = |is_counted: &dyn Fn(&TraceJob) -> bool| {
+        let counted = times.clone().filter(|(job, _)| is_counted(job));
         let spans: Vec<f64> =
             counted.filter_map(|(job, record)| Some(hours(record.ended?.since(job.submit)))).collect();
         mean(&spans)
     };
+    let largest = trace.jobs.iter().map(TraceJob::gpus).fold(0.0, f64::max);
     let elastic = trace.jobs.iter().filter(|job| job.elastic.is_some()).count();
     [
         completion(&|_| true),
-        completion(&|is_elastic| is_elastic),
+        completion(&|job| job.elastic.is_some()),
+        completion(&|job| job.gpus() == largest),
         hours(summary.wait.mean),
         summary.bounded_slowdown,
         hours(summary.wait.longest),
