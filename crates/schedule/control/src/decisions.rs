@@ -75,7 +75,9 @@ impl Control {
             StartReason::Backfilled { past: 0 } => String::new(),
             StartReason::Backfilled { past } => format!(", ahead of {past} that wait, delaying none"),
             StartReason::Smaller { nodes, asked } => format!(", with {nodes} of the {asked} nodes asked for"),
-            StartReason::Larger { nodes, asked } => format!(", with {nodes} nodes instead of the {asked} asked for"),
+            StartReason::Larger { nodes, asked } => {
+                format!(", with {nodes} nodes instead of the {asked} asked for")
+            }
         };
         let nodes: Vec<NodeId> = shares.iter().map(|share| share.node).collect();
         self.note_job(job, format!("starts on {}{how}", self.names_of(&nodes)), now);
