@@ -11,7 +11,8 @@ use bedplate_perf::serving::{
     WeightFormat, closed_loop,
 };
 use bedplate_replay::requests::{
-    Arrivals, Fleet, GeneratedLoad, Lengths as Tokens, Pool, StepTime, Traffic, seconds, simulate,
+    Arrivals, Fleet, GeneratedLoad, Lengths as Tokens, Pool, SharedPrefix, StepTime, Traffic, seconds,
+    simulate,
 };
 
 use crate::support::supply;
@@ -27,17 +28,25 @@ fn replica(model: &str, tensor: u32, engine: Engine) -> Replica {
 }
 
 fn looped(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
+    looped_with_prefix(replica, users, (input, output), 0)
+}
+
+fn looped_with_prefix(replica: &Replica, users: u32, (input, output): (u32, u32), percent: u32) -> Latency {
     let load = ClosedLoop {
         concurrency: users,
         requests: users * 10,
         input: Lengths::fixed(input),
         output: Lengths::fixed(output),
-        cached_share: 0.0,
+        cached_share: f64::from(percent) / 100.0,
     };
     closed_loop(replica, &load).expect("the requests fit")
 }
 
 fn replayed(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
+    replayed_with_prefix(replica, users, (input, output), 0)
+}
+
+fn replayed_with_prefix(replica: &Replica, users: u32, (input, output): (u32, u32), percent: u32) -> Latency {
     let timed = TimedReplica::new(replica.clone(), u64::from(input + output / 2));
     let pool = Pool { scheduler: timed.scheduler(1024, input), ..Pool::new(1, &timed) };
     // The performance model's users ask again as soon as the last token is made, a replay's once it has arrived. So the way
@@ -48,6 +57,7 @@ fn replayed(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
         arrivals: Arrivals::Closed { users },
         prompt: Tokens::Fixed(input),
         output: Tokens::Fixed(output),
+        shared: (percent > 0).then_some(SharedPrefix { percent, groups: 1 }),
         ..GeneratedLoad::default()
     };
     let outcome = simulate(Traffic::Generated(load), &fleet).expect("the settings are sound");
@@ -137,4 +147,22 @@ fn a_single_prompt_passes_pipeline_stages_one_after_the_other() {
     let prompt = bedplate_breakdown::StepShape::prefill(0, 4000);
     let (one, eight) = (cut(1).prefill(&prompt), cut(8).prefill(&prompt));
     assert!(eight as f64 > 0.9 * one as f64, "{eight} against {one}");
+}
+
+/// The replay computes the prefix once; the closed loop takes it for cached from the beginning.
+#[test]
+fn a_shared_prefix_shortens_prompts_alike_in_both() {
+    let replica = replica("llama-3.3-70b", 4, Engine::Vllm);
+    for percent in [25, 50, 80] {
+        let ours = replayed_with_prefix(&replica, 16, (4000, 300), percent);
+        let theirs = looped_with_prefix(&replica, 16, (4000, 300), percent);
+        let without = looped(&replica, 16, 4000, 300);
+        for (what, ours, theirs) in [
+            ("itl", ours.inter_token, theirs.inter_token),
+            ("throughput", ours.output_tokens_per_second, theirs.output_tokens_per_second),
+        ] {
+            assert!((ours / theirs - 1.0).abs() < 0.03, "{what} at {percent} %: {ours} {theirs}");
+        }
+        assert!(theirs.first_token < without.first_token && theirs.inter_token < without.inter_token);
+    }
 }

@@ -1,8 +1,9 @@
 //! What the search finds.
 
-use bedplate_deploy::{Pattern, Plan, Pooling, Verdict, explain, search};
-use bedplate_perf::serving::WeightFormat;
-use bedplate_replay::requests::seconds;
+use bedplate_deploy::{Load, Pattern, Plan, Pooling, Verdict, explain, search};
+use bedplate_perf::serving::{Parallel, WeightFormat};
+use bedplate_replay::requests::{Lengths, SharedPrefix, seconds};
+use bedplate_transformer::Precision;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -173,4 +174,37 @@ fn what_a_cut_is_called_is_understood() {
     for wrong in ["", "tp", "tp0", "fp5", "tp4.", "pp4+"] {
         assert!(wrong.parse::<Pattern>().is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn shared_prefixes_and_shorter_lengths_need_fewer_gpus() {
+    let mut question = question("llama-3.3-70b", "p5en.48xlarge:8", (8000, 200, 20.0), (1500.0, 50.0));
+    question.options.weights = vec![WeightFormat::Fp8];
+    question.options.kv = vec![Precision::Fp8];
+    question.options.chunks = vec![8192];
+    question.options.pooling = Pooling::Aggregated;
+    let gpus = |question: &Question| {
+        let answer = search(&question.need(), question.supplies()).expect("there is a plan");
+        answer.best.plan.gpus()
+    };
+    let all = gpus(&question);
+    question.load.shared = Some(SharedPrefix { percent: 80, groups: 4 });
+    let shared = gpus(&question);
+    question.load.shared = None;
+    question.load = Load::drawn(Lengths::Between(500, 2500), Lengths::Between(50, 350), 20.0);
+    let shorter = gpus(&question);
+    assert!(shared < all && shorter < all, "{all} {shared} {shorter}");
+}
+
+/// 256 experts on 72 GPUs have 288 places, as DeepSeek's own decode workers on 144 do.
+#[test]
+fn experts_spread_over_whole_nvlink_domains_with_copies() {
+    let question = question("deepseek-v3", "u-p6e-gb200x72:1", (2000, 500, 40.0), (4000.0, 40.0));
+    let cut: Pattern = "tp1.ep72.adp72.fp8.kv-fp8".parse().expect("it is a pattern");
+    let answer = search(&question.need(), question.supplies()).expect("there is a plan");
+    let explanation = explain(&question.need(), question.supplies(), &answer, &cut);
+    assert!(!explanation.matches.is_empty(), "72 ranks are tried");
+    let parallel = Parallel { attention_data: 72, expert: 72, ..Parallel::ONE };
+    assert_eq!(parallel.expert_places(256), 288);
+    assert!(explanation.matches.iter().all(|tried| !matches!(tried.verdict, Verdict::Refused(_))));
 }
