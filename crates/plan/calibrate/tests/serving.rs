@@ -2,7 +2,8 @@
 
 use bedplate_calibrate::CalibrateError;
 use bedplate_calibrate::serving::{
-    LeftOut, Measure, ServingCases, ServingErrors, fit_site, left_out_errors, left_out_report, serving_report,
+    LeftOut, Measure, PeerLatency, ServingCase, ServingCases, ServingErrors, beside, fit_site,
+    left_out_errors, left_out_report, serving_report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::ServingConstants;
@@ -130,7 +131,29 @@ fn intervals_hold_four_in_five_rows_left_out() {
 }
 
 fn measured() -> ServingCases {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/serving/measured.csv");
-    let text = std::fs::read_to_string(path).expect("the table is part of the project");
-    ServingCases::read(&text, &Catalog::builtin()).expect("its rows are sound")
+    ServingCases::builtin(&Catalog::builtin()).expect("its rows are sound")
+}
+
+/// A peer that answers what was measured has no error, and rows that it cannot answer are scored for nobody.
+#[test]
+fn a_peer_is_scored_on_the_rows_that_both_predict() {
+    let row = |id: &str, users: u32| {
+        format!("{id},mine,Llama-3.1-8B,1,1,,,,vllm,1024,512,{users},90,14,,H100,closed_loop,aggregated,\n")
+    };
+    let cases = read(&[row("a", 8), row("b", 16), row("c", 32)].concat()).unwrap();
+    let right = |case: &ServingCase| PeerLatency {
+        first_token: case.measured.first_token,
+        inter_token: case.measured.inter_token,
+    };
+    let slow =
+        |case: &ServingCase| PeerLatency { inter_token: 2.0 * case.measured.inter_token, ..right(case) };
+    let answers = [Some(right(&cases.used[0])), Some(slow(&cases.used[1])), None];
+    let (constants, left_out) = (ServingConstants::builtin(), LeftOut::builtin());
+    let report = beside(&cases.used, &answers, &constants, &left_out);
+    assert_eq!((report.asked, report.answered), (3, 2));
+    let dense = report.by["kind"]["dense, vllm"];
+    assert_eq!((dense.rows, dense.peer.inter_token.rows, dense.left_out.inter_token.rows), (3, 2, 2));
+    assert!((dense.peer.inter_token.median_abs_error - 0.5).abs() < 1e-9, "{dense:?}");
+    assert!(dense.peer.first_token.p90_abs_error < 1e-9, "{dense:?}");
+    assert_eq!(report.by["gpu"]["H100"], dense);
 }

@@ -66,6 +66,11 @@ pub struct ServingCases {
 }
 
 impl ServingCases {
+    /// The rows that the built-in constants are fitted to.
+    pub fn builtin(catalog: &Catalog) -> Result<Self, CalibrateError> {
+        Self::read(include_str!("../../../../../data/serving/measured.csv"), catalog)
+    }
+
     pub fn read(text: &str, catalog: &Catalog) -> Result<Self, CalibrateError> {
         let mut cases = Self { used: Vec::new(), skipped: Vec::new() };
         let records = read(text)?;
@@ -169,15 +174,21 @@ impl ServingCase {
     }
 
     pub(super) fn replica(&self, constants: &ServingConstants) -> Result<Replica, bedplate_perf::PerfError> {
+        let speculation = self
+            .tokens_per_step(constants)
+            .map(|tokens_per_step| Speculation { drafts: self.drafts, tokens_per_step });
+        Replica::new(Deployment { speculation, ..self.deployment.clone() }, constants)
+    }
+
+    /// Tokens that a sequence gets in a step by drafts, which rows do not state; `None` without drafts.
+    pub fn tokens_per_step(&self, constants: &ServingConstants) -> Option<f64> {
         let accepted =
             constants.draft_acceptance * (self.load.output.mean() / 1000.0).powf(constants.draft_growth);
-        let gain = match self.drafts {
+        match self.drafts {
             0 => None,
             1 => Some(1.0 + constants.single_draft * (accepted - 1.0)),
             _ => Some(accepted),
-        };
-        let speculation = gain.map(|gain| Speculation { drafts: self.drafts, tokens_per_step: gain });
-        Replica::new(Deployment { speculation, ..self.deployment.clone() }, constants)
+        }
     }
 
     /// Model and GPU: rows held out together. DeepSeek-R1 and V3 are one model.
@@ -218,11 +229,15 @@ impl ServingCase {
         let Some(predicted) = self.predict(constants) else {
             return LogErrors { first_token: 0.0, inter_token: 0.0, throughput: 0.0 };
         };
-        let gpus = self.gpus();
-        let throughput = closed_throughput(&self.load, predicted.first_token, predicted.inter_token, gpus);
+        self.log_errors_of(predicted.first_token, predicted.inter_token)
+    }
+
+    /// The same of a prediction in seconds, whoever made it. Tokens per second follow from both latencies, as those measured do.
+    pub fn log_errors_of(&self, first_token: f64, inter_token: f64) -> LogErrors {
+        let throughput = closed_throughput(&self.load, first_token, inter_token, self.gpus());
         LogErrors {
-            first_token: (predicted.first_token / self.measured.first_token).ln(),
-            inter_token: (predicted.inter_token / self.measured.inter_token).ln(),
+            first_token: (first_token / self.measured.first_token).ln(),
+            inter_token: (inter_token / self.measured.inter_token).ln(),
             throughput: (throughput / self.measured.throughput).ln(),
         }
     }

@@ -4,8 +4,10 @@
 //! cannot be predicted, with a reason. [`validate_serving`] scores constants on the rest, [`fit_serving`] finds
 //! better ones, [`fit_without_each`] gives the constants with each source left out ([`LeftOut`] keeps them), and [`fit_site`]
 //! adjusts deployments to a site's own rows. [`ServingErrors`] are the errors of sources left out, from which predictions get
-//! 80 % intervals and limits a confidence; [`left_out_report`] counts how many rows such intervals hold.
+//! 80 % intervals and limits a confidence; [`left_out_report`] counts how many rows such intervals hold, and [`beside`] scores another
+//! program's predictions on the same rows.
 
+mod beside;
 mod case;
 mod coverage;
 mod fill;
@@ -17,6 +19,7 @@ mod site;
 mod skip;
 mod suspicion;
 
+pub use beside::{Beside, BesideReport, PeerLatency, beside};
 pub use case::{LogErrors, Measured, PoolSizes, ServingCase, ServingCases, ServingSkipped};
 pub use coverage::{Coverage, LeftOutReport, left_out_errors, left_out_report};
 pub use fill::Campaign;
