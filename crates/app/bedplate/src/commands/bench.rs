@@ -27,6 +27,7 @@ use crate::stop::Stop;
 Examples:
   bedplate bench search
   bedplate bench deploy
+  bedplate bench deploy --peer aiconfigurator --peer-python venv/bin/python
   bedplate bench search --peer calculon --peer-path ~/calculon --json
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
@@ -49,7 +50,7 @@ pub(crate) struct Arguments {
 enum Command {
     /// Layouts priced per second and core
     Search(search::Arguments),
-    /// Seconds of a whole search for a deployment
+    /// Seconds of a whole search for a deployment, and errors of its predictions next to aiconfigurator's
     Deploy(deploy::Arguments),
     /// Milliseconds per pass of the cluster scheduler
     Schedule(schedule::Arguments),
@@ -89,7 +90,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Search(arguments) => search::run(&arguments, &catalog, console),
-        Command::Deploy(_) => deploy::run(&catalog, console),
+        Command::Deploy(arguments) => deploy::run(&arguments, &catalog, console),
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         Command::Submit(arguments) => submit::run(&arguments, context, console),
         Command::Kernels(arguments) => kernels::run(&arguments, console),

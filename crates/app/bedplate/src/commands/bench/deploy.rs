@@ -1,8 +1,13 @@
-//! `bedplate bench deploy`: how long a whole `plan serve` takes, compared with aiconfigurator.
+//! `bedplate bench deploy`: how long a whole `plan serve` takes, and with `--peer` how far its predictions are from measured
+//! rows beside those of aiconfigurator.
+
+mod peer;
+mod question;
+mod show;
 
 use std::time::Instant;
 
-use bedplate_calibrate::serving::ServingErrors;
+use bedplate_calibrate::serving::{ServingCases, ServingErrors};
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::{Answer, Load, Need, Options, Supply, search};
 use bedplate_perf::serving::{ServedModel, ServingConstants};
@@ -11,6 +16,7 @@ use bedplate_topology::Cluster;
 use serde_json::json;
 
 use crate::console::Console;
+use crate::files;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
 
@@ -19,11 +25,33 @@ use crate::stop::Stop;
 Examples:
   bedplate bench deploy
   bedplate bench deploy --json
+  bedplate bench deploy --peer aiconfigurator --peer-python venv/bin/python
+  bedplate bench deploy --peer aiconfigurator --data mine.csv --json
 
 The first question is the one that aiconfigurator 0.12.0 was timed with: Llama-3.1-70B on 16 H200,
 4000 tokens in and 1000 out, first token within 600 ms and 25 ms per token, which took it 14.3
-CPU-seconds in closed form. Here the answer is replayed as well.")]
-pub(super) struct Arguments {}
+CPU-seconds in closed form. Here the answer is replayed as well.
+
+With --peer both predict the same measured rows: ours by constants fitted without the row's model on its
+GPU, as the peer has not been fitted to the row either, and by those fitted to all rows. Errors are medians and
+90th percentiles of what is off by. The peer needs `pip install aiconfigurator` and takes some minutes.")]
+pub(super) struct Arguments {
+    /// Compare predictions of measured rows with another program's, instead of timing searches
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+    /// A Python that has the peer
+    #[arg(long, value_name = "PYTHON", requires = "peer", default_value = "python3")]
+    peer_python: String,
+    /// Measured rows of your own instead of the built-in ones, with the columns of data/serving/README.md
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    data: Option<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Peer {
+    /// ai-dynamo/aiconfigurator, a performance model from tables of measured kernels (Python)
+    Aiconfigurator,
+}
 
 /// CPU-seconds of `aiconfigurator cli default` 0.12.0 for the first question (measured, two shared cores).
 const AICONFIGURATOR_SECONDS: f64 = 14.3;
@@ -35,7 +63,24 @@ const QUESTIONS: [(&str, &str, u32, u32, f64, f64, f64); 3] = [
     ("deepseek-v3", "p5en.48xlarge:4", 2000, 500, 10.0, 2.0, 0.06),
 ];
 
-pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    match arguments.peer {
+        Some(Peer::Aiconfigurator) => beside(arguments, catalog, console),
+        None => time_searches(catalog, console),
+    }
+}
+
+/// Our errors on measured rows next to the peer's.
+fn beside(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let cases = match &arguments.data {
+        Some(path) => ServingCases::read(&files::read_text(path)?, catalog)?,
+        None => ServingCases::builtin(catalog)?,
+    };
+    let compared = peer::compare(&cases, &arguments.peer_python, console)?;
+    if console.is_json() { console.json(&show::json(&compared)) } else { show::text(&compared, console) }
+}
+
+fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let constants = ServingConstants::builtin();
     let mut measured = Vec::new();
     for (name, cluster, input, output, per_second, ttft, itl) in QUESTIONS {

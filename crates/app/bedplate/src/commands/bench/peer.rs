@@ -6,13 +6,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Class, Diagnostic, Page, shown};
 
 #[derive(Debug, thiserror::Error)]
 #[error("the peer could not be measured")]
 pub(super) struct PeerFailed {
     #[source]
     why: PeerTrouble,
+}
+
+impl PeerFailed {
+    /// The answer is not one.
+    pub(super) fn not_figures(answer: &str) -> Self {
+        Self { why: PeerTrouble::NoFigures(shown(answer)) }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +36,7 @@ pub(super) static PEER_FAILED: Page = Page {
     code: "bench/peer-failed",
     class: Class::User,
     meaning: "The peer program did not run: it is missing, incomplete, or lacks a package.",
-    remedy: "check --peer-path or --peer-python, and that this Python has the packages the peer needs (calculon: numpy, pandas, psutil; torch: torch; llama.cpp: llama-cpp-python, gguf)",
+    remedy: "check --peer-path or --peer-python, and that this Python has the packages the peer needs (calculon: numpy, pandas, psutil; torch: torch; llama.cpp: llama-cpp-python, gguf; aiconfigurator: `pip install aiconfigurator`)",
 };
 
 impl Diagnostic for PeerFailed {
@@ -108,12 +115,17 @@ impl Companion {
     }
 
     pub(super) fn ask(&mut self, question: &str) -> Result<f64, PeerFailed> {
+        let answer = self.ask_text(question)?;
+        answer.trim().parse().map_err(|_| PeerFailed::not_figures(&answer))
+    }
+
+    /// Asks for an answer of one line.
+    pub(super) fn ask_text(&mut self, question: &str) -> Result<String, PeerFailed> {
         if let Some(questions) = &mut self.questions {
             // One that has gone is found when it does not answer.
             let _ = writeln!(questions, "{question}");
         }
-        let answer = self.hear()?;
-        answer.trim().parse().map_err(|_| PeerFailed { why: PeerTrouble::NoFigures(answer) })
+        self.hear()
     }
 
     fn hear(&mut self) -> Result<String, PeerFailed> {
