@@ -32,15 +32,15 @@ The first question is the one that aiconfigurator 0.12.0 was timed with: Llama-3
 4000 tokens in and 1000 out, first token within 600 ms and 25 ms per token, which took it 14.3
 CPU-seconds in closed form. Here the answer is replayed as well.
 
-With --peer both predict the same measured rows: ours by constants fitted without the row's model on its
-GPU, as the peer has not been fitted to the row either, and by those fitted to all rows. Errors are medians and
-90th percentiles of what is off by. The peer needs `pip install aiconfigurator` and takes some minutes.")]
+With --peer both predict the same measured rows. Ours is by constants fitted without the row's model on
+its GPU, as the peer has not been fitted to the row either, and once more by those fitted to all rows. Errors
+are absolute: median and 90th percentile. The peer needs `pip install aiconfigurator` and takes some minutes.")]
 pub(super) struct Arguments {
     /// Compare predictions of measured rows with another program's, instead of timing searches
     #[arg(long, value_enum)]
     peer: Option<Peer>,
     /// A Python that has the peer
-    #[arg(long, value_name = "PYTHON", requires = "peer", default_value = "python3")]
+    #[arg(long, value_name = "PATH", requires = "peer", default_value = "python3")]
     peer_python: String,
     /// Measured rows of your own instead of the built-in ones, with the columns of data/serving/README.md
     #[arg(long, value_name = "FILE", requires = "peer")]
