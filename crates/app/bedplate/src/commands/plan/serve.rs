@@ -328,7 +328,7 @@ impl<'a> Found<'a> {
         let Load { per_second, shared, .. } = self.need.load;
         let (input, output) = self.need.load.lengths();
         let shared = shared.map_or(String::new(), |shared| {
-            format!(", {} % of each one of {} prefixes", shared.percent, shared.groups)
+            format!(", {}% of each from one of {} prefixes", shared.percent, shared.groups)
         });
         format!(
             "{} on {}: prompts of {input} tokens{shared}, answers of {output}, {per_second} requests/s",

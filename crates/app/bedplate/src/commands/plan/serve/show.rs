@@ -183,7 +183,8 @@ struct Energy {
 impl fmt::Display for Energy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Energy { joules_per_token, gpus, watts } = self;
-        write!(f, "at most {joules_per_token:.3} J for a token generated: {gpus} GPUs at {watts}")
+        let each = if *gpus == 1 { "1 GPU".to_owned() } else { format!("{gpus} GPUs") };
+        write!(f, "at most {joules_per_token:.3} J for a token generated: {each} at {watts}")
     }
 }
 

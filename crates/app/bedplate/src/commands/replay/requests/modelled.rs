@@ -4,7 +4,7 @@ use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::{CutPattern, CutRefusal, Load, Need, Options, Pattern, Plan, Supply, Workers, fit};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
-use bedplate_replay::requests::{Lengths, Objectives, Planned, Traffic};
+use bedplate_replay::requests::{Objectives, Planned, Traffic};
 
 use crate::choice::choice;
 use crate::commands::cluster;
