@@ -5,8 +5,8 @@ use bedplate_breakdown::Part;
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
     Adjustment, ClosedLoop, Deployment, Engine, HostWork, KvLink, KvRoom, KvTier, Lengths, Parallel, Pools,
-    Replica, ServedModel, ServingConstants, Site, Speculation, StepShape, WeightFormat, closed_loop,
-    disaggregated,
+    Prefixes, Replica, ServedModel, ServingConstants, Site, Speculation, StepShape, WeightFormat,
+    closed_loop, disaggregated,
 };
 use bedplate_perf::{Hardware, Origin};
 use proptest::prelude::*;
@@ -115,7 +115,7 @@ proptest! {
     #[test]
     fn closed_loops_conserve_users(replica in any_replica(), users in 1u32..40, input in 1u32..3000, output in 1u32..300) {
         let lengths = |longest| Lengths { longest, shortest_share: 0.8 };
-        let load = ClosedLoop { concurrency: users, requests: users * 5, input: lengths(input), output: lengths(output), cached_share: 0.0 };
+        let load = ClosedLoop { concurrency: users, requests: users * 5, input: lengths(input), output: lengths(output), prefixes: Prefixes::default() };
         let Some(found) = closed_loop(&replica, &load) else { return Ok(()) };
         prop_assert!(found.first_token > 0.0 && found.inter_token >= 0.0);
         prop_assert!(found.end_to_end >= found.first_token);
@@ -135,7 +135,7 @@ fn a_model_that_does_not_fit_is_refused_by_how_much() {
         requests: 1,
         input: Lengths::fixed(10),
         output: Lengths::fixed(10),
-        cached_share: 0.0,
+        prefixes: Prefixes::default(),
     };
     assert_eq!(closed_loop(&small, &load), None);
 }
@@ -207,7 +207,7 @@ fn pools_trade_first_tokens_for_steady_answers() {
         requests: 320,
         input: Lengths { longest: 4000, shortest_share: 0.8 },
         output: Lengths { longest: 300, shortest_share: 0.8 },
-        cached_share: 0.0,
+        prefixes: Prefixes::default(),
     };
     let pools = Pools {
         prefill: &one,

@@ -6,7 +6,7 @@
 //! independent arrivals and equal service times (M/D/1), which is rough; the replay decides.
 
 use bedplate_breakdown::StepShape;
-use bedplate_perf::serving::{PrefillStyle, Replica};
+use bedplate_perf::serving::{PrefillStyle, Prefixes, Replica};
 use bedplate_replay::requests::{Objectives, seconds};
 
 use crate::Load;
@@ -103,14 +103,24 @@ impl Steady<'_> {
     /// Sequences whose KV fits, at most the engine's limit.
     pub(crate) fn most_sequences(&self) -> u32 {
         let memory = self.replica.memory();
-        // Prefixes are kept once, whoever uses them.
-        let own = self.load.usual_context().saturating_sub(self.load.cached().into());
-        let each = memory.tokens_of(own).max(1);
-        let room = memory.room.tokens().saturating_sub(self.load.common());
+        let prefixes = self.prefixes();
+        let cached = prefixes.cached(self.load.input);
+        let each = memory.tokens_of(self.load.usual_context().saturating_sub(cached.into())).max(1);
+        let room = memory.room.tokens().saturating_sub(prefixes.kept);
         let deployment = self.replica.deployment();
         let engine = deployment.settings.max_sequences.saturating_mul(deployment.parallel.attention_data);
         let fitting = u32::try_from(room / each).unwrap_or(u32::MAX);
         fitting.min(engine).min(MOST_SEQUENCES)
+    }
+
+    /// What its cache makes of prefixes: each of them is kept once by every attention data rank, whoever uses it, in at most half of
+    /// the room; of more than that, as many hit as fit.
+    pub(crate) fn prefixes(&self) -> Prefixes {
+        let ranks = f64::from(self.replica.deployment().parallel.attention_data);
+        let wanted = self.load.shared_tokens() * ranks;
+        let room = self.replica.memory().room.tokens() as f64 / 2.0;
+        let hits = if wanted > room { room / wanted } else { 1.0 };
+        Prefixes { cached_share: self.load.shared_share() * hits, kept: (wanted * hits) as u64 }
     }
 
     /// Seconds of a decode-only step.
@@ -137,14 +147,18 @@ impl Steady<'_> {
         match deployment.settings.prefill {
             PrefillStyle::Separate => (chunk, true),
             PrefillStyle::Chunked => (chunk.saturating_sub(decodes.into()).max(1), false),
-            PrefillStyle::Whole => (chunk.max((self.load.input - self.load.cached()).into()), false),
+            PrefillStyle::Whole => {
+                let cached = self.prefixes().cached(self.load.input);
+                (chunk.max((self.load.input - cached).into()), false)
+            }
         }
     }
 
     /// One prompt with `decodes` decoding sequences; with attention data ranks and stages, one for each of them.
     fn prompt(&self, decodes: u32) -> Prompt {
         let (budget, stands_still) = self.budget(decodes);
-        let (input, cached) = (u64::from(self.load.input), u64::from(self.load.cached()));
+        let (input, cached) =
+            (u64::from(self.load.input), u64::from(self.prefixes().cached(self.load.input)));
         let parallel = self.replica.deployment().parallel;
         let side_by_side = u64::from(parallel.attention_data) * u64::from(parallel.pipeline);
         let together = (budget / (input - cached).max(1)).clamp(1, side_by_side);

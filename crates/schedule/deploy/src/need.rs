@@ -41,21 +41,15 @@ impl Load {
         u64::from(input.longest()) + u64::from(output.longest())
     }
 
-    /// Share of a prompt that is cached when it arrives.
-    pub fn cached_share(&self) -> f64 {
+    /// Share of a prompt that it has in common with others.
+    pub fn shared_share(&self) -> f64 {
         self.shared.map_or(0.0, |shared| f64::from(shared.percent) / 100.0)
     }
 
-    /// Tokens of a usual prompt that are cached when it arrives; its last one never counts as cached.
-    pub fn cached(&self) -> u32 {
-        let tokens = f64::from(self.input) * self.cached_share();
-        (tokens as u32).min(self.input.saturating_sub(1))
-    }
-
-    /// Tokens of KV that sequences have in common: every prefix once.
-    pub fn common(&self) -> u64 {
-        let groups = self.shared.map_or(0, |shared| shared.groups);
-        u64::from(groups) * u64::from(self.cached())
+    /// Tokens of all that prompts have in common, every prefix once.
+    pub fn shared_tokens(&self) -> f64 {
+        let prefixes = self.shared.map_or(0, |shared| shared.groups);
+        f64::from(prefixes) * f64::from(self.input) * self.shared_share()
     }
 
     /// Tokens in the KV of a decoding sequence, on average.

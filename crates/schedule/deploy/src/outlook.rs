@@ -5,9 +5,12 @@
 //! multiplies what the replay shows; a queue near its limit reacts more strongly, which the confidence in the rate tells.
 
 use bedplate_calibrate::serving::{Likeness, Measure, ServingErrors, Spread};
-use bedplate_perf::serving::{ClosedLoop, Latency, Lengths, Pools, Replica, closed_loop, disaggregated};
+use bedplate_perf::serving::{
+    ClosedLoop, Latency, Lengths, Pools, Prefixes, Replica, closed_loop, disaggregated,
+};
 use bedplate_replay::requests::{self, Picoseconds, Record, seconds};
 
+use crate::estimate::Steady;
 use crate::{FrontPoint, Need, Plan, Shown, Supply};
 
 /// What to expect of a plan.
@@ -177,12 +180,15 @@ pub(crate) fn looped(
         shortest_share: f64::from(lengths.shortest()) / f64::from(lengths.longest().max(1)),
     };
     let (input, output) = need.load.lengths();
+    // Prompts hit where they are computed; what is kept is kept where they are decoded.
+    let of = |replica| Steady { replica, load: need.load }.prefixes();
+    let prefixes = Prefixes { cached_share: of(prefill.unwrap_or(decode)).cached_share, ..of(decode) };
     let load = ClosedLoop {
         concurrency: users,
         requests: users.saturating_mul(ROUNDS).clamp(ROUNDS, MOST_REQUESTS.max(users.saturating_mul(2))),
         input: spread(input),
         output: spread(output),
-        cached_share: need.load.cached_share(),
+        prefixes,
     };
     match (plan, prefill) {
         (Plan::Disaggregated { prefill: prompts, decode: decodes }, Some(replica)) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Pools, Replica, ServedModel,
+    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Pools, Prefixes, Replica, ServedModel,
     ServingConstants, Speculation, closed_loop, disaggregated,
 };
 
@@ -275,7 +275,7 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
         requests: concurrency.saturating_mul(10).min(MOST_REQUESTS.max(concurrency.saturating_mul(2))),
         input: lengths(column("isl")?),
         output: lengths(column("osl")?),
-        cached_share: 0.0,
+        prefixes: Prefixes::default(),
     })
 }
 

@@ -20,13 +20,21 @@ pub struct ClosedLoop {
     pub requests: u32,
     pub input: Lengths,
     pub output: Lengths,
-    /// Share of each prompt that is cached when it arrives, and kept once for all.
-    pub cached_share: f64,
+    pub prefixes: Prefixes,
 }
 
-impl ClosedLoop {
+/// What prompts have in common and an engine has cached.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Prefixes {
+    /// Share of each prompt that is cached when it arrives.
+    pub cached_share: f64,
+    /// Tokens of KV that are kept for all sequences together.
+    pub kept: u64,
+}
+
+impl Prefixes {
     /// Tokens of a prompt that are cached; its last one is always computed.
-    pub(super) fn cached(&self, input: u32) -> u32 {
+    pub fn cached(&self, input: u32) -> u32 {
         ((f64::from(input) * self.cached_share) as u32).min(input.saturating_sub(1))
     }
 }
@@ -163,7 +171,7 @@ impl<'a> Simulated<'a> {
     fn new(replica: &'a Replica, load: &'a ClosedLoop) -> Option<Self> {
         let longest = load.input.longest.saturating_add(load.output.longest);
         let memory = replica.memory();
-        let capacity = memory.room.tokens();
+        let capacity = memory.room.tokens().saturating_sub(load.prefixes.kept);
         if capacity < memory.tokens_of(u64::from(longest)) || load.concurrency == 0 {
             return None;
         }
@@ -269,7 +277,7 @@ impl<'a> Simulated<'a> {
         }
         self.reserved += need;
         self.waiting.pop_front();
-        Some(Partial { request: id, done: self.load.cached(self.request(id).input) })
+        Some(Partial { request: id, done: self.load.prefixes.cached(self.request(id).input) })
     }
 
     fn need(&self, request: &Request) -> u64 {
@@ -277,7 +285,7 @@ impl<'a> Simulated<'a> {
             KvReserve::HalfAnswer => request.output / 2,
             KvReserve::WholeAnswer => request.output,
         };
-        let own = request.input - self.load.cached(request.input);
+        let own = request.input - self.load.prefixes.cached(request.input);
         self.replica.memory().tokens_of(u64::from(own) + u64::from(answer))
     }
 

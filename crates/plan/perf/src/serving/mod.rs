@@ -25,7 +25,7 @@ mod wires;
 
 pub use arrival::Arrival;
 pub use bedplate_breakdown::StepShape;
-pub use closed_loop::{ClosedLoop, Latency, Lengths, closed_loop};
+pub use closed_loop::{ClosedLoop, Latency, Lengths, Prefixes, closed_loop};
 pub use constants::ServingConstants;
 pub use deployment::{Deployment, HostWork, Parallel, Speculation};
 pub use engine::{Engine, EngineSettings, KvReserve, PrefillStyle};

@@ -35,7 +35,7 @@ pub fn disaggregated(pools: &Pools<'_>, load: &ClosedLoop) -> Option<Latency> {
     let longest = u64::from(load.input.longest) + u64::from(load.output.longest);
     let memory = pools.decode.memory();
     let is_empty = pools.prefill_workers == 0 || pools.decode_workers == 0 || load.concurrency == 0;
-    let fits = memory.room.tokens() >= memory.tokens_of(longest)
+    let fits = memory.room.tokens().saturating_sub(load.prefixes.kept) >= memory.tokens_of(longest)
         && pools.prefill.memory().room.tokens() > u64::from(load.input.longest);
     if is_empty || !fits {
         return None;
@@ -162,7 +162,7 @@ impl<'a> Play<'a> {
             let mut shape = StepShape::default();
             while let Some(id) = self.prompts.front() {
                 let input = self.requests[*id as usize].input;
-                let cached = self.load.cached(input);
+                let cached = self.load.prefixes.cached(input);
                 let tokens = u64::from(input - cached);
                 if shape.prefill_tokens > 0 && shape.prefill_tokens + tokens > budget {
                     break;
@@ -189,10 +189,12 @@ impl<'a> Play<'a> {
         let memory = self.pools.decode.memory();
         while let Some(id) = self.homeless.front().copied() {
             let request = self.requests[id as usize];
-            let need = memory.tokens_of(u64::from(request.input) + u64::from(request.output));
+            let need = self.need(&request);
             let worker = (0..self.workers.len()).min_by_key(|worker| self.workers[*worker].reserved);
             let Some(worker) = worker else { return };
-            if self.workers[worker].reserved + need > memory.room.tokens() {
+            if self.workers[worker].reserved + need
+                > memory.room.tokens().saturating_sub(self.load.prefixes.kept)
+            {
                 return;
             }
             self.homeless.pop_front();
@@ -206,6 +208,12 @@ impl<'a> Play<'a> {
             state.running.push(Reverse((state.steps + steps, id)));
             self.schedule_end(worker);
         }
+    }
+
+    /// Tokens of cache that a request takes of a decode worker beyond what is kept for all.
+    fn need(&self, request: &Request) -> u64 {
+        let own = request.input - self.load.prefixes.cached(request.input);
+        self.pools.decode.memory().tokens_of(u64::from(own) + u64::from(request.output))
     }
 
     /// Whole steps until now: a request joins at the start of the next step.
@@ -265,10 +273,10 @@ impl<'a> Play<'a> {
         let request = self.requests[id as usize];
         let each = self.pools.decode.deployment().tokens_per_step();
         let steps = (f64::from(request.output - 1) / each).ceil();
-        let memory = self.pools.decode.memory();
+        let need = self.need(&request);
         let state = &mut self.workers[worker];
         state.context = (state.context - f64::from(request.input) - steps * each).max(0.0);
-        state.reserved -= memory.tokens_of(u64::from(request.input) + u64::from(request.output));
+        state.reserved -= need;
         let way = self.pools.decode.arrival().first_token;
         self.tally.add(request.sent, request.first_token, state.now, request.output, way);
         self.answered += 1;

@@ -7,8 +7,8 @@
 
 use bedplate_deploy::TimedReplica;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, Engine, Latency, Lengths, Parallel, Replica, ServedModel, ServingConstants,
-    WeightFormat, closed_loop,
+    ClosedLoop, Deployment, Engine, Latency, Lengths, Parallel, Prefixes, Replica, ServedModel,
+    ServingConstants, WeightFormat, closed_loop,
 };
 use bedplate_replay::requests::{
     Arrivals, Fleet, GeneratedLoad, Lengths as Tokens, Pool, SharedPrefix, StepTime, Traffic, seconds,
@@ -37,7 +37,7 @@ fn looped_with_prefix(replica: &Replica, users: u32, (input, output): (u32, u32)
         requests: users * 10,
         input: Lengths::fixed(input),
         output: Lengths::fixed(output),
-        cached_share: f64::from(percent) / 100.0,
+        prefixes: Prefixes { cached_share: f64::from(percent) / 100.0, kept: 0 },
     };
     closed_loop(replica, &load).expect("the requests fit")
 }

@@ -190,10 +190,13 @@ fn shared_prefixes_and_shorter_lengths_need_fewer_gpus() {
     let all = gpus(&question);
     question.load.shared = Some(SharedPrefix { percent: 80, groups: 4 });
     let shared = gpus(&question);
+    // Prefixes that nobody can keep are computed again and again.
+    question.load.shared = Some(SharedPrefix { percent: 80, groups: 1_000_000 });
+    let unkept = gpus(&question);
     question.load.shared = None;
     question.load = Load::drawn(Lengths::Between(500, 2500), Lengths::Between(50, 350), 20.0);
     let shorter = gpus(&question);
-    assert!(shared < all && shorter < all, "{all} {shared} {shorter}");
+    assert!(shared < all && shared < unkept && shorter < all, "{all} {shared} {unkept} {shorter}");
 }
 
 /// 256 experts on 72 GPUs have 288 places, as DeepSeek's own decode workers on 144 do.

@@ -1,6 +1,6 @@
 //! The deployment to replay on: replicas in one pool or two, their router, transfers, scaling and price.
 
-use bedplate_batching::{OptionsFlaw, RouterOptions, Scheduler, SchedulerOptions};
+use bedplate_batching::{OptionsFlaw, RouterOptions, RoutingPolicy, Scheduler, SchedulerOptions};
 
 use super::engine::{Picoseconds, StepTime};
 
@@ -94,9 +94,10 @@ impl<'a> Fleet<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Whether a census is worth its upkeep: the more replicas, the more of them it saves from being asked.
+    /// Whether a census is worth its upkeep: the more replicas a router asks for prefixes, the more of them it saves from being asked.
     pub(crate) fn has_census(&self) -> bool {
-        self.replicas.max(self.scaling.map_or(0, |scaling| scaling.most)) > 8
+        let asks = self.router.policy == RoutingPolicy::Prefix && self.scheduler.keeps_prefixes;
+        asks && self.replicas.max(self.scaling.map_or(0, |scaling| scaling.most)) > 8
     }
 
     /// The scheduler of a new replica, which counts for the router's census.

@@ -32,12 +32,16 @@ impl Prefix {
                 let shared = (0..common).map(|at| BlockKey(mix(group.wrapping_add(at))));
                 shared.chain((common..blocks).map(|at| BlockKey(mix(own.wrapping_add(at))))).collect()
             }
-            Prefix::Hashes { block_tokens: recorded, hashes } => (0..prompt / block_tokens)
-                .map_while(|at| {
+            Prefix::Hashes { block_tokens: recorded, hashes } => {
+                // Each key is made of all before it too, whatever the hashes were made of.
+                let mut last = BlockKey(0);
+                let key = |at: u32| {
                     let hash = hashes.get((((at + 1) * block_tokens - 1) / recorded) as usize)?;
-                    Some(BlockKey(mix(mix(*hash).wrapping_add(at.into()))))
-                })
-                .collect(),
+                    last = last.then(mix(*hash).wrapping_add(at.into()));
+                    Some(last)
+                };
+                (0..prompt / block_tokens).map_while(key).collect()
+            }
         }
     }
 }
