@@ -44,6 +44,17 @@ pub struct Latent {
     pub value_dim: u64,
     /// A bias on the two down projections and on the output projection.
     pub has_bias: bool,
+    /// What chooses the tokens that are attended to (DeepSeek sparse attention).
+    pub indexer: Option<Indexer>,
+}
+
+/// Small heads that score all earlier tokens, so that attention reads only the best of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Indexer {
+    pub heads: u64,
+    pub head_dim: u64,
+    /// Tokens that a query attends to.
+    pub keys: u64,
 }
 
 /// A state that is carried along the sequence in place of attention: Mamba-2 and gated delta networks.

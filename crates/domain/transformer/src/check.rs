@@ -74,7 +74,12 @@ fn check_attention(attention: &Attention) -> Result<(), Flaw> {
             element("key-value rank", latent.kv_rank)?;
             element("head size without position", latent.nope_dim)?;
             element("rotary head size", latent.rope_dim)?;
-            element("value head size", latent.value_dim)
+            element("value head size", latent.value_dim)?;
+            let Some(indexer) = latent.indexer else { return Ok(()) };
+            element("number of heads of the indexer", indexer.heads)?;
+            element("head size of the indexer", indexer.head_dim)?;
+            element("width of the indexer", indexer.heads.saturating_mul(indexer.head_dim))?;
+            element("number of tokens that the indexer chooses", indexer.keys)
         }
         Attention::Recurrent(recurrent) => {
             let Recurrent { heads, value_dim, key_heads, key_dim, kernel, .. } = *recurrent;

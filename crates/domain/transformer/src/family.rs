@@ -49,6 +49,7 @@ families! {
     Qwen3Moe = "qwen3_moe",
     DeepseekV2 = "deepseek_v2",
     DeepseekV3 = "deepseek_v3" | "kimi_k2",
+    DeepseekV32 = "deepseek_v32",
     GptOss = "gpt_oss",
     Gemma = "gemma",
     Gemma2 = "gemma2",

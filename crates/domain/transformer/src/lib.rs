@@ -39,7 +39,7 @@ mod shape;
 mod transformer;
 pub mod workspace;
 
-pub use attention::{Attention, GroupedQuery, Latent, Reach, Recurrent, StateRule};
+pub use attention::{Attention, GroupedQuery, Indexer, Latent, Reach, Recurrent, StateRule};
 pub use builtin::{builtin, builtin_names, published_as};
 pub use bytes::{Optimizer, StateBytes, TrainingState};
 pub use check::Flaw;

@@ -1,6 +1,6 @@
 //! The weight matrices of a layer: the one list from which parameters and FLOPs are counted.
 
-use crate::{Attention, Dense, GroupedQuery, Latent, Layer, Mixture, Mlp, Part, Recurrent};
+use crate::{Attention, Dense, GroupedQuery, Indexer, Latent, Layer, Mixture, Mlp, Part, Recurrent};
 
 /// One weight matrix, or `copies` identical ones of which each token uses `per_token`.
 ///
@@ -32,6 +32,10 @@ pub enum Role {
     KvDown,
     /// Restores the heads of keys and values from the latent.
     KvUp,
+    /// Makes the heads, the one key and the weights of heads by which an indexer scores tokens.
+    IndexerQuery,
+    IndexerKey,
+    IndexerWeights,
     /// Makes queries, keys, values, their gate and what steers a state.
     StateInputs,
     Output,
@@ -101,7 +105,7 @@ fn recurrent_matrices(state: &Recurrent, hidden: u64) -> Vec<Matrix> {
 }
 
 fn latent_matrices(attention: &Latent, hidden: u64) -> Vec<Matrix> {
-    let Latent { heads, query_rank, kv_rank, nope_dim, rope_dim, value_dim, has_bias } = *attention;
+    let Latent { heads, query_rank, kv_rank, nope_dim, rope_dim, value_dim, has_bias, indexer } = *attention;
     let matrix =
         |role, inputs, outputs, has_bias| Matrix::new(Part::Attention, role, inputs, outputs, has_bias);
     let query_width = heads * (nope_dim + rope_dim);
@@ -117,6 +121,13 @@ fn latent_matrices(attention: &Latent, hidden: u64) -> Vec<Matrix> {
         matrix(Role::KvUp, kv_rank, heads * (nope_dim + value_dim), false),
         matrix(Role::Output, heads * value_dim, hidden, has_bias),
     ]);
+    if let Some(Indexer { heads, head_dim, .. }) = indexer {
+        matrices.extend([
+            matrix(Role::IndexerQuery, query_rank.unwrap_or(hidden), heads * head_dim, false),
+            matrix(Role::IndexerKey, hidden, head_dim, false),
+            matrix(Role::IndexerWeights, hidden, heads, false),
+        ]);
+    }
     matrices
 }
 

@@ -172,12 +172,15 @@ fn positions(shape: &Shape) -> u64 {
     }
 }
 
-/// Norms inside the attention. They are root-mean-square norms in every family that has them.
+/// Norms inside the attention: root-mean-square norms, but for an indexer's key, whose norm has a bias.
 fn head_norms(attention: &Attention) -> u64 {
     match attention {
         Attention::GroupedQuery(grouped) if grouped.has_qk_norm => 2 * grouped.head_dim,
         Attention::GroupedQuery(_) => 0,
-        Attention::Latent(latent) => latent.query_rank.unwrap_or(0) + latent.kv_rank,
+        Attention::Latent(latent) => {
+            let key = latent.indexer.map_or(0, |indexer| 2 * indexer.head_dim);
+            latent.query_rank.unwrap_or(0) + latent.kv_rank + key
+        }
         Attention::Recurrent(recurrent) => recurrent.norm_parameters(),
         Attention::Absent => 0,
     }

@@ -59,3 +59,18 @@ fn every_builtin_survives_export() {
         assert_eq!(read(&to_config_json(&model).unwrap()), model, "{name}");
     }
 }
+
+/// DeepSeek-V3.2 is V3 with an indexer in each of its 61 layers.
+#[test]
+fn an_indexer_adds_its_projections() {
+    let v3 = builtin("deepseek-v3").unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&to_config_json(&v3).unwrap()).unwrap();
+    config["model_type"] = "deepseek_v32".into();
+    for (key, value) in [("index_n_heads", 64), ("index_head_dim", 128), ("index_topk", 2048)] {
+        config[key] = value.into();
+    }
+    let v32 = read(&config.to_string());
+    let per_layer = 1536 * 64 * 128 + 7168 * 128 + 7168 * 64 + 2 * 128;
+    assert_eq!(v32.parameters().total - v3.parameters().total, 61 * per_layer);
+    assert_eq!(read(&to_config_json(&v32).unwrap()).runs, v32.runs);
+}

@@ -76,6 +76,8 @@ pub enum Lacks {
     Model,
     #[error("layers with a state in `pretrain_gpt.py`; `pretrain_hybrid.py` has them")]
     Hybrid,
+    #[error("settings of attention with an indexer")]
+    Indexer,
     #[error("adapters; take Megatron-Bridge, Accelerate or DeepSpeed")]
     Adapters,
     #[error("pipeline parallelism")]

@@ -15,6 +15,8 @@ pub(super) struct Dialect {
     pub(super) is_hybrid: bool,
     /// Multi-head latent attention in place of grouped queries.
     pub(super) is_latent: bool,
+    /// Which attends only to what an indexer chooses.
+    pub(super) has_indexer: bool,
     pub(super) is_gated: bool,
     pub(super) norm: Norm,
     pub(super) norm_placement: NormPlacement,
@@ -44,6 +46,7 @@ const PLAIN: Dialect = Dialect {
     has_sinks: false,
     is_hybrid: false,
     is_latent: false,
+    has_indexer: false,
     is_gated: true,
     norm: Norm::Rms,
     norm_placement: NormPlacement::Before,
@@ -121,8 +124,9 @@ pub(super) fn of(family: Family) -> Dialect {
             ..BIASED
         },
         Family::DeepseekV2 => Dialect { is_latent: true, mixture: Some(DEEPSEEK), ..BIASED },
-        Family::DeepseekV3 => Dialect {
+        Family::DeepseekV3 | Family::DeepseekV32 => Dialect {
             is_latent: true,
+            has_indexer: family == Family::DeepseekV32,
             mixture: Some(MixtureKeys { has_correction_bias: true, ..DEEPSEEK }),
             ..BIASED
         },
@@ -213,12 +217,15 @@ pub(super) fn defaults(family: Family) -> Defaults {
         ],
         Family::NemotronH => &[("n_shared_experts", 1), ("conv_kernel", 4), ("chunk_size", 128)],
         Family::DeepseekV2 => &[("n_routed_experts", 64), ("n_shared_experts", 2), ("q_lora_rank", 1536)],
-        Family::DeepseekV3 => &[
+        Family::DeepseekV3 | Family::DeepseekV32 => &[
             ("n_routed_experts", 256),
             ("n_shared_experts", 1),
             ("num_experts_per_tok", 8),
             ("first_k_dense_replace", 3),
             ("q_lora_rank", 1536),
+            ("index_n_heads", 64),
+            ("index_head_dim", 128),
+            ("index_topk", 2048),
         ],
         Family::GptOss => &[
             ("num_key_value_heads", 8),

@@ -61,7 +61,7 @@ pub(super) fn aliases(family: Family) -> &'static [(&'static str, &'static str)]
         Family::DeepseekV2 => {
             &[("n_routed_experts", "num_experts"), ("n_routed_experts", "num_local_experts")]
         }
-        Family::DeepseekV3 => &[
+        Family::DeepseekV3 | Family::DeepseekV32 => &[
             ("n_routed_experts", "num_local_experts"),
             ("n_routed_experts", "num_experts"),
             ("num_nextn_predict_layers", "num_mtp_layers"),
@@ -87,6 +87,7 @@ fn rows(family: Family) -> &'static [Rows] {
         Family::NemotronH => &[NEMOTRON_H],
         Family::DeepseekV2 => &[&[("mlp_bias", Only("false"))], DEEPSEEK, ROTARY, ATTENTION_BIAS],
         Family::DeepseekV3 => &[DEEPSEEK, ROTARY, ATTENTION_BIAS],
+        Family::DeepseekV32 => &[INDEXER, DEEPSEEK, ROTARY, ATTENTION_BIAS],
         Family::GptOss => &[GPT_OSS, ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES, EXPERTS],
         Family::Gemma => &[GEMMA, ROTARY, GROUPED, ATTENTION_BIAS],
         Family::Gemma2 | Family::Gemma3 => {
@@ -412,6 +413,8 @@ const DEEPSEEK: Rows = &[
     ("qk_head_dim", Harmless),
     ("ep_size", Harmless),
 ];
+
+const INDEXER: Rows = &[("index_n_heads", Shape), ("index_head_dim", Shape), ("index_topk", Shape)];
 
 const GPT_OSS: Rows = &[
     ("experts_per_token", Shape),

@@ -66,7 +66,8 @@ pub(super) fn write(model: &Transformer, dialect: &Dialect) -> Object {
 fn read_attention(keys: &Keys<'_>, dialect: &Dialect, hidden: u64) -> Result<Attention, ModelError> {
     let heads = keys.size("num_attention_heads")?;
     if dialect.is_latent {
-        return latent::read(keys, heads, dialect.qkv_bias.read(keys)?).map(Attention::Latent);
+        let has_bias = dialect.qkv_bias.read(keys)?;
+        return latent::read(keys, heads, has_bias, dialect.has_indexer).map(Attention::Latent);
     }
     let head_dim = match keys.optional_size("head_dim")? {
         Some(head_dim) => head_dim,

@@ -29,7 +29,11 @@ pub struct LinearAttention {
 impl From<Transformer> for ServedModel {
     fn from(transformer: Transformer) -> Self {
         let linear = LinearAttention::of(&transformer);
-        Self { transformer, linear, sparse_keys: None }
+        let sparse_keys = transformer.layers().find_map(|layer| match layer.attention {
+            Attention::Latent(latent) => Some(latent.indexer?.keys),
+            _ => None,
+        });
+        Self { transformer, linear, sparse_keys }
     }
 }
 
@@ -116,6 +120,7 @@ fn glm_5() -> Result<Transformer, ModelError> {
         rope_dim: 64,
         value_dim: 256,
         has_bias: false,
+        indexer: None,
     });
     let dense = Mlp::Dense(Dense { width: 12_288, is_gated: true, has_bias: false });
     let experts = Mlp::Mixture(mixture(256, 8, 2048, Some(2048)));

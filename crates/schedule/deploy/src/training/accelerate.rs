@@ -52,6 +52,8 @@ pub(super) fn block_class(family: Family) -> Option<&'static str> {
         Family::Qwen3Moe => "Qwen3MoeDecoderLayer",
         Family::DeepseekV2 => "DeepseekV2DecoderLayer",
         Family::DeepseekV3 => "DeepseekV3DecoderLayer",
+        // Transformers has no such class yet.
+        Family::DeepseekV32 | Family::Grok1 => return None,
         Family::GptOss => "GptOssDecoderLayer",
         Family::Gemma => "GemmaDecoderLayer",
         Family::Gemma2 => "Gemma2DecoderLayer",
@@ -59,7 +61,6 @@ pub(super) fn block_class(family: Family) -> Option<&'static str> {
         Family::Nemotron => "NemotronDecoderLayer",
         Family::NemotronH => "NemotronHBlock",
         Family::Qwen3Next => "Qwen3NextDecoderLayer",
-        Family::Grok1 => return None,
     })
 }
 

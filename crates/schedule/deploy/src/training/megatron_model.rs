@@ -1,6 +1,6 @@
 //! The shape of a model as flags of Megatron-LM's `pretrain_gpt.py`.
 
-use bedplate_transformer::{Attention, Mixture, Mlp, Norm, Positions, Reach, Transformer};
+use bedplate_transformer::{Attention, Family, Mixture, Mlp, Norm, Positions, Reach, Transformer};
 
 use super::Lacks;
 
@@ -8,6 +8,9 @@ use super::Lacks;
 pub(super) fn flags(model: &Transformer, sequence: u64) -> Result<Vec<String>, Lacks> {
     if model.is_hybrid() {
         return Err(Lacks::Hybrid);
+    }
+    if model.family == Family::DeepseekV32 {
+        return Err(Lacks::Indexer);
     }
     let mut lines = vec![
         format!("--num-layers {} --hidden-size {}", model.layer_count(), model.hidden),

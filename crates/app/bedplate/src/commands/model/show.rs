@@ -144,10 +144,18 @@ fn attention_text(attention: &Attention) -> String {
                 grouped.heads, grouped.head_dim, grouped.kv_heads
             )
         }
-        Attention::Latent(latent) => format!(
-            "latent (MLA): {} heads, {} + {} numbers kept per token",
-            latent.heads, latent.kv_rank, latent.rope_dim
-        ),
+        Attention::Latent(latent) => {
+            let sparse = latent.indexer.map_or(String::new(), |indexer| {
+                format!(
+                    ", the best {} tokens by {} heads of {}",
+                    indexer.keys, indexer.heads, indexer.head_dim
+                )
+            });
+            format!(
+                "latent (MLA): {} heads, {} + {} numbers kept per token{sparse}",
+                latent.heads, latent.kv_rank, latent.rope_dim
+            )
+        }
         Attention::Recurrent(recurrent) => format!(
             "none, a state instead: {} heads of {} x {}",
             recurrent.heads, recurrent.key_dim, recurrent.value_dim
