@@ -32,10 +32,16 @@ pub enum BadRates {
     NotAscending { before: u32, after: u32 },
     #[error("the rate at {nodes} nodes is {rate}, which is not a positive number")]
     NotPositive { nodes: u32, rate: f64 },
+    #[error("the rate at {nodes} nodes is {rate:e}, and rates are from 1e-9 to 1e12")]
+    OutOfRange { nodes: u32, rate: f64 },
 }
 
+/// Rates outside of this are mistakes, and their ratios would not be numbers any more.
+const LEAST: f64 = 1e-9;
+const MOST: f64 = 1e12;
+
 impl Rates {
-    /// Nodes and throughput, by ascending nodes.
+    /// Nodes and throughput, by ascending nodes. Each rate is from 1e-9 to 1e12.
     pub fn new(points: Vec<(u32, f64)>) -> Result<Self, BadRates> {
         if points.is_empty() {
             return Err(BadRates::Empty);
@@ -49,7 +55,17 @@ impl Rates {
         if let Some((nodes, rate)) = points.iter().find(|(_, rate)| !rate.is_finite() || *rate <= 0.0) {
             return Err(BadRates::NotPositive { nodes: *nodes, rate: *rate });
         }
+        if let Some((nodes, rate)) = points.iter().find(|(_, rate)| !(LEAST..=MOST).contains(rate)) {
+            return Err(BadRates::OutOfRange { nodes: *nodes, rate: *rate });
+        }
         Ok(Self { points: points.into() })
+    }
+
+    /// The curve with each point off by a factor of its own, kept within what a rate may be.
+    pub fn off_by(&self, mut factor: impl FnMut() -> f64) -> Self {
+        // `clamp` leaves what is not a number as it is, and `max` does not.
+        let wrong = |(nodes, rate): &(u32, f64)| (*nodes, (rate * factor()).clamp(LEAST, MOST).max(LEAST));
+        Self { points: self.points.iter().map(wrong).collect() }
     }
 
     pub fn points(&self) -> &[(u32, f64)] {
@@ -88,6 +104,22 @@ mod tests {
             Err("the rate at 2 nodes is 0, which is not a positive number".into())
         );
         assert!(said(&[(1, f64::NAN)]).is_err());
+        assert_eq!(
+            said(&[(1, 1.0), (2, 1.7e308)]),
+            Err("the rate at 2 nodes is 1.7e308, and rates are from 1e-9 to 1e12".into())
+        );
+        assert!(said(&[(1, 5e-324)]).is_err());
+        assert_eq!(said(&[(1, LEAST), (2, MOST)]).map(|rates| rates.speed(2, 1)), Ok(1e21));
+    }
+
+    #[test]
+    fn a_curve_stays_one_whatever_it_is_off_by() {
+        let rates = Rates::new(vec![(1, 1e-9), (2, 1e12)]).expect("the fixture is right");
+        for factor in [0.0, 1e-300, 1e300, f64::INFINITY, f64::NAN] {
+            let wrong = rates.off_by(|| factor);
+            assert_eq!(Rates::new(wrong.points().to_vec()), Ok(wrong), "off by {factor}");
+        }
+        assert_eq!(rates.off_by(|| 1.0), rates);
     }
 
     #[test]

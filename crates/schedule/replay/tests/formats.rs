@@ -241,7 +241,15 @@ fn predicted_throughput_reads_back_and_what_is_no_curve_is_refused() {
     let rates = trace.jobs[0].rates.as_ref().expect("it has them");
     assert_eq!(rates.points(), [(1, 0.56), (2, 1.0), (4, 1.625)]);
     let mut text = String::new();
-    for rates in ["[]", "[[2,1],[1,2]]", "[[1,0]]", "[[1,2,3]]", "{\"1\":2}"] {
+    for rates in [
+        "[]",
+        "[[2,1],[1,2]]",
+        "[[1,0]]",
+        "[[1,1e308],[2,1.7e308]]",
+        "[[1,5e-324]]",
+        "[[1,2,3]]",
+        "{\"1\":2}",
+    ] {
         let bad = line(&format!("{elastic},\"rates\":{rates}"));
         let error = read(source(&bad), None).expect_err("it is wrong").to_string();
         text += &format!("{rates}: {}\n", error.trim_start_matches("this line cannot be read: "));
@@ -252,6 +260,8 @@ fn predicted_throughput_reads_back_and_what_is_no_curve_is_refused() {
         []: `rates`: there are no points
         [[2,1],[1,2]]: `rates`: the nodes do not ascend: 1 comes after 2
         [[1,0]]: `rates`: the rate at 1 nodes is 0, which is not a positive number
+        [[1,1e308],[2,1.7e308]]: `rates`: the rate at 1 nodes is 1e308, and rates are from 1e-9 to 1e12
+        [[1,5e-324]]: `rates`: the rate at 1 nodes is 5e-324, and rates are from 1e-9 to 1e12
         [[1,2,3]]: `rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]
         {"1":2}: `rates` is a list of pairs of nodes and throughput, such as [[2, 1.0], [4, 1.8]]
         this line cannot be read: `rates` says how fast an elastic job is, and this one is not `elastic`"#]]

@@ -152,6 +152,22 @@ fn wrong_predictions_mislead_the_scheduler_and_not_the_jobs() {
 }
 
 #[test]
+fn the_most_extreme_rates_there_may_be_are_replayed_with_the_largest_error() {
+    let range = "\"elastic\": {\"min\": 1, \"max\": 2, \"step\": 1}";
+    let goodput = Policy::find("goodput").expect("the fixture is right");
+    for rates in ["[[1, 1e12], [2, 1e-9]]", "[[1, 1e-9], [2, 1e12]]", "[[1, 1e12], [2, 1e12]]"] {
+        let trace = trace(&format!("a 0 1 60 {range}, \"rates\": {rates}"));
+        for seed in 0..8 {
+            let replay = Replay { prediction_error: 1.0, seed, ..Replay::new(goodput) };
+            let outcome = play(&trace, &cluster(4), &replay);
+            let summary = Summary::of(&trace, &outcome);
+            assert_eq!(summary.ended, 1, "{rates}");
+            assert!((0.0..=1.0 + 1e-9).contains(&summary.goodput), "{rates}: {summary:?}");
+        }
+    }
+}
+
+#[test]
 fn high_preempts_low_which_goes_on_from_its_checkpoint() {
     let lines = "a 0 4 120 \"qos\": \"low\", \"checkpoint_s\": 1800\n b 45 4 10 \"qos\": \"high\"";
     check("ours", lines, expect!["a 0..167.8 | b 45.2..55.2"]);

@@ -110,10 +110,7 @@ impl<'a> Workload<'a> {
             return Some(rates);
         }
         let mut random = Random::stream(self.seed ^ PREDICTION_STREAM, index as u64);
-        let wrong =
-            |(nodes, rate): &(u32, f64)| (*nodes, rate * (self.prediction_error * random.normal()).exp());
-        let points = rates.points().iter().map(wrong).collect();
-        Some(Rates::new(points).expect("a positive factor leaves a curve one"))
+        Some(rates.off_by(|| (self.prediction_error * random.normal()).exp()))
     }
 
     /// What the scheduler is told: the limit of the user, that of an earlier replay, or one assigned here.
