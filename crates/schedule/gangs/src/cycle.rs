@@ -99,15 +99,13 @@ impl Scheduler {
         if let Some((fit, promise)) = fit.as_mut().zip(promise) {
             self.keep_nodes(fit, promise);
         }
-        if self.start_as_planned(job, fit.as_ref(), now) {
+        if self.start_as_planned(job, fit.as_ref(), reserved, now) {
             return true;
         }
         if let Some(fit) = &fit
             && fit.at <= now
         {
-            let why =
-                if reserved == 0 { StartReason::InOrder } else { StartReason::Backfilled { past: reserved } };
-            self.start(job, &fit.nodes, now, why);
+            self.start(job, &fit.nodes, now, StartReason::after(reserved));
             return true;
         }
         if !self.sizes_by_goodput() && self.start_smaller(job, fit.as_ref(), now) {

@@ -196,6 +196,13 @@ pub enum StartReason {
     Larger { nodes: u32, asked: u32 },
 }
 
+impl StartReason {
+    /// At the size asked for, past this many gangs that hold reservations.
+    pub(crate) fn after(past: usize) -> Self {
+        if past == 0 { Self::InOrder } else { Self::Backfilled { past } }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopReason {
     PreemptedBy(JobId),

@@ -98,17 +98,25 @@ impl Scheduler {
         let Some(reservation) = self.promises.get(job) else {
             return;
         };
-        let gpus = self.jobs[job].request.gpus();
+        // An elastic gang may have been promised more or less than it asked for.
+        let gpus = self.promised_gpus(reservation);
         if !self.is_free_until_promised(reservation, now) || self.limited_by(job, gpus).is_some() {
             return;
         }
         let nodes = reservation.nodes_by_role(self.jobs[job].classes.len());
-        let why = if self.jobs.queue().first() == Some(job) {
+        let as_asked = if self.jobs.queue().first() == Some(job) {
             StartReason::InOrder
         } else {
             StartReason::Backfilled { past: self.promises.to_others(job) }
         };
+        let why = self.why_with(job, reservation.nodes.len() as u32, as_asked);
         self.start(job, &nodes, now, why);
+    }
+
+    fn promised_gpus(&self, reservation: &Reservation) -> u64 {
+        let roles = &self.jobs[reservation.job].request.roles;
+        let gpus = |role: u16| u64::from(roles[usize::from(role)].per_node.gpus);
+        reservation.nodes.iter().map(|reserved| gpus(reserved.role)).sum()
     }
 
     /// Whether the promised nodes are free from now on, so that the promise can simply begin earlier.

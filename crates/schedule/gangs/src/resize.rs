@@ -4,6 +4,7 @@
 //! is free. A waiting gang starts at its share. A running one gives up nodes only when another gang needs them, and gets more
 //! only where that pays back the pause that a change of size costs. Promises, limits and quotas hold as for any other start.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::admission::rounded;
@@ -133,8 +134,14 @@ impl Scheduler {
     }
 
     /// Starts a waiting gang at the size that the plan has for it, or the next smaller one for which nodes are free. `waiting` is when
-    /// it could start as asked.
-    pub(crate) fn start_as_planned(&mut self, job: JobId, waiting: Option<&Fit>, now: Time) -> bool {
+    /// it could start as asked, and `past` how many it passes.
+    pub(crate) fn start_as_planned(
+        &mut self,
+        job: JobId,
+        waiting: Option<&Fit>,
+        past: usize,
+        now: Time,
+    ) -> bool {
         let Some((target, elastic)) = self.planned_size(job).zip(self.jobs[job].request.elastic()) else {
             return false;
         };
@@ -152,16 +159,22 @@ impl Scheduler {
                 continue;
             }
             if let Some(fit) = self.find_class(&class, Horizon::Now, now) {
-                let why = match size {
-                    size if size < asked => StartReason::Smaller { nodes: size, asked },
-                    size if size > asked => StartReason::Larger { nodes: size, asked },
-                    _ => StartReason::InOrder,
-                };
+                let why = self.why_with(job, size, StartReason::after(past));
                 self.start(job, &fit.nodes, now, why);
                 return true;
             }
         }
         false
+    }
+
+    /// Why a gang starts with this many nodes, where `as_asked` is the reason at the size asked for.
+    pub(crate) fn why_with(&self, job: JobId, nodes: u32, as_asked: StartReason) -> StartReason {
+        let asked = self.jobs[job].request.nodes();
+        match nodes.cmp(&asked) {
+            Ordering::Less => StartReason::Smaller { nodes, asked },
+            Ordering::Equal => as_asked,
+            Ordering::Greater => StartReason::Larger { nodes, asked },
+        }
     }
 
     /// What a running gang can do without for another: nodes beyond what it asked for, and for a gang of no lower standing nodes beyond
