@@ -4,6 +4,7 @@
 //! it ends, and only while another node still brings a fair part of what a node should bring.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bedplate_topology::NodeId;
 
@@ -136,12 +137,17 @@ impl Scheduler {
 
     /// Free nodes besides its own, and in the same set where one is required.
     pub(crate) fn nodes_to_grow_into(&self, class: &Class, own: &[u32], now: Time) -> Option<Vec<u32>> {
-        let home = match class.rule {
-            Rule::OneSet { level } => self.fleet.levels()[usize::from(level)].set_of(own[0]),
-            _ => 0..self.fleet.count(),
-        };
+        let home = self.home_of(class.rule, own);
         let may_use = |node: u32| home.contains(&node) && !own.contains(&node);
         self.views.choose_now(class, &self.fleet, may_use, now)
+    }
+
+    /// Where a gang that runs may have more nodes.
+    pub(crate) fn home_of(&self, rule: Rule, own: &[u32]) -> Range<u32> {
+        match rule {
+            Rule::OneSet { level } => self.fleet.levels()[usize::from(level)].set_of(own[0]),
+            _ => 0..self.fleet.count(),
+        }
     }
 
     pub(crate) fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {

@@ -16,25 +16,34 @@ use crate::views::Fit;
 use crate::{Decision, JobId, Preemption, Span, StopReason, Then, Time, Wait};
 
 impl Scheduler {
-    /// Stops or shrinks others so that a gang can start soon, and says where it then stands.
+    /// Stops or shrinks others so that a gang can start soon, and says where it then stands. Where there is no room to make for the planned
+    /// size, there may be for a smaller one that was asked for.
     pub(crate) fn make_room(&mut self, job: JobId, now: Time) -> Option<Fit> {
-        let entry = &self.jobs[job];
-        if entry.classes.len() != 1 {
+        if self.jobs[job].classes.len() != 1 {
             return None;
         }
-        let class = self.wanted_class(job);
+        let (wanted, asked) = (self.wanted_class(job), self.jobs[job].classes[0]);
+        let fit = self.make_room_for(job, &wanted, now);
+        if fit.is_none() && asked.nodes < wanted.nodes {
+            return self.make_room_for(job, &asked, now);
+        }
+        fit
+    }
+
+    fn make_room_for(&mut self, job: JobId, class: &Class, now: Time) -> Option<Fit> {
+        let entry = &self.jobs[job];
         let gpus = u64::from(class.nodes) * u64::from(entry.request.roles[0].per_node.gpus);
         let is_limited = self.limited_by(job, gpus).is_some();
         if is_limited || self.is_waiting_for_victims(job) {
             return None;
         }
         // Where one gang found no victims, its equals behind it find none either.
-        let equals = (self.settings.partition(&entry.request).tier, entry.request.qos, class);
+        let equals = (self.settings.partition(&entry.request).tier, entry.request.qos, *class);
         if self.eviction.is_hopeless(&equals) {
             return None;
         }
         self.note_next_preemption(job, now);
-        let fit = self.move_others(job, &class, now);
+        let fit = self.move_others(job, class, now);
         if fit.is_none() && self.damped_until(job) <= now {
             self.eviction.give_up(equals);
         }

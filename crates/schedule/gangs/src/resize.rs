@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::admission::rounded;
 use crate::calendar::Alarm;
@@ -17,7 +18,7 @@ use crate::sizes::{Change, Claim, share_out};
 use crate::victims::Candidate;
 use crate::view::{Class, Rule};
 use crate::views::Fit;
-use crate::{Elastic, JobId, Request, Span, StartReason, Time};
+use crate::{Elastic, JobId, Preemption, Request, Span, StartReason, Time};
 
 /// What the newest plan of sizes gives each gang; 0 where it has no room.
 #[derive(Debug, Clone, Default)]
@@ -48,9 +49,19 @@ impl Scheduler {
         for (class, gangs) in self.pools(waiting) {
             let held: u32 = gangs.iter().filter_map(|job| self.jobs.run(*job)).map(Run::nodes).sum();
             let nodes = held + self.views.open_now(&class, &self.fleet, now);
-            let claims: Vec<Claim> = gangs.iter().map(|job| self.claim(*job)).collect();
+            let reach = self.within_reach(&class, &gangs, now);
+            let claim = |job: JobId| Some((job, self.claim(job, &reach, now)?));
+            let (gangs, claims): (Vec<JobId>, Vec<Claim>) = gangs.into_iter().filter_map(claim).unzip();
             self.targets.nodes.extend(gangs.into_iter().zip(share_out(&claims, nodes)));
         }
+    }
+
+    /// The nodes that gangs of a pool hold or that are open to them, one flag each.
+    fn within_reach(&mut self, class: &Class, gangs: &[JobId], now: Time) -> Vec<bool> {
+        let mut reach = self.views.are_open_now(class, &self.fleet, now);
+        let runs = gangs.iter().filter_map(|job| self.jobs.run(*job));
+        runs.flat_map(Run::node_ids).for_each(|node| reach[node as usize] = true);
+        reach
     }
 
     /// Gangs by what they need of a node, where any of them is elastic: those that run before those that wait.
@@ -63,13 +74,15 @@ impl Scheduler {
             .filter(|job| self.jobs.run(**job).is_some_and(|run| !run.is_leaving()));
         let waiting = waiting.iter().take(MOST_WAITING).filter(|job| self.may_claim(&self.jobs[**job]));
         for job in running.chain(waiting) {
-            // Free at this very moment: how long for is looked at when nodes are chosen.
-            let class =
-                Class { nodes: 1, length: Span(1), rule: Rule::Anywhere, ..self.jobs[*job].classes[0] };
-            pools.entry(class).or_default().push(*job);
+            pools.entry(self.pool_of(*job)).or_default().push(*job);
         }
         pools.retain(|_, gangs| gangs.iter().any(|job| self.jobs[*job].request.elastic().is_some()));
         pools
+    }
+
+    fn pool_of(&self, job: JobId) -> Class {
+        // Free at this very moment: how long for is looked at when nodes are chosen.
+        Class { nodes: 1, length: Span(1), rule: Rule::Anywhere, ..self.jobs[job].classes[0] }
     }
 
     fn may_claim(&self, entry: &Entry) -> bool {
@@ -78,12 +91,51 @@ impl Scheduler {
             && self.limited_by(entry.request.id, self.smallest_gpus(&entry.request)).is_none()
     }
 
-    fn claim(&self, job: JobId) -> Claim {
-        let request = &self.jobs[job].request;
-        let power = self.settings.elastic.power;
-        match request.elastic() {
-            Some(elastic) => Claim::new(self.useful_sizes(request, elastic), power),
-            None => Claim::new([(request.nodes(), 1.0)], power),
+    /// The sizes that a gang can have now; none where it waits for more than is within reach.
+    fn claim(&self, job: JobId, reach: &[bool], now: Time) -> Option<Claim> {
+        let entry = &self.jobs[job];
+        let most = self.most_by_rule(entry, reach);
+        let mut sizes = match entry.request.elastic() {
+            Some(elastic) => self.useful_sizes(&entry.request, elastic),
+            None => vec![(entry.request.nodes(), 1.0)],
+        };
+        let held = entry.run().map_or(0, Run::nodes);
+        // The more nodes, the sooner a limit is reached.
+        let can_have = |size: &(u32, f64)| size.0 <= held || size.0 <= most && self.allows(entry, size.0);
+        sizes.truncate(sizes.partition_point(can_have));
+        let kept = entry.run().filter(|run| self.protected_until(entry, run) > now);
+        let least = kept.map_or(0, |run| run.nodes().min(entry.request.nodes()));
+        sizes.retain(|size| size.0 >= least);
+        if sizes.is_empty() && held > 0 {
+            sizes.push((held, entry.request.speed(held)));
+        }
+        (!sizes.is_empty()).then(|| Claim::new(sizes, self.settings.elastic.power))
+    }
+
+    /// Whether limits and quotas let a gang have this many nodes, more than it holds.
+    fn allows(&self, entry: &Entry, nodes: u32) -> bool {
+        let gpus = |nodes: u32| u64::from(nodes) * u64::from(entry.request.roles[0].per_node.gpus);
+        match entry.run() {
+            Some(run) => {
+                let more = gpus(nodes - run.nodes());
+                self.accounting.allows_more(&entry.request, more, &self.settings)
+            }
+            None => self.limited_by(entry.request.id, gpus(nodes)).is_none(),
+        }
+    }
+
+    /// The most nodes within reach that a gang may take together; one that runs stays in its set.
+    fn most_by_rule(&self, entry: &Entry, reach: &[bool]) -> u32 {
+        let count = |set: Range<u32>| set.filter(|node| reach[*node as usize]).count() as u32;
+        let sets = |level: u8| self.fleet.levels()[usize::from(level)].sets.iter().cloned();
+        match (entry.classes[0].rule, entry.run()) {
+            (Rule::Anywhere | Rule::Spread { .. }, _) => u32::MAX,
+            (rule @ Rule::OneSet { .. }, Some(run)) => count(self.home_of(rule, &run.node_ids())),
+            (Rule::OneSet { level }, None) => sets(level).map(count).max().unwrap_or(0),
+            (Rule::Segments { level, segment }, _) => {
+                let segment = segment.max(1);
+                sets(level).map(|set| count(set) / segment * segment).sum()
+            }
         }
     }
 
@@ -182,9 +234,9 @@ impl Scheduler {
     pub(crate) fn excess_for(&self, job: JobId, other: JobId, now: Time) -> Option<Candidate> {
         let entry = &self.jobs[job];
         let asked = entry.request.nodes();
-        let is_settled = entry.run().is_some_and(|run| self.has_settled(run, now));
+        let may_shrink = entry.run().is_some_and(|run| self.gives_from(entry, run) <= now);
         // A gang that the plan had no room for may have started since.
-        let planned = self.planned_size(job).filter(|_| is_settled);
+        let planned = self.planned_size(job).filter(|_| may_shrink);
         let keep = match planned {
             Some(target) if self.stands_no_lower(other, job) => target.min(asked),
             _ => asked,
@@ -212,9 +264,22 @@ impl Scheduler {
         own.0 >= others.0 && own.1 >= others.1
     }
 
-    /// Whether a gang may change its size again. One that just started has not changed it yet.
-    fn has_settled(&self, run: &Run, now: Time) -> bool {
-        run.resized == run.started || now.since(run.resized) >= self.settings.elastic.settle
+    /// When a gang may change its size again. One that just started has not changed it yet.
+    fn settled_at(&self, run: &Run) -> Time {
+        if run.resized == run.started { run.started } else { run.resized + self.settings.elastic.settle }
+    }
+
+    /// Until when a gang keeps what it asked for.
+    fn protected_until(&self, entry: &Entry, run: &Run) -> Time {
+        match entry.request.preemption {
+            Preemption::Never => Time::NEVER,
+            _ => run.started + entry.request.minimum_run_time,
+        }
+    }
+
+    /// From when on a gang leaves nodes of those it asked for.
+    fn gives_from(&self, entry: &Entry, run: &Run) -> Time {
+        self.settled_at(run).max(self.protected_until(entry, run))
     }
 
     /// Gives running gangs the sizes of the plan: free nodes first, then those of gangs that have more than planned.
@@ -235,17 +300,19 @@ impl Scheduler {
         self.calendar.set(Alarm::Growth, Some(later).filter(|later| *later < Time::NEVER));
     }
 
-    /// When a gang that has more than planned has kept its size for long enough to leave the rest to one that waits.
+    /// When a gang that has more than planned, or was left out of the plan, may leave nodes to one that waits.
     fn next_excess(&self, now: Time) -> Option<Time> {
         if !self.jobs.is_any_waiting() {
             return None;
         }
-        let settles = |job: &JobId| {
-            let run = self.jobs.run(*job)?;
+        let gives = |job: &JobId| {
+            let entry = &self.jobs[*job];
+            let run = entry.run()?;
             let has_more = self.planned_size(*job).is_some_and(|target| run.nodes() > target);
-            (has_more && !self.has_settled(run, now)).then(|| run.resized + self.settings.elastic.settle)
+            let may_have = self.protected_until(entry, run) > now;
+            Some(self.gives_from(entry, run)).filter(|from| *from > now && (has_more || may_have))
         };
-        self.jobs.elastic().iter().filter_map(settles).min()
+        self.jobs.elastic().iter().filter_map(gives).min()
     }
 
     fn wish(&self, job: JobId) -> Option<Wish> {
@@ -260,10 +327,9 @@ impl Scheduler {
     fn due(&self, wish: &Wish) -> Time {
         let run = self.jobs.run(wish.job).expect("it runs");
         let rules = &self.settings.elastic;
-        let settled = if run.resized == run.started { run.started } else { run.resized + rules.settle };
         let paid = Change { from: wish.from, to: wish.to, pause: rules.pause }.pays_back_after();
         let pays = run.started + paid;
-        let due = settled.max(pays);
+        let due = self.settled_at(run).max(pays);
         if run.ends().since(due) >= paid { due } else { Time::NEVER }
     }
 
@@ -310,13 +376,13 @@ impl Scheduler {
         let paid = Change { from: wish.from, to: wish.to, pause: pause + pause }.pays_back_after();
         let pays = now.since(run.started) >= paid && run.ends().since(now) >= paid;
         // What others are leaving may be for this gang already.
-        if !pays || self.is_any_leaving() {
+        if !pays || self.is_any_leaving() || !self.allows(&self.jobs[wish.job], wish.target) {
             return;
         }
+        let home = self.home_of(self.jobs[wish.job].classes[0].rule, &run.node_ids());
         let mut missing = (wish.target - wish.size) as usize;
-        let donors: Vec<JobId> = self.jobs.elastic().iter().copied().collect();
-        for donor in donors {
-            let wanted = self.beyond_plan(donor, wish.job, missing, now);
+        for donor in self.donors(wish.job) {
+            let wanted = self.beyond_plan(donor, wish.job, &home, missing, now);
             if let Some((excess, wanted)) = wanted {
                 missing -= wanted.len();
                 self.shrink(donor, &excess.nodes, &wanted, wish.job, now);
@@ -324,21 +390,30 @@ impl Scheduler {
         }
     }
 
+    /// Gangs whose nodes would do for this one.
+    fn donors(&self, job: JobId) -> Vec<JobId> {
+        let pool = self.pool_of(job);
+        self.jobs.elastic().iter().copied().filter(|other| self.pool_of(*other) == pool).collect()
+    }
+
     fn is_any_leaving(&self) -> bool {
         self.jobs.elastic().iter().filter_map(|job| self.jobs.run(*job)).any(|run| !run.leaving.is_empty())
     }
 
-    /// What a gang can do without for another, and the last nodes of that, as many as are missing and the plan does not have for it.
+    /// What a gang can do without for another, and the last nodes of that in the other's set, as many as are missing and the plan does not
+    /// have for it.
     fn beyond_plan(
         &self,
         job: JobId,
         other: JobId,
+        home: &Range<u32>,
         missing: usize,
         now: Time,
     ) -> Option<(Candidate, Vec<u32>)> {
         let more = self.jobs.run(job)?.nodes().checked_sub(self.planned_size(job)?)?;
         let excess = self.excess_for(job, other, now)?;
-        let wanted: Vec<u32> = excess.nodes.iter().rev().take(missing.min(more as usize)).copied().collect();
+        let usable = excess.nodes.iter().rev().copied().filter(|node| home.contains(node));
+        let wanted: Vec<u32> = usable.take(missing.min(more as usize)).collect();
         (!wanted.is_empty()).then_some((excess, wanted))
     }
 }

@@ -118,6 +118,12 @@ impl Views {
         self.now_view(class, fleet, now).open()
     }
 
+    /// Whether a class can start at once, node by node.
+    pub(crate) fn are_open_now(&mut self, class: &Class, fleet: &Fleet, now: Time) -> Vec<bool> {
+        let openings = self.now_view(class, fleet, now).openings(now);
+        (0..fleet.count()).map(|node| openings.is_open(node)).collect()
+    }
+
     /// Free nodes for a class of which some may not be used, beside everything that is planned.
     pub(crate) fn choose_now(
         &self,

@@ -3,6 +3,16 @@
 mod fixture;
 
 use bedplate_gangs::*;
+use expect_test::{Expect, expect};
+
+fn check(story: &str, ending: Expect) {
+    ending.assert_eq(&fixture::tell(story));
+}
+
+/// Each further node brings less.
+const CONCAVE: &str = "rates=1:1,2:1.8,4:3,8:4.5";
+/// Further nodes bring next to nothing.
+const FLAT: &str = "rates=1:1,8:1.2";
 
 /// A scheduler by goodput that plans anew only every ten minutes; QOS `small` allows each user four nodes.
 fn scheduler(nodes: u32) -> Scheduler {
@@ -67,7 +77,8 @@ fn a_promise_of_more_than_was_asked_for_begins_only_within_the_limits() {
         [(JobId(4), 1, StartReason::Backfilled { past: 1 })]
     );
     assert_eq!(started(&scheduler.apply(leaves(&decisions), at(3))), []);
-    assert_eq!(started(&scheduler.apply(Event::Tick, at(700))), [(JobId(3), 2, StartReason::InOrder)]);
+    let larger = StartReason::Larger { nodes: 3, asked: 2 };
+    assert_eq!(started(&scheduler.apply(Event::Tick, at(700))), [(JobId(3), 3, larger)]);
 }
 
 #[test]
@@ -89,4 +100,132 @@ fn a_planned_start_says_whom_it_passes() {
     let short = Request { time_limit: Span::minutes(10), ..elastic(3, 1, 1, 1) };
     let decisions = scheduler.apply(submit(short), Time::ZERO + Span::minutes(20));
     assert_eq!(started(&decisions), [(JobId(3), 1, StartReason::Backfilled { past: 1 })]);
+}
+
+#[test]
+fn a_limit_below_the_share_of_a_gang_does_not_keep_it_waiting() {
+    check(
+        &format!(
+            "cluster 8 nodes x 8 gpus
+             set sizes=goodput
+             qos small user_gpus=16
+             0m submit a nodes=8 elastic=1..8 limit=120m {FLAT}
+             20m submit b nodes=2 elastic=1..8 limit=30m qos=small {CONCAVE}
+             25m show"
+        ),
+        expect![[r#"
+            25m a on n[1-6], b on n[7-8]
+            a 0m..120m n[1-8]
+            b 20m..50m n[7-8]"#]],
+    );
+}
+
+#[test]
+fn a_leaf_smaller_than_the_share_of_a_gang_does_not_keep_it_waiting() {
+    check(
+        &format!(
+            "cluster 8 nodes x 8 gpus, 4 per leaf
+             set sizes=goodput
+             0m submit a nodes=8 elastic=1..8 limit=120m {FLAT}
+             20m submit b nodes=2 elastic=1..8 limit=30m within=leaf {CONCAVE}
+             25m show"
+        ),
+        expect![[r#"
+            25m a on n[1-4], b on n[5-8]
+            a 0m..120m n[1-8]
+            b 20m..50m n[5-8]"#]],
+    );
+}
+
+#[test]
+fn what_a_gang_at_its_limit_cannot_have_goes_to_others() {
+    check(
+        &format!(
+            "cluster 8 nodes x 8 gpus
+             set sizes=goodput
+             qos small user_gpus=16
+             0m submit x nodes=4 limit=10m
+             0m submit e nodes=2 elastic=1..8 limit=120m qos=small {CONCAVE}
+             0m submit g nodes=2 elastic=1..8 limit=120m {CONCAVE}
+             60m show"
+        ),
+        expect![[r#"
+            60m e on n[5-6], g on n[7-8,1-4], x gone
+            x 0m..10m n[1-4]
+            e 0m..120m n[5-6]
+            g 0m..3768s n[1-4,7-8]"#]],
+    );
+}
+
+#[test]
+fn what_a_gang_cannot_have_outside_of_its_leaf_goes_to_others() {
+    check(
+        &format!(
+            "cluster 8 nodes x 8 gpus, 4 per leaf
+             set sizes=goodput
+             0m submit e nodes=4 elastic=4..8 limit=120m within=leaf rates=4:1,8:2
+             1m submit x nodes=2 limit=10m
+             1m submit g nodes=2 elastic=1..8 limit=120m {CONCAVE}
+             60m show"
+        ),
+        expect![[r#"
+            60m e on n[1-4], g on n[7-8,5-6], x gone
+            e 0m..120m n[1-4]
+            x 1m..11m n[5-6]
+            g 1m..77m n[5-8]"#]],
+    );
+}
+
+#[test]
+fn nobody_gives_up_nodes_for_a_gang_of_another_leaf() {
+    check(
+        &format!(
+            "cluster 8 nodes x 8 gpus, 4 per leaf
+             set sizes=goodput
+             0m submit far nodes=4 elastic=1..4 limit=240m within=leaf rates=1:1,4:1.6
+             1m submit near nodes=2 elastic=1..2 limit=240m {FLAT}
+             2m submit w nodes=2 elastic=2..4 limit=240m within=leaf {CONCAVE}
+             3m show
+             30m submit z held
+             60m cancel z
+             61m show"
+        ),
+        expect![[r#"
+            3m far on n[1-4], near on n[5-6], w on n[7-8]
+            60m z dropped: Cancelled
+            61m far on n[1-4], near on n5, w on n[7-8,6], z gone
+            far 0m..240m n[1-4]
+            near 1m..241m n[5-6]
+            w 2m..189m n[6-8]"#]],
+    );
+}
+
+#[test]
+fn a_gang_that_may_not_be_preempted_keeps_what_it_asked_for() {
+    check(
+        &format!(
+            "cluster 4 nodes x 8 gpus
+             set sizes=goodput
+             0m submit a nodes=4 elastic=1..4 limit=60m preempted=never {CONCAVE}
+             20m submit b nodes=2 elastic=1..4 limit=30m {CONCAVE}"
+        ),
+        expect![[r#"
+            a 0m..60m n[1-4]
+            b 60m..90m n[1-4]"#]],
+    );
+}
+
+#[test]
+fn a_gang_keeps_what_it_asked_for_until_it_has_run_for_its_minimum() {
+    check(
+        &format!(
+            "cluster 4 nodes x 8 gpus
+             set sizes=goodput
+             0m submit a nodes=4 elastic=1..4 limit=60m minimum=40m {CONCAVE}
+             20m submit b nodes=2 elastic=1..4 limit=30m {CONCAVE}"
+        ),
+        expect![[r#"
+            a 0m..60m n[1-2]
+            b 40m..66m n[1-4]"#]],
+    );
 }
