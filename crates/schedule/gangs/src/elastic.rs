@@ -194,7 +194,7 @@ impl Scheduler {
         let (gpus_now, nodes_now) = (run.gpus(), run.nodes());
         let (left, is_stopping) = (run.ends().since(now), run.stopping.is_some());
         let request = &self.jobs[job].request;
-        let (speed, speed_now) = (request.speed(nodes), request.speed(nodes_now));
+        let (speed, speed_now) = (request.limit_speed(nodes), request.limit_speed(nodes_now));
         let ends = now + left.times(speed / speed_now.max(f64::MIN_POSITIVE));
         self.accounting.resize(request, gpus, gpus_now);
         if !is_stopping {

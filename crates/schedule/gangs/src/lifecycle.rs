@@ -324,7 +324,6 @@ impl Scheduler {
     /// How long a gang may take on `nodes` nodes: longer than its limit when it is smaller than asked for.
     pub(crate) fn planned_length(&self, job: JobId, nodes: u32) -> Span {
         let request = &self.jobs[job].request;
-        let asked = request.nodes();
-        if nodes >= asked { request.time_limit } else { request.time_limit.times(1.0 / request.speed(nodes)) }
+        request.time_limit.times(1.0 / request.limit_speed(nodes).min(1.0))
     }
 }

@@ -145,6 +145,14 @@ impl Request {
         }
     }
 
+    /// The speed by which its time limit runs: at most in proportion to the nodes, and not below 1 with as many as asked for or above 1 with
+    /// fewer. So a prediction that is wrong takes no time from a gang that asked for it.
+    pub(crate) fn limit_speed(&self, nodes: u32) -> f64 {
+        let scale = f64::from(nodes) / f64::from(self.nodes().max(1));
+        let speed = self.speed(nodes);
+        if scale < 1.0 { speed.min(1.0) } else { speed.clamp(1.0, scale) }
+    }
+
     /// The elastic range, which only a gang of a single role can have.
     pub fn elastic(&self) -> Option<Elastic> {
         match &self.roles[..] {
@@ -263,5 +271,22 @@ impl Expected {
         let shrinking = 1.0 - self.fixed_share;
         let scale = f64::from(nodes) / f64::from(asked.max(1));
         scale / (shrinking + self.fixed_share * scale)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_run_no_faster_than_in_proportion_and_not_below_the_size_asked_for() {
+        let check = |points: &[(u32, f64)], expected: [f64; 3]| {
+            let rates = Some(Rates::new(points.to_vec()).expect("a curve"));
+            let request = Request { rates, ..Request::new(JobId(1), RoleRequest::new(4, 8)) };
+            assert_eq!([2, 4, 8].map(|nodes| request.limit_speed(nodes)), expected, "{points:?}");
+        };
+        check(&[(2, 0.5), (4, 1.0), (8, 1.5)], [0.5, 1.0, 1.5]);
+        check(&[(2, 5.0), (4, 1.0), (8, 100.0)], [1.0, 1.0, 2.0]);
+        check(&[(2, 0.1), (4, 1.0), (8, 0.5)], [0.1, 1.0, 1.0]);
     }
 }

@@ -3,6 +3,7 @@
 mod fixture;
 
 use bedplate_gangs::*;
+use bedplate_topology::NodeId;
 use expect_test::{Expect, expect};
 
 fn check(story: &str, ending: Expect) {
@@ -228,4 +229,35 @@ fn a_gang_keeps_what_it_asked_for_until_it_has_run_for_its_minimum() {
             a 0m..60m n[1-2]
             b 40m..66m n[1-4]"#]],
     );
+}
+
+/// How long a gang that asked for four nodes may run on a cluster of `nodes`, where it leaves some at once.
+fn time_of(nodes: u32, left: &[u32], rates: &[(u32, f64)]) -> Span {
+    let mut scheduler = scheduler(nodes);
+    let rates = Some(Rates::new(rates.to_vec()).expect("a curve"));
+    let mut decisions = scheduler.apply(submit(Request { rates, ..elastic(1, 4, 1, 4) }), Time::ZERO);
+    let left = Event::Left { job: JobId(1), nodes: left.iter().map(|node| NodeId(*node)).collect() };
+    scheduler.apply(left, Time::ZERO);
+    let mut begin = Time::ZERO;
+    for minute in 0..2000 {
+        let now = Time::ZERO + Span::minutes(minute);
+        decisions.extend(scheduler.apply(Event::Tick, now));
+        match decisions[..] {
+            [] => {}
+            [Decision::Start { .. }] => begin = now,
+            [Decision::Stop { why: StopReason::TimeLimit, .. }] => return now.since(begin),
+            _ => panic!("{decisions:?}"),
+        }
+        decisions.clear();
+    }
+    panic!("it is never told to stop");
+}
+
+#[test]
+fn a_wrong_prediction_takes_no_time_from_a_gang() {
+    let (fewer_is_faster, proportional) = ([(1, 9.0), (4, 1.0)], [(2, 1.0), (4, 2.0)]);
+    let limit = Span::hours(2);
+    assert_eq!(time_of(2, &[], &fewer_is_faster), limit, "with fewer nodes it starts with its limit");
+    assert_eq!(time_of(4, &[2, 3], &fewer_is_faster), limit, "and keeps that when it loses nodes");
+    assert_eq!(time_of(2, &[], &proportional), limit + limit, "half as fast, twice as long");
 }
