@@ -32,14 +32,43 @@ impl Claim {
         Self { choices }
     }
 
-    /// The step up from a choice that brings most for each of its nodes, of those with at most `left` of them.
-    fn best_step(&self, from: usize, left: u32) -> Option<(f64, usize)> {
-        let start = self.choices[from];
-        let density = |to: &Choice| (to.worth - start.worth) / f64::from(to.nodes - start.nodes);
-        let larger = self.choices.iter().enumerate().skip(from + 1);
-        let fitting = larger.take_while(|(_, to)| to.nodes - start.nodes <= left);
-        let steps = fitting.map(|(place, to)| (density(to), place));
-        steps.filter(|step| step.0 > 0.0).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))
+    /// What each node of the step from one choice to a larger one brings.
+    fn density(&self, from: usize, to: usize) -> f64 {
+        let (from, to) = (self.choices[from], self.choices[to]);
+        (to.worth - from.worth) / f64::from(to.nodes - from.nodes)
+    }
+
+    /// For every choice from `first` on the next one of the upper hull: the step that brings most for each of its nodes, of steps that end
+    /// at most `left` nodes after the first choice. The last has none.
+    fn hull(&self, first: usize, left: u32) -> Hull {
+        let most = self.choices[first].nodes.saturating_add(left);
+        let end = first + self.choices[first..].partition_point(|choice| choice.nodes <= most);
+        let mut next = vec![usize::MAX; end - first];
+        // The hull of the choices looked at so far, the smallest last.
+        let mut hull: Vec<usize> = Vec::new();
+        for from in (first..end).rev() {
+            while let [.., beyond, nearest] = hull[..]
+                && self.density(from, nearest) < self.density(from, beyond)
+            {
+                hull.pop();
+            }
+            next[from - first] = hull.last().copied().unwrap_or(usize::MAX);
+            hull.push(from);
+        }
+        Hull { first, next }
+    }
+}
+
+/// The best steps of a claim, from a choice on.
+#[derive(Debug, Clone)]
+struct Hull {
+    first: usize,
+    next: Vec<usize>,
+}
+
+impl Hull {
+    fn after(&self, from: usize) -> Option<usize> {
+        self.next.get(from.checked_sub(self.first)?).copied().filter(|next| *next != usize::MAX)
     }
 }
 
@@ -111,8 +140,10 @@ impl<'a> Shares<'a> {
 
     /// Takes the best step that fits until none is left.
     fn climb(&mut self) {
+        let left = self.left;
+        let mut hulls: Vec<Hull> = self.claims.iter().map(|claim| claim.hull(0, left)).collect();
         let mut steps: BinaryHeap<Step> =
-            (0..self.claims.len()).filter_map(|claim| self.step(claim)).collect();
+            hulls.iter_mut().enumerate().filter_map(|(claim, hull)| self.step(claim, hull)).collect();
         while let Some(step) = steps.pop() {
             let needed = self.size_of(step.claim, step.to) - self.size(step.claim);
             if needed <= self.left {
@@ -120,13 +151,20 @@ impl<'a> Shares<'a> {
                 self.chosen[step.claim] = Some(step.to);
             }
             // What is left only shrinks, so a step that does not fit now never will.
-            steps.extend(self.step(step.claim));
+            steps.extend(self.step(step.claim, &mut hulls[step.claim]));
         }
     }
 
-    fn step(&self, claim: usize) -> Option<Step> {
-        let (density, to) = self.claims[claim].best_step(self.chosen[claim]?, self.left)?;
-        Some(Step { density, claim, to })
+    /// The best step of a claim with what is left. A hull with a step that is too large is made anew from there.
+    fn step(&self, claim: usize, hull: &mut Hull) -> Option<Step> {
+        let from = self.chosen[claim]?;
+        let needed = |to: usize| self.size_of(claim, to) - self.size_of(claim, from);
+        if hull.after(from).is_some_and(|to| needed(to) > self.left) {
+            *hull = self.claims[claim].hull(from, self.left);
+        }
+        let to = hull.after(from)?;
+        let density = self.claims[claim].density(from, to);
+        (density > 0.0).then_some(Step { density, claim, to })
     }
 
     /// The best way to use what is left, claim after claim: for every number of nodes the most that the claims so far
@@ -292,6 +330,21 @@ mod tests {
             let sizes = check_ranges(&claims, nodes);
             let (found, best) = (total(&claims, &sizes), exhaustive(&claims, &admitted(&sizes), nodes));
             prop_assert!(found >= best - 1e-6, "{} against {}: {:?}", found, best, sizes);
+        }
+
+        #[test]
+        fn the_hull_has_the_best_step_from_every_choice(sizes in wild_gang(), left in 0u32..20, power in power()) {
+            let claim = Claim::new(sizes, power);
+            let first = claim.choices[0].nodes;
+            let places: Vec<usize> =
+                (0..claim.choices.len()).filter(|place| claim.choices[*place].nodes <= first + left).collect();
+            let hull = claim.hull(0, left);
+            for from in places.iter().copied() {
+                let steps = places.iter().filter(|to| **to > from).map(|to| claim.density(from, *to));
+                let (found, best) = (hull.after(from).map(|to| claim.density(from, to)), steps.max_by(f64::total_cmp));
+                let is_best = found.zip(best).map_or(found == best, |(found, best)| found >= best - 1e-9);
+                prop_assert!(is_best, "{:?} against {:?} from {} of {:?}", found, best, from, &claim);
+            }
         }
 
         /// What large clusters do. Equal steps and concave curves: the best step each time is the best in all.
