@@ -25,23 +25,25 @@ impl Slurm {
         if let Some(old) = self.find_key(&key)? {
             return Ok(submitted(job, old, true, remarks));
         }
-        match self.hand_over(&submission) {
-            Ok(id) => Ok(submitted(job, id, false, remarks)),
-            // It may have been taken in: the key tells.
-            Err(error @ DriverError::Slurm(SlurmError::TooSlow { .. } | SlurmError::Rest { .. })) => {
-                match self.find_key(&key) {
-                    Ok(Some(id)) => Ok(submitted(job, id, false, remarks)),
-                    Ok(None) | Err(_) => Err(error),
-                }
-            }
-            Err(error) => Err(error),
-        }
+        let id = self.hand_over_once(&submission, &key)?;
+        Ok(submitted(job, id, false, remarks))
     }
 
     /// Submits without looking for the key first: for callers that made it just now.
     pub fn submit_new(&self, job: &Job, key: &str) -> Result<Submitted, DriverError> {
         let (submission, remarks) = self.prepare(job, key)?;
-        Ok(submitted(job, self.hand_over(&submission)?, false, remarks))
+        let id = self.hand_over_once(&submission, &note::shortened_key(key))?;
+        Ok(submitted(job, id, false, remarks))
+    }
+
+    /// Hands a job over. Where the answer is lost it may have been taken in: the key tells.
+    fn hand_over_once(&self, submission: &Submission, key: &str) -> Result<u64, DriverError> {
+        match self.hand_over(submission) {
+            Err(error @ DriverError::Slurm(SlurmError::TooSlow { .. } | SlurmError::Rest { .. })) => {
+                self.find_key(key).ok().flatten().ok_or(error)
+            }
+            outcome => outcome,
+        }
     }
 
     /// By REST where it has a field for everything the job asks for, else by `sbatch`.
