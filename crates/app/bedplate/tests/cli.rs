@@ -537,7 +537,7 @@ fn predictions_are_compared_with_those_of_a_peer() {
     assert_eq!(found["peer"]["systems_without_rows"], serde_json::json!(["l40s"]));
     let dense = &found["by"]["kind"]["dense, vllm"];
     assert_eq!((&dense["rows"], &dense["rows_of_both"]), (&2.into(), &1.into()), "{json}");
-    let error = dense["peer"]["first_token"]["median_abs_error"].as_f64().expect("it is a number");
+    let error = dense["peer"]["ttft"]["median_abs_error"].as_f64().expect("it is a number");
     assert!((error - 0.25).abs() < 1e-9, "{json}");
     assert_eq!(found["cpu_s_per_prediction"]["peer_from_start"], 1.25);
 }

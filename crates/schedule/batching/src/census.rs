@@ -1,14 +1,14 @@
 //! Which replicas may have how much of a prompt, without asking each of them.
 //!
-//! It knows of some keys, the samples, which replicas have got them; that bounds from above what a replica has of a prompt, to
-//! within the keys between two samples. A router then asks only those replicas that might be the best. What replicas lose is
+//! It knows of some keys, the milestones, which replicas have got them; that bounds from above what a replica has of a prompt, to
+//! within the keys between two milestones. A router then asks only those replicas that might be the best. What replicas lose is
 //! found out by counting anew, once as much has come as there was: until then bounds are too high, never too low.
 
 use crate::index::KeyIndex;
 use crate::request::BlockKey;
 use crate::scheduler::Scheduler;
 
-/// The samples of a pool's replicas.
+/// The milestones of a pool's replicas.
 #[derive(Debug, Clone)]
 pub struct Census {
     /// By group of 64 replicas and key: one bit for each of them.
@@ -29,7 +29,7 @@ impl Default for Census {
 impl Census {
     /// Counts what a replica has got since this was last called for it, which must be before the next `bounds`.
     pub fn add(&mut self, replica: usize, scheduler: &mut Scheduler) {
-        scheduler.new_samples().for_each(|key| self.note(replica, key));
+        scheduler.new_milestones().for_each(|key| self.note(replica, key));
     }
 
     /// Whether so much has come that counting anew pays.
@@ -41,7 +41,7 @@ impl Census {
     pub fn count<'a>(&mut self, schedulers: impl Iterator<Item = &'a Scheduler>) {
         self.holders = KeyIndex::new(0);
         for (replica, scheduler) in schedulers.enumerate() {
-            scheduler.samples().for_each(|key| self.note(replica, key));
+            scheduler.milestones().for_each(|key| self.note(replica, key));
         }
         self.limit = (2 * self.holders.len()).max(SMALL);
     }
@@ -52,7 +52,7 @@ impl Census {
         bounds.resize(replicas, keys.len() as u32);
         for (group, bounds) in bounds.chunks_mut(64).enumerate() {
             let mut left = u64::MAX >> (64 - bounds.len());
-            for (at, key) in keys.iter().enumerate().filter(|(_, key)| key.is_sample()) {
+            for (at, key) in keys.iter().enumerate().filter(|(_, key)| key.is_milestone()) {
                 let holders = self.holders.get(group as u32, *key).unwrap_or(0);
                 let mut lost = left & !holders;
                 while lost != 0 {
@@ -103,7 +103,7 @@ mod tests {
             };
             let mut replicas: Vec<Scheduler> =
                 (0..70).map(|_| Scheduler::new(options.clone()).unwrap()).collect();
-            replicas.iter_mut().for_each(Scheduler::watch_samples);
+            replicas.iter_mut().for_each(Scheduler::watch_milestones);
             let (mut census, mut bounds) = (Census { limit: 8, ..Census::default() }, Vec::new());
             for (number, (replica, family, branch, blocks)) in requests.into_iter().enumerate() {
                 let keys = keys(family, branch, blocks);

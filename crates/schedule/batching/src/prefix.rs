@@ -42,7 +42,7 @@ impl BlockKey {
     }
 
     /// Whether a census counts it: one key in 32, in tests every other one.
-    pub(crate) fn is_sample(self) -> bool {
+    pub(crate) fn is_milestone(self) -> bool {
         self.0.is_multiple_of(if cfg!(test) { 2 } else { 32 })
     }
 }
@@ -121,7 +121,7 @@ pub(crate) struct PrefixTree {
     /// Children by parent and first key.
     index: KeyIndex<u32>,
     landmarks: KeyIndex<u32>,
-    /// Samples that came since they were last asked for, where anybody asks.
+    /// Milestones that came since they were last asked for, where anybody asks.
     news: Option<Vec<BlockKey>>,
     oldest: NodeId,
     newest: NodeId,
@@ -348,19 +348,19 @@ impl PrefixTree {
         }
     }
 
-    /// Keeps a list of the samples that come from now on.
-    pub(crate) fn watch_samples(&mut self) {
+    /// Keeps a list of the milestones that come from now on.
+    pub(crate) fn watch_milestones(&mut self) {
         self.news.get_or_insert_default();
     }
 
-    /// The samples that came since this was last called.
-    pub(crate) fn new_samples(&mut self) -> impl Iterator<Item = BlockKey> {
+    /// The milestones that came since this was last called.
+    pub(crate) fn new_milestones(&mut self) -> impl Iterator<Item = BlockKey> {
         self.news.iter_mut().flat_map(|news| news.drain(..))
     }
 
-    /// All samples that it has.
-    pub(crate) fn samples(&self) -> impl Iterator<Item = BlockKey> {
-        self.nodes.iter().flat_map(|node| &node.keys).copied().filter(|key| key.is_sample())
+    /// All milestones that it has.
+    pub(crate) fn milestones(&self) -> impl Iterator<Item = BlockKey> {
+        self.nodes.iter().flat_map(|node| &node.keys).copied().filter(|key| key.is_milestone())
     }
 
     /// The node that ends after `inside` keys of `id`; splits it where it is longer. The lower part keeps
@@ -406,7 +406,7 @@ impl PrefixTree {
         self.held_blocks += blocks.len() as u32;
         self.index.set(parent.0, keys[0], id.0);
         if let Some(news) = &mut self.news {
-            news.extend(keys.iter().filter(|key| key.is_sample()));
+            news.extend(keys.iter().filter(|key| key.is_milestone()));
         }
         let parent = self.node_mut(parent);
         parent.children += 1;

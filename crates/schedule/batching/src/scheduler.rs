@@ -209,16 +209,16 @@ impl Scheduler {
     }
 
     /// Keeps count for a `Census` from now on.
-    pub fn watch_samples(&mut self) {
-        self.cache.tree_mut().watch_samples();
+    pub fn watch_milestones(&mut self) {
+        self.cache.tree_mut().watch_milestones();
     }
 
-    pub(crate) fn new_samples(&mut self) -> impl Iterator<Item = BlockKey> {
-        self.cache.tree_mut().new_samples()
+    pub(crate) fn new_milestones(&mut self) -> impl Iterator<Item = BlockKey> {
+        self.cache.tree_mut().new_milestones()
     }
 
-    pub(crate) fn samples(&self) -> impl Iterator<Item = BlockKey> {
-        self.cache.tree().samples()
+    pub(crate) fn milestones(&self) -> impl Iterator<Item = BlockKey> {
+        self.cache.tree().milestones()
     }
 
     /// Makes room for KV that the caller has from elsewhere, under the keys of a prompt: how many of its blocks are cached already,

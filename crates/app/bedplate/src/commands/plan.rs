@@ -16,7 +16,7 @@ mod question;
 mod regret;
 mod serve;
 pub(crate) mod served;
-mod serving;
+pub(crate) mod serving;
 mod task;
 mod train;
 mod validate;

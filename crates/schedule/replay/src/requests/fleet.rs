@@ -104,7 +104,7 @@ impl<'a> Pool<'a> {
     pub(crate) fn new_scheduler(&self) -> Result<Scheduler, OptionsFlaw> {
         let mut scheduler = Scheduler::new(self.scheduler.clone())?;
         if self.has_census() {
-            scheduler.watch_samples();
+            scheduler.watch_milestones();
         }
         Ok(scheduler)
     }

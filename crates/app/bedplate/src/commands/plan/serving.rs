@@ -286,7 +286,7 @@ fn report_json(report: &ServingReport, left_out: Option<&LeftOutReport>) -> Valu
     value
 }
 
-fn scores_json(scores: &Scores) -> Value {
+pub(crate) fn scores_json(scores: &Scores) -> Value {
     let score = |score: &Score| {
         json!({
             "rows_used": score.rows,

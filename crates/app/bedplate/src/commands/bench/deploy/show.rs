@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_calibrate::Score;
-use bedplate_calibrate::serving::{Beside, Scores};
+use bedplate_calibrate::serving::Beside;
 use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
 use super::peer::Compared;
+use crate::commands::plan::serving::scores_json;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
@@ -135,20 +135,5 @@ fn group_json(group: &Beside) -> Value {
         "left_out": scores_json(&group.left_out),
         "fitted": scores_json(&group.fitted),
         "peer": scores_json(&group.peer),
-    })
-}
-
-fn scores_json(scores: &Scores) -> Value {
-    let score = |score: &Score| {
-        json!({
-            "median_abs_error": score.median_abs_error,
-            "p90_abs_error": score.p90_abs_error,
-            "bias": score.bias,
-        })
-    };
-    json!({
-        "inter_token": score(&scores.inter_token),
-        "throughput": score(&scores.throughput),
-        "first_token": score(&scores.first_token),
     })
 }
