@@ -198,8 +198,10 @@ impl Cuda {
         let launch = Launch {
             grid: [blocks, shape.kv_heads, 1],
             block: [SPAN, 1, 1],
-            shared: (4 * task.sequences).next_multiple_of(16)
-                + if task.is_turned { staged(shape.format, shape.head_dim) } else { 0 },
+            shared: match task.is_turned {
+                true => (8 * task.sequences).next_multiple_of(16) + staged(shape.format, shape.head_dim),
+                false => 4 * task.sequences,
+            },
         };
         let name = if task.is_turned { "decode_tiles" } else { "decode" };
         self.kernel(Decode, formats, name).sized(shape.head_dim, group).launch(

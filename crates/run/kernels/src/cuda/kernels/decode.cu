@@ -10,32 +10,38 @@ template <int S> DEVICE u32 items_of(const Paged& p, const Steps& s, i64 sequenc
   if (rows == 0 || rows > FEW) return 0;
   return (u32)(rows * ((context + rows + S - 1) / S - spans_before<S>(p, context)));
 }
-// Where the items of each sequence end, and how many there are in all; `firsts`, where they begin, is for who merges them. Sequences are counted by all threads, some neighbours each.
-template <int S> DEVICE u32 count_items(const Paged& p, const Steps& s, u32* ends, u32* totals, u32* firsts) {
+// Where the items of each sequence end, and how many there are in all. Sequences are counted by all threads, some neighbours each.
+// The upper half of a count is what the items cost, where `works` wants to know.
+template <class Of> DEVICE u64 count_items(const Paged& p, Of of, u32* ends, u32* works, u64* totals) {
   int t = threadIdx.x, lane = t % 32, sequences = (int)p.sequences, each = (sequences + SPAN - 1) / SPAN, first = t * each, last = min(first + each, sequences);
-  u32 mine = 0;
-  for (int i = first; i < last; i++) { mine += items_of<S>(p, s, i); ends[i] = mine; }
-  u32 sum = mine;
+  u64 mine = 0;
+  for (int i = first; i < last; i++) { mine += of(i); ends[i] = (u32)mine; if (works) works[i] = (u32)(mine >> 32); }
+  u64 sum = mine;
 #pragma unroll
-  for (int o = 1; o < 32; o *= 2) { u32 below = __shfl_up_sync(~0u, sum, o); if (lane >= o) sum += below; }
+  for (int o = 1; o < 32; o *= 2) { u64 below = __shfl_up_sync(~0u, sum, o); if (lane >= o) sum += below; }
   if (lane == 31) totals[t / 32] = sum;
   __syncthreads();
-  u32 before = sum - mine;
-  for (int w = 0; w < t / 32; w++) before += totals[w];
-  bool tells = blockIdx.x == 0 && blockIdx.y == 0;
-  if (tells && first < last) firsts[first] = before;
-  for (int i = first; i < last; i++) { ends[i] += before; if (tells && i + 1 < last) firsts[i + 1] = ends[i]; }
+  u64 before = sum - mine, all = 0;
+  for (int w = 0; w < SPAN / 32; w++) { if (w < t / 32) before += totals[w]; all += totals[w]; }
+  for (int i = first; i < last; i++) { ends[i] += (u32)before; if (works) works[i] += (u32)(before >> 32); }
   __syncthreads();
-  return sequences ? ends[sequences - 1] : 0;
+  return all;
 }
+// Where they begin, for who merges them.
+DEVICE void tell_firsts(const Paged& p, const u32* ends, u32* firsts) {
+  if (blockIdx.x == 0 && blockIdx.y == 0) for (int i = threadIdx.x; i < p.sequences; i += SPAN) firsts[i] = i ? ends[i - 1] : 0;
+}
+// What a step is about was written before its first kernel, so that it may be looked at while the kernel before this one ends.
 // A block of SPAN threads takes a span of a row and a key head: threads are tokens at first, and dimensions of values then.
-KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial, u32* firsts) { BEGIN;
+KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial, u32* firsts) { LET_NEXT;
   extern __shared__ u32 ends[];   // where the items of each sequence end
-  __shared__ u32 totals[SPAN];
+  __shared__ u64 totals[SPAN / 32];
   __shared__ __align__(16) float queries[GROUP][DIM], weights[GROUP][SPAN], sums[SPAN / 32][GROUP][DIM];
   __shared__ float mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
   int t = threadIdx.x, warp = t / 32, lane = t % 32; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens;
-  u32 items = count_items<SPAN>(p, s, ends, totals, firsts);
+  u32 items = (u32)count_items(p, [&](i64 i) { return (u64)items_of<SPAN>(p, s, i); }, ends, (u32*)0, totals);
+  AWAIT;
+  tell_firsts(p, ends, firsts);
   for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
     i64 low = 0, high = p.sequences - 1;
     while (low < high) { i64 middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
@@ -130,14 +136,36 @@ DEVICE uint2 four_bf16(u32 four) {
 }
 // Values of a dimension lie in 32 bytes of a line, the rest of which the neighbouring warps want.
 DEVICE void bring(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory"); }
-KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const u8* pool, float* partial, u32* firsts) { BEGIN;
+// Spans are shared out by what they cost, in the order of their sequences: steps of 64 tokens, and one for what comes after them. The last span of a row may be short.
+constexpr u32 WHOLE = 5;
+DEVICE u32 work_of_row(const Paged& p, const Steps& s, i64 sequence, u32 spans) {
+  u32 rows = s.starts[sequence + 1] - s.starts[sequence], tokens = s.contexts[sequence] + rows - ((u32)spans_before<256>(p, s.contexts[sequence]) + spans - 1) * 256;
+  return (spans - 1) * WHOLE + (tokens + 63) / 64 + 1;
+}
+// Items that begin before some of the work.
+DEVICE u32 items_before(const Paged& p, const Steps& s, const u32* ends, const u32* works, u32 work) {
+  int low = 0, high = (int)p.sequences - 1;
+  if (work >= works[high]) return ends[high];
+  while (low < high) { int middle = (low + high) / 2; if (works[middle] > work) high = middle; else low = middle + 1; }
+  u32 rows = s.starts[low + 1] - s.starts[low], before = low ? ends[low - 1] : 0, spans = (ends[low] - before) / rows, of_row = work_of_row(p, s, low, spans);
+  u32 local = work - (low ? works[low - 1] : 0);
+  return before + local / of_row * spans + min(spans, (local % of_row + WHOLE - 1) / WHOLE);
+}
+KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const u8* pool, float* partial, u32* firsts) { LET_NEXT;
   extern __shared__ u32 ends[];
-  __shared__ u32 totals[SPAN];
+  __shared__ u64 totals[SPAN / 32];
   __shared__ float sums[SPAN / 32][GROUP][DIM + 4], mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
   int t = threadIdx.x, warp = t / 32, lane = t % 32, r = lane / 4, l = lane % 4; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens * W, of_head = W == 1 ? small_head(p) : 2 * half;
-  u32 items = count_items<256>(p, s, ends, totals, firsts);
+  u32* works = ends + p.sequences;
+  u64 counted = count_items(p, [&](i64 i) { u32 of = items_of<256>(p, s, i), rows = s.starts[i + 1] - s.starts[i]; return of ? (u64)(rows * work_of_row(p, s, i, of / rows)) << 32 | of : 0; }, ends, works, totals);
+  // Few are shared out by their number.
+  u32 items = (u32)counted, mine = blockIdx.x, blocks = gridDim.x, first, work = (u32)(counted >> 32);
+  if (items > 2 * blocks) { first = items_before(p, s, ends, works, (u32)((u64)work * mine / blocks)); items = items_before(p, s, ends, works, (u32)((u64)work * (mine + 1) / blocks)); }
+  else { first = items * mine / blocks; items = items * (mine + 1) / blocks; }
+  AWAIT;
+  tell_firsts(p, ends, firsts);
   const float scale = p.scale * 1.44269504f;
-  u8* room = (u8*)ends + ((p.sequences * 4 + 15) & ~15ll) + warp * STAGES * STEP_BYTES;
+  u8* room = (u8*)ends + ((p.sequences * 8 + 15) & ~15ll) + warp * STAGES * STEP_BYTES;
   u32 ring = (u32)__cvta_generic_to_shared(room);
   // What is copied runs ahead of what is computed, over the borders of items.
   struct Item { i64 row; u32 table; int position, span, least; } now, next;   // `table` is where the sequence's blocks begin
@@ -170,18 +198,18 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
     fetched++;
   };
   uint4 qf[DIM / 32], qn[DIM / 32]; u32 coming = 0;
-  if (blockIdx.x < items) {
-    next = find(blockIdx.x); query(next, qn);
+  if (first < items) {
+    next = find(first); query(next, qn);
     u32 first = entry(next, 0), second = entry(next, 1); coming = entry(next, 2);
     fetch(next, 0, first); asm volatile("cp.async.commit_group;" ::: "memory");
     fetch(next, 1, second); asm volatile("cp.async.commit_group;" ::: "memory");
   }
-  for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
-    bool more = item + gridDim.x < items;
+  for (u32 item = first; item < items; item++) {
+    bool more = item + 1 < items;
     now = next;
 #pragma unroll
     for (int j = 0; j < DIM / 32; j++) qf[j] = qn[j];
-    if (more) next = find(item + gridDim.x);
+    if (more) next = find(item + 1);
     int position = now.position, span = now.span, least = now.least;
     float most = -INFINITE, sum = 0, out[DIM / 8][2];
 #pragma unroll
@@ -261,6 +289,7 @@ template <int S> DEVICE void merge(const Paged& p, const Steps& s, const float* 
   i64 sequence = blockIdx.x, head = blockIdx.y; u32 start = s.starts[sequence], rows = s.starts[sequence + 1] - start, items = items_of<S>(p, s, sequence);
   // Where no other kernel follows, no sequence may have more rows than these take.
   if (alone && rows > FEW) complain(report, ROWS, rows, FEW);
+  AWAIT;
   if (items == 0) return;
   u32 first = firsts[sequence], spans = items / rows;
   int d = min((int)threadIdx.x, DIM - 1);
@@ -278,6 +307,6 @@ template <int S> DEVICE void merge(const Paged& p, const Steps& s, const float* 
     if (threadIdx.x < DIM) out[(start + index) * os + head * DIM + d] = narrow<A>(value / sum);
   }
 }
-KERNEL merge_spans(Paged p, Steps s, const float* partial, const u32* firsts, A* out, i64 os, int alone, u32* report) { BEGIN;
+KERNEL merge_spans(Paged p, Steps s, const float* partial, const u32* firsts, A* out, i64 os, int alone, u32* report) { LET_NEXT;
   if (p.turned) merge<256>(p, s, partial, firsts, out, os, alone, report); else merge<SPAN>(p, s, partial, firsts, out, os, alone, report);
 }

@@ -34,13 +34,14 @@ KERNEL store_kv(Paged p, Steps s, const A* keys, i64 ks, const A* values, i64 vs
 }
 
 // Queries and keys of a row are turned by its position, queries where they lie, keys and values on their way to the pool. A block has a row.
-KERNEL turn_and_store(Paged p, Steps s, A* qkv, i64 stride, const float* cosines, const float* sines, u32 longest, A* pool, u32* report) { BEGIN;
+KERNEL turn_and_store(Paged p, Steps s, A* qkv, i64 stride, const float* cosines, const float* sines, u32 longest, A* pool, u32* report) { LET_NEXT;
   i64 row = blockIdx.x, sequence = sequence_of(p, s, row), position = s.contexts[sequence] + row - s.starts[sequence];
   u32 tokens = (u32)p.tokens, place = (u32)position / tokens, slot = (u32)position % tokens, dim = (u32)p.dim, pairs = dim / 2, pieces = pairs / 8;
   if (place >= s.table_starts[sequence + 1] - s.table_starts[sequence]) { if (threadIdx.x == 0) complain(report, BLOCK, (u32)position, tokens); return; }
   i64 block = s.tables[s.table_starts[sequence] + place], half = p.dim * p.tokens;
   if (block >= p.blocks) { if (threadIdx.x == 0) complain(report, BLOCK, (u32)block, (u32)p.blocks); return; }
   if (position >= longest) { if (threadIdx.x == 0) complain(report, POSITION, (u32)position, longest); return; }
+  AWAIT;
   A *from = qkv + row * stride, *to = pool + block * block_len(p);
   u32 heads = (u32)p.heads, kv_heads = (u32)p.kv_heads;
   for (u32 i = threadIdx.x; i < (heads + kv_heads) * pieces; i += blockDim.x) {
