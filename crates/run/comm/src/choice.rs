@@ -23,6 +23,10 @@ pub enum Algorithm {
     Halving,
     /// A binomial tree.
     Tree,
+    /// Between GPUs, by NCCL, which chooses by itself.
+    Nccl,
+    /// A GPU's numbers through the processor's memory, there as the processor's go.
+    Staged,
 }
 
 impl Algorithm {
@@ -35,6 +39,8 @@ impl Algorithm {
             Algorithm::Doubling => "doubling",
             Algorithm::Halving => "halving",
             Algorithm::Tree => "tree",
+            Algorithm::Nccl => "nccl",
+            Algorithm::Staged => "staged",
         }
     }
 

@@ -17,6 +17,7 @@ use std::os::fd::AsFd;
 use crate::core::Core;
 use crate::door::Door;
 use crate::engine::Engine;
+use crate::gpu::Gpus;
 use crate::handshake::{HandshakeError, Secret};
 use crate::lanes::{Lane, Lanes, Streams};
 use crate::layered::Layered;
@@ -319,7 +320,14 @@ impl<'a> Connections<'a> {
     fn engine(&self, pace: Pace) -> Result<Engine, CommError> {
         let table = self.core.table.clone();
         if self.ranks.len() == 1 {
-            return Ok(Engine { shared: None, layered: None, lanes: None, table, number: 0 });
+            return Ok(Engine {
+                shared: None,
+                layered: None,
+                lanes: None,
+                gpus: Gpus::default(),
+                table,
+                number: 0,
+            });
         }
         let board = self.board()?;
         let local = |board: &Arc<Board>| {
@@ -329,10 +337,24 @@ impl<'a> Connections<'a> {
         let all: Vec<usize> = (0..self.ranks.len()).collect();
         let lanes = Some(self.lanes("all", &all, board.as_ref(), pace)?);
         if self.hosts.len() == 1 {
-            return Ok(Engine { shared: board.as_ref().map(local), layered: None, lanes, table, number: 0 });
+            return Ok(Engine {
+                shared: board.as_ref().map(local),
+                layered: None,
+                lanes,
+                gpus: Gpus::default(),
+                table,
+                number: 0,
+            });
         }
         if self.hosts.iter().all(|members| members.len() == 1) {
-            return Ok(Engine { shared: None, layered: None, lanes, table, number: 0 });
+            return Ok(Engine {
+                shared: None,
+                layered: None,
+                lanes,
+                gpus: Gpus::default(),
+                table,
+                number: 0,
+            });
         }
         let is_even = Layered::is_even(&self.hosts);
         let speaks = is_even || self.my_place == 0;
@@ -341,7 +363,7 @@ impl<'a> Connections<'a> {
         let rail = if speaks { Some(self.lanes("rail", &rail, None, pace)?) } else { None };
         let place = (self.my_host, self.my_place);
         let layered = Layered::new(board.as_ref().map(local), rail, self.hosts.clone(), place, table.clone());
-        Ok(Engine { shared: None, layered: Some(layered), lanes, table, number: 0 })
+        Ok(Engine { shared: None, layered: Some(layered), lanes, gpus: Gpus::default(), table, number: 0 })
     }
 
     /// The board of this host's members: the first makes it and sends it to the others.

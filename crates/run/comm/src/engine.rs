@@ -1,6 +1,7 @@
 //! What carries a group's calls out: the ways that this group has, and the choice between them.
 
 use crate::choice::{Algorithm, Table};
+use crate::gpu::Gpus;
 use crate::lanes::Lanes;
 use crate::layered::{Layered, alone};
 use crate::shared::Shared;
@@ -14,6 +15,7 @@ pub(crate) struct Engine {
     pub(crate) shared: Option<Shared>,
     pub(crate) layered: Option<Layered>,
     pub(crate) lanes: Option<Lanes>,
+    pub(crate) gpus: Gpus,
     pub(crate) table: Table,
     pub(crate) number: u64,
 }
@@ -42,6 +44,19 @@ impl Request {
             }
             Request::Between { to, from, .. } => to.iter().chain(from).map(|(_, span)| span.bytes).sum(),
         }
+    }
+
+    /// Whether it is about a GPU's numbers. None where it mixes them with the processor's.
+    pub(crate) fn is_on_gpu(&self) -> Option<bool> {
+        let spans: Vec<Span> = match self {
+            Request::Collective { source, target, .. } | Request::Unequal { source, target, .. } => {
+                vec![*source, *target]
+            }
+            Request::Between { to, from, .. } => to.iter().chain(from).map(|(_, span)| *span).collect(),
+        };
+        let is_on_gpu = spans.iter().any(|span| span.is_on_gpu);
+        let is_mixed = is_on_gpu && spans.iter().any(|span| !span.is_on_gpu && span.bytes > 0);
+        (!is_mixed).then_some(is_on_gpu)
     }
 }
 

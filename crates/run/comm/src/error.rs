@@ -35,6 +35,9 @@ pub enum Fault {
     Arguments { rank: u32, what: String },
     #[error("rank {rank} revoked the world: {reason}")]
     Revoked { rank: u32, reason: String },
+    /// A call between GPUs failed, or could not be begun.
+    #[error("rank {rank} cannot exchange numbers of its GPU: {why}")]
+    Gpu { rank: u32, why: String },
     /// A rank makes the next world; all ranks that are left are to do the same.
     #[error("rank {rank} rebuilds the world")]
     Rebuilt { rank: u32 },
@@ -49,6 +52,7 @@ impl Fault {
             | Fault::Stalled { rank, .. }
             | Fault::Arguments { rank, .. }
             | Fault::Revoked { rank, .. }
+            | Fault::Gpu { rank, .. }
             | Fault::Rebuilt { rank } => *rank,
             Fault::Mismatch { b_rank, .. } => *b_rank,
             Fault::UnequalParts { sender, .. } => *sender,
@@ -83,8 +87,6 @@ pub enum CommError {
     Fault(#[from] Fault),
     #[error("a group of the ranks {ranks:?} cannot be made: {why}")]
     Group { ranks: Vec<u32>, why: String },
-    #[error("numbers lie in memory that only their device reaches")]
-    NotOnHost,
     #[error("cannot share memory with the ranks of this host: {0}")]
     Share(String),
 }
@@ -136,7 +138,7 @@ pub const PAGES: &[&Page] = &[
     &ARGUMENTS,
     &REVOKED,
     &GROUP,
-    &NOT_ON_HOST,
+    &GPU,
     &SHARE,
     &VARIABLE,
     &SECRET,
@@ -209,11 +211,13 @@ page!(
     "pass the same ranks on every member"
 );
 page!(
-    NOT_ON_HOST,
-    "comm/not-on-host",
+    GPU,
+    "comm/gpu",
     User,
-    "The transports for processors move numbers that the processor can address. These lie in a device's own memory.",
-    "copy the numbers to the processor first"
+    "GPUs exchange numbers by NCCL, of the same version on all ranks of a group and with a GPU of its own for every rank. It was not found, differs, or \
+     refused a call; its own words are in the message, and NCCL_DEBUG=WARN shows more.",
+    "install the same NCCL on all hosts (`pip install nvidia-nccl-cu13`) and give every rank a GPU of its own, or set BEDPLATE_COMM_TRANSPORT=tcp on all \
+     ranks: numbers then go through the processor's memory, which is slower"
 );
 page!(
     SHARE,
@@ -300,7 +304,6 @@ impl Diagnostic for CommError {
         match self {
             CommError::Fault(fault) => fault.page(),
             CommError::Group { .. } => &GROUP,
-            CommError::NotOnHost => &NOT_ON_HOST,
             CommError::Share(_) => &SHARE,
         }
     }
@@ -314,6 +317,7 @@ impl Diagnostic for Fault {
             Fault::Mismatch { .. } | Fault::UnequalParts { .. } => &MISMATCH,
             Fault::Stalled { .. } => &STALLED,
             Fault::Arguments { .. } => &ARGUMENTS,
+            Fault::Gpu { .. } => &GPU,
             Fault::Revoked { .. } | Fault::Rebuilt { .. } => &REVOKED,
         }
     }

@@ -7,13 +7,14 @@
 mod numbers;
 mod started;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use bedplate_kernels::{Device, View, ViewMut};
+use bedplate_kernels::{CudaError, Device, Transfers, View, ViewMut};
 
 use crate::choice::Algorithm;
 use crate::core::Core;
 use crate::engine::{Engine, Request};
+use crate::gpu::{Gpus, OnGpu, Part, is_staged};
 use crate::pending::Pending;
 use crate::shared::flag::Pace;
 use crate::span::Span;
@@ -25,6 +26,8 @@ pub use numbers::Numbers;
 /// Some ranks of a world, in an order that all of them use.
 pub struct Group {
     inner: Arc<Turns>,
+    /// Of the GPU whose numbers it is asked for, from the first time on.
+    transfers: OnceLock<Arc<Transfers>>,
 }
 
 impl Group {
@@ -39,7 +42,7 @@ impl Group {
         let recorded = core.recorder.add_group(name, &key, &ranks);
         let name = name.to_owned();
         let inner = Turns::new(Place { core, name, key, ranks, me, recorded, pace }, engine);
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), transfers: OnceLock::new() }
     }
 
     pub fn name(&self) -> &str {
@@ -62,7 +65,46 @@ impl Group {
 
     /// How a call of this size would be carried out.
     pub fn algorithm(&self, operation: Operation, bytes: u64) -> Algorithm {
-        self.inner.algorithm(operation, bytes)
+        let transport = self.inner.place.core.options.transport;
+        match self.transfers.get() {
+            Some(_) if operation == Operation::Barrier => self.inner.algorithm(operation, bytes),
+            Some(_) if is_staged(operation, self.members(), transport) => Algorithm::Staged,
+            Some(_) => Algorithm::Nccl,
+            None => self.inner.algorithm(operation, bytes),
+        }
+    }
+
+    /// Makes the way between the members' GPUs now rather than with the first call, and those of groups that are parts of this one: a member names each
+    /// that it is in, in the same order as the others, and nothing for one that it is not in. On the processor there is nothing to do.
+    pub fn meet(&self, device: &Device, parts: &[Option<&Group>]) -> Result<(), CommError> {
+        if device.is_cpu() {
+            return Ok(());
+        }
+        let transfers = self.transfers_of(device)?;
+        let mut listed: Vec<Option<Part<'_>>> = Vec::new();
+        for part in parts {
+            listed.push(match part {
+                Some(part) => Some(part.as_part(device)?),
+                None => None,
+            });
+        }
+        let call = Call::new(Operation::Barrier, crate::Format::U8, 0);
+        let made = self
+            .inner
+            .with_engine(call, |engine, waiting| engine.meet_with_parts(transfers, &listed, waiting))?;
+        for (part, gpus) in parts.iter().zip(made) {
+            if let Some(part) = part {
+                part.inner.set_gpus(gpus);
+            }
+        }
+        Ok(())
+    }
+
+    /// This group as a part of another: its first rank tells it from the others.
+    fn as_part(&self, device: &Device) -> Result<Part<'_>, CommError> {
+        let colour = *self.ranks().iter().min().expect("a group has members");
+        let transfers = self.transfers_of(device)?;
+        Ok(Part { colour, me: self.member(), members: self.members(), transfers })
     }
 
     /// Combines the numbers of all members, in place.
@@ -72,7 +114,7 @@ impl Group {
         numbers: ViewMut<'_, E>,
         by: Reduction,
     ) -> Result<(), CommError> {
-        let span = Span::of_mut(device, numbers)?;
+        let span = self.span_mut(device, numbers)?;
         self.run(self.all_reducing::<E>(span, span, by))
     }
 
@@ -84,7 +126,7 @@ impl Group {
         to: ViewMut<'_, E>,
         by: Reduction,
     ) -> Result<(), CommError> {
-        let (source, target) = (Span::of(device, from)?, Span::of_mut(device, to)?);
+        let (source, target) = (self.span(device, from)?, self.span_mut(device, to)?);
         self.fits(source.bytes == target.bytes, || lengths::<E>("source and target", source, target))?;
         self.run(self.all_reducing::<E>(source, target, by))
     }
@@ -101,7 +143,7 @@ impl Group {
         mine: View<'_, E>,
         all: ViewMut<'_, E>,
     ) -> Result<(), CommError> {
-        let (source, target) = (Span::of(device, mine)?, Span::of_mut(device, all)?);
+        let (source, target) = (self.span(device, mine)?, self.span_mut(device, all)?);
         let request = self.all_gathering::<E>(source, target)?;
         self.run(request)
     }
@@ -112,7 +154,7 @@ impl Group {
         device: &Device,
         all: ViewMut<'_, E>,
     ) -> Result<(), CommError> {
-        let target = Span::of_mut(device, all)?;
+        let target = self.span_mut(device, all)?;
         let source = self.own_part::<E>(target)?;
         let request = self.all_gathering::<E>(source, target)?;
         self.run(request)
@@ -138,7 +180,7 @@ impl Group {
         mine: ViewMut<'_, E>,
         by: Reduction,
     ) -> Result<(), CommError> {
-        let (source, target) = (Span::of(device, all)?, Span::of_mut(device, mine)?);
+        let (source, target) = (self.span(device, all)?, self.span_mut(device, mine)?);
         let request = self.reduce_scattering::<E>(source, target, by)?;
         self.run(request)
     }
@@ -150,7 +192,7 @@ impl Group {
         all: ViewMut<'_, E>,
         by: Reduction,
     ) -> Result<(), CommError> {
-        let source = Span::of_mut(device, all)?;
+        let source = self.span_mut(device, all)?;
         let target = self.own_part::<E>(source)?;
         let request = self.reduce_scattering::<E>(source, target, by)?;
         self.run(request)
@@ -180,7 +222,7 @@ impl Group {
         from: View<'_, E>,
         to: ViewMut<'_, E>,
     ) -> Result<(), CommError> {
-        let (source, target) = (Span::of(device, from)?, Span::of_mut(device, to)?);
+        let (source, target) = (self.span(device, from)?, self.span_mut(device, to)?);
         let request = self.all_to_alling::<E>(source, target)?;
         self.run(request)
     }
@@ -204,7 +246,7 @@ impl Group {
         to: ViewMut<'_, E>,
         received: &[usize],
     ) -> Result<(), CommError> {
-        let (source, target) = (Span::of(device, from)?, Span::of_mut(device, to)?);
+        let (source, target) = (self.span(device, from)?, self.span_mut(device, to)?);
         let request = self.unequal::<E>(source, sent, target, received)?;
         self.run(request)
     }
@@ -247,7 +289,7 @@ impl Group {
         numbers: ViewMut<'_, E>,
         root: usize,
     ) -> Result<(), CommError> {
-        let span = Span::of_mut(device, numbers)?;
+        let span = self.span_mut(device, numbers)?;
         let request = self.broadcasting::<E>(span, root)?;
         self.run(request)
     }
@@ -267,7 +309,7 @@ impl Group {
         root: usize,
         by: Reduction,
     ) -> Result<(), CommError> {
-        let source = Span::of(device, from)?;
+        let source = self.span(device, from)?;
         let target = self.of_root(device, into, root)?;
         let is_root = root == self.member();
         self.fits(!is_root || source.bytes == target.bytes, || {
@@ -286,7 +328,7 @@ impl Group {
         all: Option<ViewMut<'_, E>>,
         root: usize,
     ) -> Result<(), CommError> {
-        let source = Span::of(device, mine)?;
+        let source = self.span(device, mine)?;
         let target = self.of_root(device, all, root)?;
         let is_root = root == self.member();
         self.fits(!is_root || source.bytes * self.members() == target.bytes, || {
@@ -309,8 +351,8 @@ impl Group {
         mine: ViewMut<'_, E>,
         root: usize,
     ) -> Result<(), CommError> {
-        let target = Span::of_mut(device, mine)?;
-        let source = all.map_or(Ok(Span::NOTHING), |all| Span::of(device, all))?;
+        let target = self.span_mut(device, mine)?;
+        let source = all.map_or(Ok(Span::NOTHING), |all| self.span(device, all))?;
         let is_root = root == self.member();
         self.fits(!is_root || target.bytes * self.members() == source.bytes, || {
             format!(
@@ -335,7 +377,7 @@ impl Group {
     /// the member has them. Two members that both send much before they receive wait for each other: use
     /// [`exchange`](Self::exchange).
     pub fn send<E: Number>(&self, device: &Device, numbers: View<'_, E>, to: usize) -> Result<(), CommError> {
-        let span = Span::of(device, numbers)?;
+        let span = self.span(device, numbers)?;
         let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
         self.run(request)
     }
@@ -346,7 +388,7 @@ impl Group {
         numbers: ViewMut<'_, E>,
         from: usize,
     ) -> Result<(), CommError> {
-        let span = Span::of_mut(device, numbers)?;
+        let span = self.span_mut(device, numbers)?;
         let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
         self.run(request)
     }
@@ -358,7 +400,7 @@ impl Group {
         (outgoing, to): (View<'_, E>, usize),
         (incoming, from): (ViewMut<'_, E>, usize),
     ) -> Result<(), CommError> {
-        let (outgoing, incoming) = (Span::of(device, outgoing)?, Span::of_mut(device, incoming)?);
+        let (outgoing, incoming) = (self.span(device, outgoing)?, self.span_mut(device, incoming)?);
         let request = self.between::<E>(Operation::Exchange, Some((to, outgoing)), Some((from, incoming)))?;
         self.run(request)
     }
@@ -395,7 +437,7 @@ impl Group {
         target: Option<ViewMut<'_, E>>,
         root: usize,
     ) -> Result<Span, CommError> {
-        let target = target.map_or(Ok(Span::NOTHING), |target| Span::of_mut(device, target))?;
+        let target = target.map_or(Ok(Span::NOTHING), |target| self.span_mut(device, target))?;
         Ok(if root == self.member() { target } else { Span::NOTHING })
     }
 
@@ -413,19 +455,62 @@ impl Group {
         Err(self.inner.place.core.fail(Fault::Arguments { rank: self.inner.place.core.rank, what }).into())
     }
 
+    /// The numbers of a call, with the GPU made known that they lie on.
+    fn span<E: Number>(&self, device: &Device, view: View<'_, E>) -> Result<Span, CommError> {
+        if !device.is_cpu() {
+            self.transfers_of(device)?;
+        }
+        Ok(Span::of(device, view))
+    }
+
+    fn span_mut<E: Number>(&self, device: &Device, view: ViewMut<'_, E>) -> Result<Span, CommError> {
+        if !device.is_cpu() {
+            self.transfers_of(device)?;
+        }
+        Ok(Span::of_mut(device, view))
+    }
+
+    /// The stream of a GPU's transfers for this group. Panics for the processor.
+    fn transfers_of(&self, device: &Device) -> Result<&Arc<Transfers>, CommError> {
+        if let Some(transfers) = self.transfers.get() {
+            return Ok(transfers);
+        }
+        let core = &self.inner.place.core;
+        let failed = |error: CudaError| core.fail(Fault::Gpu { rank: core.rank, why: error.to_string() });
+        let made = device.transfers().expect("a GPU has transfers").map_err(failed)?;
+        Ok(self.transfers.get_or_init(|| made))
+    }
+
+    /// What a call on a GPU's numbers comes after; nothing for the processor's, whose operators are done.
+    fn on_gpu(&self, request: &Request) -> Result<Option<OnGpu>, CommError> {
+        let is_on_gpu = request.is_on_gpu();
+        self.fits(is_on_gpu.is_some(), || {
+            format!("numbers of a GPU and of the processor in one {}", request.call())
+        })?;
+        let transfers = self.transfers.get().filter(|_| is_on_gpu == Some(true));
+        Ok(transfers
+            .map(|transfers| OnGpu { transfers: Arc::clone(transfers), operators: transfers.operators() }))
+    }
+
     /// Carries a call out here, after those that were started before.
     fn run(&self, request: Request) -> Result<(), CommError> {
-        self.inner.run(&request)
+        let on = self.on_gpu(&request)?;
+        self.inner.run(&request, on)
     }
 
     /// Has the group's thread carry a call out. The buffers that it works on stay with the pending call.
-    fn start<B>(&self, request: Request, buffers: B) -> Pending<B> {
-        Pending::new(buffers, Turns::start(&self.inner, request))
+    fn start<B>(&self, request: Request, buffers: B) -> Result<Pending<B>, CommError> {
+        let on = self.on_gpu(&request)?;
+        Ok(Pending::new(buffers, Turns::start(&self.inner, request, on)))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if self.transfers.get().is_some() {
+            // Here, and not in the group's thread: the program may end before that does, and NCCL with it.
+            self.inner.set_gpus(Gpus::default());
+        }
         self.inner.close();
     }
 }

@@ -275,7 +275,7 @@ impl Layered {
         if self.scratch[which].len() < words {
             self.scratch[which].resize(words, 0);
         }
-        Span { address: self.scratch[which].as_mut_ptr().cast(), bytes }
+        Span { address: self.scratch[which].as_mut_ptr().cast(), bytes, is_on_gpu: false }
     }
 
     #[expect(unsafe_code, reason = "works on addresses")]

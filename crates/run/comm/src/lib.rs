@@ -1,7 +1,7 @@
-//! Collectives between ranks, without any toolkit.
+//! Collectives between ranks, without any toolkit; NCCL is found when a GPU's numbers are exchanged.
 //!
 //! Ranks meet ([`Rendezvous`], [`World::join`]) and form [`Group`]s, whose members exchange numbers of a device's buffers:
-//! through shared memory on a host, over TCP between hosts, through both in layers. Memory that is [shared](World::shared)
+//! through shared memory on a host, over TCP between hosts, through both in layers; between GPUs by NCCL. Memory that is [shared](World::shared)
 //! is read and written in place by the ranks of a host; other memory goes through small slots.
 //!
 //! A group's calls are carried out in order. A call that is *started* gives its buffers to the group and a [`Pending`] back, so
@@ -35,6 +35,7 @@ mod door;
 mod engine;
 mod error;
 mod flight;
+mod gpu;
 mod group;
 mod handshake;
 mod lanes;

@@ -2,13 +2,15 @@
 
 use bedplate_kernels::{Device, View, ViewMut};
 
-use crate::{CommError, Number};
+use crate::Number;
 
 /// Bytes that a call reads or writes. Whoever makes a call keeps them alive and untouched until it is over.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) address: *mut u8,
     pub(crate) bytes: usize,
+    /// Whether only a GPU reaches them.
+    pub(crate) is_on_gpu: bool,
 }
 
 #[expect(unsafe_code, reason = "addresses go to the thread that carries calls out")]
@@ -21,16 +23,35 @@ unsafe impl Sync for Span {}
 
 impl Span {
     /// For members that give or get nothing.
-    pub(crate) const NOTHING: Self = Self { address: std::ptr::without_provenance_mut(64), bytes: 0 };
+    pub(crate) const NOTHING: Self =
+        Self { address: std::ptr::without_provenance_mut(64), bytes: 0, is_on_gpu: false };
 
-    pub(crate) fn of<E: Number>(device: &Device, view: View<'_, E>) -> Result<Self, CommError> {
-        let numbers = device.lend(view).ok_or(CommError::NotOnHost)?;
-        Ok(Self { address: numbers.as_ptr().cast_mut().cast(), bytes: size_of_val(numbers) })
+    pub(crate) fn over(bytes: &[u8]) -> Self {
+        Self { address: bytes.as_ptr().cast_mut(), bytes: bytes.len(), is_on_gpu: false }
     }
 
-    pub(crate) fn of_mut<E: Number>(device: &Device, view: ViewMut<'_, E>) -> Result<Self, CommError> {
-        let numbers = device.lend_mut(view).ok_or(CommError::NotOnHost)?;
-        Ok(Self { address: numbers.as_mut_ptr().cast(), bytes: size_of_val(numbers) })
+    pub(crate) fn over_mut(bytes: &mut [u8]) -> Self {
+        Self { address: bytes.as_mut_ptr(), bytes: bytes.len(), is_on_gpu: false }
+    }
+
+    pub(crate) fn of<E: Number>(device: &Device, view: View<'_, E>) -> Self {
+        if let Some(address) = device.address_of(view) {
+            return Self::on_gpu(address, view.len() * size_of::<E>());
+        }
+        let numbers = device.lend(view).expect("the processor's memory is lent");
+        Self { address: numbers.as_ptr().cast_mut().cast(), bytes: size_of_val(numbers), is_on_gpu: false }
+    }
+
+    pub(crate) fn of_mut<E: Number>(device: &Device, view: ViewMut<'_, E>) -> Self {
+        if let Some(address) = device.address_of(view.view()) {
+            return Self::on_gpu(address, view.len() * size_of::<E>());
+        }
+        let numbers = device.lend_mut(view).expect("the processor's memory is lent");
+        Self { address: numbers.as_mut_ptr().cast(), bytes: size_of_val(numbers), is_on_gpu: false }
+    }
+
+    fn on_gpu(address: u64, bytes: usize) -> Self {
+        Self { address: std::ptr::without_provenance_mut(address as usize), bytes, is_on_gpu: true }
     }
 
     /// Panics when the bytes are not inside.
@@ -40,7 +61,7 @@ impl Span {
             "{bytes} bytes at {offset} of {}",
             self.bytes
         );
-        Self { address: self.address.wrapping_add(offset), bytes }
+        Self { address: self.address.wrapping_add(offset), bytes, ..self }
     }
 
     pub(crate) fn end(self) -> usize {

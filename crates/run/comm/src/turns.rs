@@ -9,10 +9,11 @@ use std::thread;
 use crate::choice::Algorithm;
 use crate::core::Core;
 use crate::engine::{Engine, Request};
+use crate::gpu::{Gpus, OnGpu};
 use crate::pending::Completion;
 use crate::shared::flag::Pace;
 use crate::waiting::Waiting;
-use crate::{CommError, Fault, Operation};
+use crate::{Call, CommError, Fault, Operation};
 
 /// A member's place in its group.
 pub(crate) struct Place {
@@ -45,6 +46,7 @@ struct Turn {
 
 struct Task {
     request: Request,
+    on: Option<OnGpu>,
     completion: Arc<Completion>,
 }
 
@@ -68,18 +70,30 @@ impl Turns {
     }
 
     /// Carries a call out here, after those that were started before.
-    pub(crate) fn run(&self, request: &Request) -> Result<(), CommError> {
+    pub(crate) fn run(&self, request: &Request, on: Option<OnGpu>) -> Result<(), CommError> {
         let mut engine = self.take_engine();
-        let outcome = self.carry_out(&mut engine, request, self.place.pace);
+        let outcome = self.carry_out(&mut engine, request, on.as_ref(), self.place.pace);
+        self.put_back(engine);
+        outcome
+    }
+
+    /// Has something done with the machinery that all members do at this place in the order of their calls.
+    pub(crate) fn with_engine<R>(
+        &self,
+        call: Call,
+        work: impl FnOnce(&mut Engine, &Waiting<'_>) -> Result<R, Fault>,
+    ) -> Result<R, CommError> {
+        let mut engine = self.take_engine();
+        let outcome = self.watched(&mut engine, (call, 0), self.place.pace, work);
         self.put_back(engine);
         outcome
     }
 
     /// Has the group's thread carry a call out.
-    pub(crate) fn start(self: &Arc<Self>, request: Request) -> Arc<Completion> {
+    pub(crate) fn start(self: &Arc<Self>, request: Request, on: Option<OnGpu>) -> Arc<Completion> {
         let completion = Arc::new(Completion::default());
         let mut turn = self.lock();
-        turn.queue.push_back(Task { request, completion: Arc::clone(&completion) });
+        turn.queue.push_back(Task { request, on, completion: Arc::clone(&completion) });
         if !turn.has_worker {
             let worker = Arc::clone(self);
             let name = format!("comm-{}", self.place.name);
@@ -93,6 +107,13 @@ impl Turns {
             self.work_off();
         }
         completion
+    }
+
+    /// Takes a way between the members' GPUs that was made elsewhere.
+    pub(crate) fn set_gpus(&self, gpus: Gpus) {
+        let mut engine = self.take_engine();
+        engine.gpus = gpus;
+        self.put_back(engine);
     }
 
     /// Lets the group's thread end once it has nothing more to do.
@@ -155,17 +176,42 @@ impl Turns {
         let mut turn = self.lock();
         while let Some(task) = turn.queue.pop_front() {
             drop(turn);
-            task.completion.complete(self.carry_out(&mut engine, &task.request, Pace::BACKGROUND));
+            task.completion.complete(self.carry_out(
+                &mut engine,
+                &task.request,
+                task.on.as_ref(),
+                Pace::BACKGROUND,
+            ));
             turn = self.lock();
         }
         drop(turn);
         self.put_back(engine);
     }
 
-    fn carry_out(&self, engine: &mut Engine, request: &Request, pace: Pace) -> Result<(), CommError> {
+    fn carry_out(
+        &self,
+        engine: &mut Engine,
+        request: &Request,
+        on: Option<&OnGpu>,
+        pace: Pace,
+    ) -> Result<(), CommError> {
+        self.watched(engine, (request.call(), request.bytes()), pace, |engine, waiting| match on {
+            Some(on) => engine.run_on_gpu(request, on, waiting),
+            None => engine.run(request, waiting),
+        })
+    }
+
+    /// Does what a call asks for, with the call in the flight recorder and its fault made known to all.
+    fn watched<R>(
+        &self,
+        engine: &mut Engine,
+        (call, bytes): (Call, usize),
+        pace: Pace,
+        work: impl FnOnce(&mut Engine, &Waiting<'_>) -> Result<R, Fault>,
+    ) -> Result<R, CommError> {
         let Place { core, ranks, name, key, recorded, .. } = &self.place;
         core.watch.check()?;
-        let (call, number) = (request.call(), engine.number);
+        let number = engine.number;
         if call.operation.is_collective() {
             engine.number += 1;
         }
@@ -180,20 +226,20 @@ impl Turns {
             waited: RefCell::new(None),
             has_asked: Cell::new(false),
         };
-        let line = core.recorder.enter(*recorded, number, call, request.bytes());
+        let line = core.recorder.enter(*recorded, number, call, bytes);
         engine.set_pace(pace);
         // A bug of ours must not leave the others, or this rank's own threads, waiting.
-        let outcome = catch_unwind(AssertUnwindSafe(|| engine.run(request, &waiting)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(engine, &waiting)));
         match outcome.unwrap_or_else(|_| Err(panicked(core.rank, &call))) {
-            Ok(()) => {
+            Ok(done) => {
                 core.recorder.leave(line);
-                Ok(())
+                Ok(done)
             }
             Err(fault) => Err(core.fail(fault).into()),
         }
     }
 }
 
-fn panicked(rank: u32, call: &crate::Call) -> Fault {
+fn panicked(rank: u32, call: &Call) -> Fault {
     Fault::Revoked { rank, reason: format!("a bug in this program ended its {call}") }
 }

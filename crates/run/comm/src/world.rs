@@ -253,15 +253,19 @@ impl World {
         Connections::new(&self.core, name, ranks, count).group()
     }
 
-    /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice. After a fault of the
+    /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice. A GPU's is its own. After a fault of the
     /// world, a peer that was in a call may still write to what the call worked on, also when it was stopped and goes on much
     /// later: numbers that are needed after a fault are copied elsewhere.
     pub fn shared<E: Number>(&self, device: &Device, len: usize) -> Result<Registered<E>, CommError> {
         let share = |error: io::Error| CommError::Share(error.to_string());
+        if !device.is_cpu() {
+            let buffer = device.reserve::<E>(len).map_err(share)?;
+            return Ok(Registered { core: Arc::clone(&self.core), buffer, span: Span::NOTHING, id: None });
+        }
         let mut buffer = device.shareable::<E>(len).map_err(share)?;
-        let span = Span::of_mut(device, buffer.view_mut())?;
+        let span = Span::of_mut(device, buffer.view_mut());
         let id = self.core.windows.add_own(span);
-        let registered = Registered { core: Arc::clone(&self.core), buffer, span, id };
+        let registered = Registered { core: Arc::clone(&self.core), buffer, span, id: Some(id) };
         if span.bytes > 0 {
             let message = Message::Window { id, bytes: span.bytes as u64 };
             let told = self.core.tell_host(&message, registered.buffer.descriptor());

@@ -32,7 +32,8 @@ mod selftest;
 #[cfg(test)]
 mod testing;
 
-pub use cuda::{CudaError, PAGES, Recording};
+pub use cuda::library::{Library, Wanted};
+pub use cuda::{CudaError, Moment, PAGES, Recording, Transfers};
 pub use device::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, DeviceChoice, Draw, Element, Gelu, HeadGradients,
     Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed, PagedRows,

@@ -63,6 +63,18 @@ impl Crew {
         self.links.world.host_ranks().len()
     }
 
+    /// This rank's place among those of its host.
+    pub(crate) fn place_here(&self) -> usize {
+        let (world, me) = (&self.links.world, self.links.world.rank());
+        world.host_ranks().iter().position(|rank| *rank == me).unwrap_or(0)
+    }
+
+    /// Makes the way between the ranks' GPUs, so that what is missing is found before weights are loaded.
+    pub(crate) fn meet(&self, device: &Device) -> Result<(), ServeError> {
+        let met = self.links.group.meet(device, &[]);
+        met.map_err(|trouble| ServeError::Ranks(Box::new(trouble)))
+    }
+
     /// What this rank has of a network.
     pub(crate) fn cut(&self) -> Cut {
         Cut { tensor: Share { degree: self.ranks(), rank: self.rank() }, ..Cut::WHOLE }

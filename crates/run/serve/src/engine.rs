@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_batching::{Request, Scheduler};
-use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, KvFormat, WeightFormat};
+use bedplate_kernels::{Bf16, Device, Element, KvFormat, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
 
@@ -341,12 +341,14 @@ impl<E: Element> Loaded<E> {
             0 => thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        // Ranks exchange numbers through the processor's memory.
-        let choice = match options.device {
-            DeviceChoice::Auto if crew.is_some() => DeviceChoice::Cpu,
-            choice => choice,
+        let choice = match crew {
+            Some(crew) => options.device.of_rank(crew.place_here(), crew.ranks_here())?,
+            None => options.device,
         };
         let device = choice.open(threads)?;
+        if let Some(crew) = crew {
+            crew.meet(&device)?;
+        }
         let architecture = model.architecture.clone();
         let network = match crew {
             None => Network::new(&device, architecture, context)?,

@@ -284,8 +284,6 @@ pub(crate) fn check(
 ) -> Result<(), TrainError> {
     let model = &network.architecture().transformer;
     let others = |config: &TrainConfig| Needs::of_shape(model, config, logits);
-    // The ranks of a machine share its memory.
-    let free = free.map(|free| free / ranks.on_this_host() as f64);
     let nearest = || if ranks.count() == 1 { nearest_fit(config, free, &others) } else { None };
     refuse_too_large(Needs::of(network, config, ranks, logits)?, free, nearest)
 }

@@ -298,6 +298,24 @@ impl Ranks {
         }
     }
 
+    /// This rank's place among those of its host.
+    pub(crate) fn place_on_host(&self) -> usize {
+        let here = self.world.as_ref().map(World::host_ranks).unwrap_or_default();
+        here.iter().position(|rank| *rank == self.rank).unwrap_or(0)
+    }
+
+    /// Makes the ways between the ranks' GPUs, so that what is missing is found before anything is computed. Pairs of neighbours meet when they first speak.
+    pub(crate) fn meet(&self, device: &Device) -> Result<(), CommError> {
+        let Some(everyone) = &self.everyone else { return Ok(()) };
+        let sharers = [&self.dense, &self.expert].map(|sharers| [&sharers.split, &sharers.copies]);
+        let [dense, expert] = sharers;
+        let is_apart = self.layout.expert > 1;
+        let parts = [&self.tensor, &self.context, &self.data, &self.experts];
+        let learners = dense.into_iter().chain(expert.into_iter().filter(|_| is_apart));
+        let parts: Vec<Option<&Group>> = parts.into_iter().chain(learners).map(Option::as_deref).collect();
+        everyone.meet(device, &parts)
+    }
+
     /// Memory that the other ranks of this host reach too, where there are any.
     pub(crate) fn memory<E: bedplate_comm::Number>(
         &self,

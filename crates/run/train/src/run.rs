@@ -14,7 +14,7 @@ use bedplate_breakdown::{Part, Span};
 use bedplate_checkpoint::{Checkpoints, Published};
 use bedplate_comm::World;
 use bedplate_data::Batches;
-use bedplate_kernels::Bf16;
+use bedplate_kernels::{Bf16, DeviceChoice};
 use bedplate_network::Sampler;
 use bedplate_record::{EvaluationRecord, StepRecord};
 use bedplate_report::Phase;
@@ -129,6 +129,8 @@ enum Wish {
 #[derive(Default)]
 struct Past {
     carried: Carried,
+    /// What this rank computes on, once it has been opened.
+    device: Option<DeviceChoice>,
     /// One of the ranks that the run was begun with, which never had a state: while there is one, no step was done.
     is_fresh: bool,
     /// Nobody else writes to the output while the run lasts.

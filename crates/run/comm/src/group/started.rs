@@ -4,7 +4,6 @@ use bedplate_kernels::Device;
 
 use super::{Group, Numbers};
 use crate::pending::Pending;
-use crate::span::Span;
 use crate::{CommError, Number, Operation, Reduction};
 
 impl Group {
@@ -15,8 +14,8 @@ impl Group {
         mut numbers: B,
         by: Reduction,
     ) -> Result<Pending<B>, CommError> {
-        let span = Span::of_mut(device, numbers.view_mut())?;
-        Ok(self.start(self.all_reducing::<E>(span, span, by), numbers))
+        let span = self.span_mut(device, numbers.view_mut())?;
+        self.start(self.all_reducing::<E>(span, span, by), numbers)
     }
 
     /// As [`all_gather`](Self::all_gather), while this rank computes.
@@ -26,9 +25,9 @@ impl Group {
         mine: A,
         mut all: B,
     ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (Span::of(device, mine.view())?, Span::of_mut(device, all.view_mut())?);
+        let (source, target) = (self.span(device, mine.view())?, self.span_mut(device, all.view_mut())?);
         let request = self.all_gathering::<E>(source, target)?;
-        Ok(self.start(request, (mine, all)))
+        self.start(request, (mine, all))
     }
 
     /// As [`all_gather_in_place`](Self::all_gather_in_place), while this rank computes.
@@ -37,9 +36,9 @@ impl Group {
         device: &Device,
         mut all: B,
     ) -> Result<Pending<B>, CommError> {
-        let target = Span::of_mut(device, all.view_mut())?;
+        let target = self.span_mut(device, all.view_mut())?;
         let request = self.all_gathering::<E>(self.own_part::<E>(target)?, target)?;
-        Ok(self.start(request, all))
+        self.start(request, all)
     }
 
     /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), while this rank computes.
@@ -49,9 +48,9 @@ impl Group {
         mut all: B,
         by: Reduction,
     ) -> Result<Pending<B>, CommError> {
-        let source = Span::of_mut(device, all.view_mut())?;
+        let source = self.span_mut(device, all.view_mut())?;
         let request = self.reduce_scattering::<E>(source, self.own_part::<E>(source)?, by)?;
-        Ok(self.start(request, all))
+        self.start(request, all)
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), while this rank computes.
@@ -62,9 +61,9 @@ impl Group {
         mut mine: B,
         by: Reduction,
     ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (Span::of(device, all.view())?, Span::of_mut(device, mine.view_mut())?);
+        let (source, target) = (self.span(device, all.view())?, self.span_mut(device, mine.view_mut())?);
         let request = self.reduce_scattering::<E>(source, target, by)?;
-        Ok(self.start(request, (all, mine)))
+        self.start(request, (all, mine))
     }
 
     /// As [`all_to_all_v`](Self::all_to_all_v), while this rank computes.
@@ -74,9 +73,9 @@ impl Group {
         (from, sent): (A, &[usize]),
         (mut to, received): (B, &[usize]),
     ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (Span::of(device, from.view())?, Span::of_mut(device, to.view_mut())?);
+        let (source, target) = (self.span(device, from.view())?, self.span_mut(device, to.view_mut())?);
         let request = self.unequal::<E>(source, sent, target, received)?;
-        Ok(self.start(request, (from, to)))
+        self.start(request, (from, to))
     }
 
     /// As [`broadcast`](Self::broadcast), while this rank computes.
@@ -86,9 +85,9 @@ impl Group {
         mut numbers: B,
         root: usize,
     ) -> Result<Pending<B>, CommError> {
-        let span = Span::of_mut(device, numbers.view_mut())?;
+        let span = self.span_mut(device, numbers.view_mut())?;
         let request = self.broadcasting::<E>(span, root)?;
-        Ok(self.start(request, numbers))
+        self.start(request, numbers)
     }
 
     /// As [`send`](Self::send), while this rank computes.
@@ -98,9 +97,9 @@ impl Group {
         numbers: B,
         to: usize,
     ) -> Result<Pending<B>, CommError> {
-        let span = Span::of(device, numbers.view())?;
+        let span = self.span(device, numbers.view())?;
         let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
-        Ok(self.start(request, numbers))
+        self.start(request, numbers)
     }
 
     /// As [`receive`](Self::receive), while this rank computes.
@@ -110,9 +109,9 @@ impl Group {
         mut numbers: B,
         from: usize,
     ) -> Result<Pending<B>, CommError> {
-        let span = Span::of_mut(device, numbers.view_mut())?;
+        let span = self.span_mut(device, numbers.view_mut())?;
         let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
-        Ok(self.start(request, numbers))
+        self.start(request, numbers)
     }
 
     /// As [`exchange`](Self::exchange), while this rank computes.
@@ -123,8 +122,8 @@ impl Group {
         (mut incoming, from): (B, usize),
     ) -> Result<Pending<(A, B)>, CommError> {
         let (source, target) =
-            (Span::of(device, outgoing.view())?, Span::of_mut(device, incoming.view_mut())?);
+            (self.span(device, outgoing.view())?, self.span_mut(device, incoming.view_mut())?);
         let request = self.between::<E>(Operation::Exchange, Some((to, source)), Some((from, target)))?;
-        Ok(self.start(request, (outgoing, incoming)))
+        self.start(request, (outgoing, incoming))
     }
 }

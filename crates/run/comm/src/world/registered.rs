@@ -16,7 +16,8 @@ pub struct Registered<E: Number> {
     pub(super) core: Arc<Core>,
     pub(super) buffer: Buffer<E>,
     pub(super) span: Span,
-    pub(super) id: u64,
+    /// None for a GPU's memory, which no peer maps.
+    pub(super) id: Option<u64>,
 }
 
 impl<E: Number> Deref for Registered<E> {
@@ -47,8 +48,9 @@ impl<E: Number> BorrowMut<Buffer<E>> for Registered<E> {
 
 impl<E: Number> Drop for Registered<E> {
     fn drop(&mut self) {
+        let Some(id) = self.id else { return };
         self.core.windows.remove_own(self.span);
         // Peers that are gone have forgotten it.
-        let _ = self.core.tell_host(&Message::Forget { id: self.id }, None);
+        let _ = self.core.tell_host(&Message::Forget { id }, None);
     }
 }

@@ -23,6 +23,8 @@ functions! {
         error_text = c"cuGetErrorString"(code: i32, text: &mut *const c_char);
         stream_create = c"cuStreamCreate"(stream: &mut usize, flags: u32);
         stream_synchronize = c"cuStreamSynchronize"(stream: usize);
+        stream_wait = c"cuStreamWaitEvent"(stream: usize, event: usize, flags: u32);
+        stream_destroy = c"cuStreamDestroy_v2"(stream: usize);
         memory_info = c"cuMemGetInfo_v2"(free: &mut usize, total: &mut usize);
         allocate = c"cuMemAlloc_v2"(address: &mut u64, bytes: usize);
         free = c"cuMemFree_v2"(address: u64);
@@ -41,6 +43,8 @@ functions! {
         );
         event_create = c"cuEventCreate"(event: &mut usize, flags: u32);
         event_record = c"cuEventRecord"(event: usize, stream: usize);
+        event_query = c"cuEventQuery"(event: usize);
+        event_destroy = c"cuEventDestroy_v2"(event: usize);
         event_elapsed = c"cuEventElapsedTime"(milliseconds: &mut f32, from: usize, to: usize);
         begin_capture = c"cuStreamBeginCapture_v2"(stream: usize, mode: i32);
         end_capture = c"cuStreamEndCapture"(stream: usize, graph: &mut usize);
@@ -119,6 +123,15 @@ pub(super) struct Context {
 thread_local! {
     /// The context that is current in this thread.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many GPUs the driver shows.
+pub(super) fn count() -> Result<usize, CudaError> {
+    let functions = Functions::load(&Library::open(&DRIVER)?)?;
+    let mut count = 0;
+    refused(&functions, functions.init(0), "start")?;
+    refused(&functions, functions.device_count(&mut count), "count GPUs")?;
+    Ok(count as usize)
 }
 
 impl Context {

@@ -9,19 +9,20 @@ use std::path::{Path, PathBuf};
 use super::CudaError;
 
 /// An open library; it stays open until the program ends.
-pub(super) struct Library {
+pub struct Library {
     handle: usize,
     what: &'static str,
 }
 
 /// A library to look for.
-pub(super) struct Wanted {
-    pub(super) what: &'static str,
+pub struct Wanted {
+    pub what: &'static str,
     /// File names, the best first.
-    pub(super) files: &'static [&'static str],
-    pub(super) package: &'static str,
+    pub files: &'static [&'static str],
+    /// What to install where it is not there.
+    pub package: &'static str,
     /// How the name of a library begins that this one opens by its name alone.
-    pub(super) companion: Option<&'static str>,
+    pub companion: Option<&'static str>,
 }
 
 pub(super) const DRIVER: Wanted = Wanted {
@@ -46,7 +47,7 @@ pub(super) const BLAS: Wanted = Wanted {
 };
 
 impl Library {
-    pub(super) fn open(wanted: &Wanted) -> Result<Self, CudaError> {
+    pub fn open(wanted: &Wanted) -> Result<Self, CudaError> {
         Self::open_beside(wanted, None)
     }
 
@@ -63,7 +64,8 @@ impl Library {
         handle.map(|handle| Self { handle, what: wanted.what }).ok_or_else(missing)
     }
 
-    pub(super) fn symbol(&self, name: &'static CStr) -> Result<*mut c_void, CudaError> {
+    /// The address of a function.
+    pub fn symbol(&self, name: &'static CStr) -> Result<*mut c_void, CudaError> {
         // SAFETY: the handle is an open library's and the name ends with a zero.
         let found = unsafe { libc::dlsym(std::ptr::with_exposed_provenance_mut(self.handle), name.as_ptr()) };
         let symbol = name.to_str().unwrap_or_default();
@@ -144,7 +146,8 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.into_iter()
 }
 
-/// Loads functions of a library by their names: a struct with a method for each.
+/// Loads functions of a library by their names: a struct with a method for each. All of them answer with a code, as NVIDIA's libraries do.
+#[macro_export]
 macro_rules! functions {
     ($(#[$doc:meta])* $name:ident { $($method:ident = $symbol:literal ($($argument:ident: $type:ty),* $(,)?);)* }) => {
         $(#[$doc])*
@@ -153,13 +156,14 @@ macro_rules! functions {
         }
 
         impl $name {
-            pub(super) fn load(library: &super::library::Library) -> Result<Self, super::CudaError> {
+            pub(super) fn load(library: &$crate::Library) -> Result<Self, $crate::CudaError> {
                 Ok(Self {
-                    // SAFETY: the library's headers declare the function with these arguments, all passed as C passes them.
-                    $($method: unsafe {
-                        std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> i32>(
-                            library.symbol($symbol)?,
-                        )
+                    $($method: {
+                        let found = library.symbol($symbol)?;
+                        // SAFETY: the library's headers declare the function with these arguments, all passed as C passes them.
+                        unsafe {
+                            std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($type),*) -> i32>(found)
+                        }
                     },)*
                 })
             }
@@ -167,7 +171,7 @@ macro_rules! functions {
             $(
                 #[allow(clippy::too_many_arguments, reason = "as the library has it")]
                 pub(super) fn $method(&self, $($argument: $type),*) -> i32 {
-                    // SAFETY: handles and device addresses were made by this library for this room; host pointers are of values that
+                    // SAFETY: handles and device addresses were made by this library for the caller; host pointers are of values that
                     // outlive the call.
                     unsafe { (self.$method)($($argument),*) }
                 }
@@ -176,4 +180,4 @@ macro_rules! functions {
     };
 }
 
-pub(super) use functions;
+pub(super) use crate::functions;

@@ -6,7 +6,6 @@ use std::ffi::c_void;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::driver::Context;
 use super::{Cuda, CudaError};
@@ -40,10 +39,10 @@ impl Drop for Memory {
     }
 }
 
-/// Places of GPUs are apart from those of the processor's test devices.
-pub(super) fn new_place() -> Place {
-    static NEXT: AtomicU32 = AtomicU32::new(1 << 31);
-    Place(NEXT.fetch_add(1, Ordering::Relaxed))
+/// The place of a GPU's memory, apart from those of the processor's test devices. A process has one context for each GPU, so that what was allocated by one
+/// device of it is good for the next.
+pub(super) fn place_of(ordinal: usize) -> Place {
+    Place(1 << 31 | ordinal as u32)
 }
 
 /// Memory between kernels of one operator; it grows to what the largest step needs and stays.
@@ -193,7 +192,7 @@ impl Cuda {
     }
 
     /// The address of a view. Panics when the view is of another device.
-    pub(super) fn at<E>(&self, view: View<'_, E>) -> u64 {
+    pub(crate) fn at<E>(&self, view: View<'_, E>) -> u64 {
         let found = view.place;
         assert!(found == self.place, "this view belongs to another device: {found:?}, not {:?}", self.place);
         view.address as u64

@@ -22,7 +22,7 @@ mod expert_linear;
 mod experts;
 mod fp8;
 mod kernel;
-mod library;
+pub(crate) mod library;
 mod linear;
 mod memory;
 mod norm;
@@ -36,6 +36,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod transfer;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub(crate) use packed::PackedBody;
 pub use record::Recording;
 use source::Format;
 use timeline::Timeline;
+pub use transfer::{Moment, Transfers};
 
 pub(crate) struct Cuda {
     context: Arc<Context>,
@@ -79,7 +81,7 @@ impl Cuda {
         let kernels = Kernels::new(&context, Compiler::new()?);
         let (blas, report) = (Blas::new()?, Report::new(&context)?);
         Ok(Self {
-            place: memory::new_place(),
+            place: memory::place_of(ordinal),
             kernels,
             blas,
             timeline: Timeline::default(),
@@ -91,6 +93,14 @@ impl Cuda {
             is_recording: Cell::new(false),
             context,
         })
+    }
+
+    /// GPUs that the driver shows; none where there is no driver.
+    pub(crate) fn count() -> Result<usize, CudaError> {
+        match driver::count() {
+            Err(error) if error.is_no_gpu() => Ok(0),
+            counted => counted,
+        }
     }
 
     /// The chip, what kernels are compiled for, and the versions that were found.
@@ -128,6 +138,13 @@ impl Cuda {
 
     fn is_hopper(&self) -> bool {
         (self.context.major, self.context.minor) == (9, 0)
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Buffers may outlive the device and be used by the next one of the same GPU, on another stream.
+        self.context.synchronize();
     }
 }
 

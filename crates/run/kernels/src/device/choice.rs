@@ -12,6 +12,8 @@ pub enum DeviceChoice {
     #[default]
     Auto,
     Cpu,
+    /// A GPU of its own for every rank of a host, in the order of ranks; the first for a process alone.
+    Gpu,
     Cuda(usize),
 }
 
@@ -27,10 +29,32 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Cpu => Ok(Device::cpu(threads)),
             DeviceChoice::Cuda(ordinal) => Device::cuda(ordinal),
+            DeviceChoice::Gpu => Device::cuda(0),
             DeviceChoice::Auto => match Device::cuda(0) {
                 Err(error) if error.is_no_gpu() => Ok(Device::cpu(threads)),
                 opened => opened,
             },
+        }
+    }
+
+    /// What it means for one of several ranks of this host: `auto` gives each a GPU of its own where there are as many, else all the processor.
+    pub fn of_rank(self, rank: usize, ranks: usize) -> Result<Self, CudaError> {
+        match self {
+            DeviceChoice::Cpu | DeviceChoice::Cuda(_) => Ok(self),
+            DeviceChoice::Auto | DeviceChoice::Gpu if ranks <= 1 => Ok(self),
+            DeviceChoice::Auto | DeviceChoice::Gpu => {
+                let is_hidden = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
+                Ok(self.among(rank, ranks, Device::gpus()?, is_hidden))
+            }
+        }
+    }
+
+    /// A launcher that shows every rank its own GPU alone has hidden the others.
+    fn among(self, rank: usize, ranks: usize, gpus: usize, is_hidden: bool) -> Self {
+        match gpus {
+            1 if is_hidden => DeviceChoice::Cuda(0),
+            _ if self == DeviceChoice::Auto && gpus < ranks => DeviceChoice::Cpu,
+            _ => DeviceChoice::Cuda(rank),
         }
     }
 }
@@ -42,7 +66,7 @@ impl FromStr for DeviceChoice {
         match text {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
-            "cuda" => Ok(Self::Cuda(0)),
+            "cuda" => Ok(Self::Gpu),
             _ => text
                 .strip_prefix("cuda:")
                 .and_then(|ordinal| ordinal.parse().ok())
@@ -57,6 +81,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
+            DeviceChoice::Gpu => f.write_str("cuda"),
             DeviceChoice::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
         }
     }
@@ -68,12 +93,24 @@ mod tests {
 
     #[test]
     fn a_device_is_named_as_it_is_written() {
-        for name in ["auto", "cpu", "cuda:0", "cuda:13"] {
+        for name in ["auto", "cpu", "cuda", "cuda:0", "cuda:13"] {
             assert_eq!(name.parse::<DeviceChoice>().unwrap().to_string(), name);
         }
-        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
         for name in ["", "gpu", "cuda:", "cuda:x", "CPU"] {
             assert!(name.parse::<DeviceChoice>().is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn ranks_get_gpus_of_their_own_or_none_does() {
+        use DeviceChoice::{Auto, Cpu, Cuda, Gpu};
+        let is_hidden = false;
+        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 8, is_hidden)), [Cuda(0), Cuda(1)]);
+        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 1, is_hidden)), [Cpu, Cpu]);
+        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 0, is_hidden)), [Cpu, Cpu]);
+        // The second finds no such GPU and says so.
+        assert_eq!([0, 1].map(|rank| Gpu.among(rank, 2, 1, is_hidden)), [Cuda(0), Cuda(1)]);
+        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 1, true)), [Cuda(0), Cuda(0)]);
+        assert_eq!(Cuda(3).of_rank(1, 2).unwrap(), Cuda(3));
     }
 }

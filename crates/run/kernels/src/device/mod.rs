@@ -42,11 +42,12 @@ mod stream;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use bedplate_breakdown::{Breakdown, Measured};
 
 use crate::cpu::{Cpu, Traffic};
-use crate::cuda::{Cuda, CudaError, Recording};
+use crate::cuda::{Cuda, CudaError, Recording, Transfers};
 pub use activation::Gelu;
 pub use adamw::AdamW;
 pub use attention::{AttentionShape, Qkv, Seen};
@@ -88,6 +89,11 @@ impl Device {
     /// kept in the user's cache.
     pub fn cuda(ordinal: usize) -> Result<Self, CudaError> {
         Ok(Self { room: Room::Cuda(Box::new(Cuda::new(ordinal)?)) })
+    }
+
+    /// GPUs that the driver shows; none where there is no driver.
+    pub fn gpus() -> Result<usize, CudaError> {
+        Cuda::count()
     }
 
     /// Whether this is the processor, which reaches the device's memory.
@@ -162,6 +168,14 @@ impl Device {
         match &self.room {
             Room::Cpu(_) => None,
             Room::Cuda(cuda) => Some(cuda.memory().0),
+        }
+    }
+
+    /// Bytes of the device's own memory; none for the processor.
+    pub fn memory(&self) -> Option<usize> {
+        match &self.room {
+            Room::Cpu(_) => None,
+            Room::Cuda(cuda) => Some(cuda.memory().1),
         }
     }
 
@@ -269,6 +283,22 @@ impl Device {
         match &self.room {
             Room::Cpu(cpu) => Some(cpu.slice_mut(view)),
             Room::Cuda(_) => None,
+        }
+    }
+
+    /// Another stream of a GPU, for a transport that moves numbers of its memory; none for the processor, whose numbers are [lent](Self::lend).
+    pub fn transfers(&self) -> Option<Result<Arc<Transfers>, CudaError>> {
+        match &self.room {
+            Room::Cpu(_) => None,
+            Room::Cuda(cuda) => Some(cuda.transfers()),
+        }
+    }
+
+    /// Where numbers lie in a GPU's memory, for such a transport; none for the processor. Panics when the view is of another device.
+    pub fn address_of<E: Value>(&self, view: View<'_, E>) -> Option<u64> {
+        match &self.room {
+            Room::Cpu(_) => None,
+            Room::Cuda(cuda) => Some(cuda.at(view)),
         }
     }
 

@@ -59,7 +59,7 @@ impl TrainConfig {
             "none, cheap (norms and activations) or full",
         );
         let device = quoted(&training.device.to_string());
-        file.key("device", device, "auto (a GPU where there is one and one rank), cpu or cuda:0");
+        file.key("device", device, "auto (a GPU, where every rank has its own), cpu, cuda or cuda:0");
         file.key("threads", training.threads, "of a rank; 0: its share of the processors");
         let layout = training.layout.map(|layout| quoted(&layout.to_string()));
         file.optional("layout", layout, "dp4.zero3", "how ranks share the work; none: data parallel");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
-use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_kernels::Device;
 use bedplate_serve::free_memory;
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::Bytes;
@@ -73,9 +73,13 @@ impl<'a, E: Trained> Run<'a, E> {
     ) -> Result<Self, TrainError> {
         let architecture = read_architecture(&config.model.config)?;
         let model = architecture.transformer.clone();
-        let device = open_device(config, &ranks, shapes.asked())?;
+        let device = past.open_device(config, &ranks)?;
+        ranks.meet(&device)?;
         let on_device = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
         let free = options.free_memory.or(on_device).or_else(free_memory);
+        // The ranks of a machine share its memory; every GPU has its own.
+        let sharing = if device.is_cpu() { ranks.on_this_host() } else { 1 };
+        let free = free.map(|free| free / sharing as f64);
         let logits = bedplate_network::logits_on(&device);
         // Ranks that go on have most of what they need already.
         let is_new = past.carried.holdings.is_empty();
@@ -177,14 +181,16 @@ fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, 
     }
 }
 
-/// Ranks exchange numbers through the processor's memory, so several of them compute there unless a GPU is asked for; also the last
-/// one that is left of them.
-fn open_device(config: &TrainConfig, ranks: &Ranks, asked: u32) -> Result<Device, TrainError> {
-    let choice = match config.training.device {
-        DeviceChoice::Auto if asked.max(ranks.count() as u32) > 1 => DeviceChoice::Cpu,
-        choice => choice,
-    };
-    Ok(choice.open(threads(config.training.threads, ranks))?)
+impl Past {
+    /// Every rank has a GPU of its own or all compute on the processor. What a rank has begun on it stays on, also as the last one that is left.
+    fn open_device(&mut self, config: &TrainConfig, ranks: &Ranks) -> Result<Device, TrainError> {
+        let chosen = match self.device {
+            Some(chosen) => chosen,
+            None => config.training.device.of_rank(ranks.place_on_host(), ranks.on_this_host())?,
+        };
+        self.device = Some(chosen);
+        Ok(chosen.open(threads(config.training.threads, ranks))?)
+    }
 }
 
 fn threads(asked: usize, ranks: &Ranks) -> usize {

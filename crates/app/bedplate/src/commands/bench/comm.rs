@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use bedplate_catalog::CollectiveCurve;
 use bedplate_comm::{Algorithm, Format, Operation};
 use bedplate_diag::Page;
-use bedplate_kernels::Device;
+use bedplate_kernels::{Device, DeviceChoice};
 use serde_json::json;
 
 use self::crew::{Answer, Crew, CrewError};
@@ -42,6 +42,7 @@ Examples:
   bedplate bench comm --peer gloo,openmpi --transport auto,tcp --json
   bedplate bench comm --transport tcp --algorithm ring --sizes 64M
   bedplate bench comm --overlap
+  bedplate bench comm --device cuda --ranks 8 --sizes 1K..256M
   bedplate bench machine && bedplate bench comm --save
 
 Ranks are processes on this machine; buffers are registered unless --private
@@ -72,6 +73,10 @@ pub(super) struct Arguments {
     /// How our ranks reach each other
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     transport: Vec<Transport>,
+    /// Where the numbers lie: `cpu`, or `cuda` for a GPU of its own for every rank. Ranks that are more than the
+    /// GPUs share the first, each as a host of its own, because NCCL takes a GPU of a host once
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu, conflicts_with_all = ["save", "private"])]
+    device: DeviceChoice,
     /// Use one algorithm over TCP wherever it exists: pairwise, ring, doubling, halving or tree
     #[arg(long, value_name = "NAME", value_parser = rank::algorithm)]
     algorithm: Option<Algorithm>,
@@ -201,7 +206,12 @@ impl Arguments {
         console.say(&format!("{ranks} ranks"));
         let mut crews = Crews { ours: Vec::new(), peers: Vec::new() };
         for transport in &self.transport {
-            let ours = Ours { transport: *transport, algorithm: self.algorithm, is_private: self.private };
+            let ours = Ours {
+                transport: *transport,
+                algorithm: self.algorithm,
+                is_private: self.private,
+                device: self.device,
+            };
             crews.ours.push((*transport, ours.start(ranks)?));
         }
         for peer in peers {

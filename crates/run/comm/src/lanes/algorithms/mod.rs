@@ -65,7 +65,7 @@ impl Lanes {
         if self.scratch.len() < words {
             self.scratch.resize(words, 0);
         }
-        Span { address: self.scratch.as_mut_ptr().cast(), bytes }
+        Span { address: self.scratch.as_mut_ptr().cast(), bytes, is_on_gpu: false }
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {

@@ -4,6 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_kernels::DeviceChoice;
 
 use super::crew::{Crew, CrewError};
 use super::peers::{Ours, Transport, run_within};
@@ -79,7 +80,12 @@ impl Link {
     pub(super) fn start_ranks(&self) -> Result<Crew, CrewError> {
         let start = |source| CrewError::Start { what: "ranks at both ends of a link".to_owned(), source };
         let meeting = Meeting::here().map_err(start)?.at(ADDRESSES[0]);
-        let ours = Ours { transport: Transport::Auto, algorithm: None, is_private: false };
+        let ours = Ours {
+            transport: Transport::Auto,
+            algorithm: None,
+            is_private: false,
+            device: DeviceChoice::Cpu,
+        };
         Crew::start("bedplate over a limited link", 2, |socket| {
             let mut commands = Vec::new();
             for (rank, end) in (0..).zip(&self.ends) {

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use bedplate_comm::{CommError, Group, Reduction, Registered, World};
-use bedplate_kernels::{Buffer, Device};
+use bedplate_kernels::{Buffer, Device, DeviceChoice};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
@@ -213,7 +213,8 @@ pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), 
     let over_link = over_link(question, console)?;
     let cores = Machine::this().cores.min(8);
     console.say(&format!("{cores} ranks in shared memory"));
-    let ours = Ours { transport: Transport::Auto, algorithm: None, is_private: false };
+    let ours =
+        Ours { transport: Transport::Auto, algorithm: None, is_private: false, device: DeviceChoice::Cpu };
     let in_memory = ask(&mut ours.start(cores)?, question.memory_bytes, question.rounds)?;
     let mut targets = Vec::new();
     if let Some(found) = &over_link {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_comm::Algorithm;
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_kernels::{Device, DeviceChoice};
 
 use super::crew::{Crew, CrewError, Folder};
 use crate::console::Console;
@@ -77,6 +78,7 @@ pub(super) struct Ours {
     pub(super) transport: Transport,
     pub(super) algorithm: Option<Algorithm>,
     pub(super) is_private: bool,
+    pub(super) device: DeviceChoice,
 }
 
 impl Ours {
@@ -103,6 +105,12 @@ impl Ours {
         }
         if self.is_private {
             command.arg("--private");
+        }
+        if self.device != DeviceChoice::Cpu {
+            command.args(["--device", &self.device.to_string()]);
+            if Device::gpus().is_ok_and(|gpus| gpus < ranks as usize) {
+                command.env("NCCL_HOSTID", format!("rank-{rank}"));
+            }
         }
         meeting.tell(&mut command, rank, ranks);
         command.env("BEDPLATE_COMM_TRANSPORT", self.transport.name()).env("BEDPLATE_COMM_JOIN", "120");

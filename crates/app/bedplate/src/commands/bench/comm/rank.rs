@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_comm::{Algorithm, CommError, Format, Group, Options, Rendezvous, Table, World};
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_kernels::{Bf16, Device};
+use bedplate_kernels::{Bf16, CudaError, Device, DeviceChoice};
 use half::f16;
 
 use super::overlap;
@@ -31,6 +31,9 @@ pub(in super::super) struct Arguments {
     /// Leave buffers unregistered
     #[arg(long)]
     private: bool,
+    /// Where the numbers lie
+    #[arg(long, default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
 }
 
 pub(super) fn algorithm(word: &str) -> Result<Algorithm, String> {
@@ -72,7 +75,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     tell(&mut socket, &format!("rank {} {}", rendezvous.rank, std::process::id()))?;
     let world = World::join(&rendezvous, &options)?;
     let group = world.everyone()?;
-    let device = Device::cpu(1);
+    let device = open(arguments.device, &world)?;
     let rank = Rank { world: &world, group: &group, device: &device, is_private: arguments.private };
     tell(&mut socket, "ready")?;
     let lines = BufReader::new(socket.try_clone().map_err(RankError::Socket)?).lines();
@@ -84,6 +87,17 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
         tell(&mut socket, &answer)?;
     }
     Ok(())
+}
+
+/// A GPU of its own for this rank, or the first for all where there are fewer.
+fn open(choice: DeviceChoice, world: &World) -> Result<Device, CudaError> {
+    let here = world.host_ranks();
+    let place = here.iter().position(|rank| *rank == world.rank()).unwrap_or(0);
+    let is_first = |error: &CudaError| matches!(error, CudaError::NoSuchDevice { count, .. } if *count > 0);
+    match choice.of_rank(place, here.len())?.open(1) {
+        Err(error) if choice == DeviceChoice::Gpu && is_first(&error) => Device::cuda(0),
+        opened => opened,
+    }
 }
 
 fn tell(socket: &mut UnixStream, line: &str) -> Result<(), RankError> {

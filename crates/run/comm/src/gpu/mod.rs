@@ -1,0 +1,235 @@
+//! Calls on numbers in a GPU's memory: by NCCL, or through the processor's memory.
+//!
+//! A group that is first asked for such numbers agrees on a version of NCCL and makes a communicator; the members meet by the ways that they have for
+//! the processor's numbers. Calls run on a stream of their own, after the operators that were asked for before them, and a wait that is given up
+//! [aborts](Communicator) the communicator: a rank that is lost ends GPU calls as it ends all others.
+//!
+//! Where [the transport](crate::Transport) is set to something else than `auto`, and for single messages in groups of more than two, numbers go through the
+//! processor's memory instead.
+//!
+//! What differs from the other ways: NCCL rounds 16-bit numbers at every hop, its reductions of NaN are its own, and members of an `all_to_all_v` that
+//! expect other lengths than are sent are found by patience alone.
+
+mod card;
+mod communicator;
+mod library;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bedplate_kernels::{CudaError, Moment, Transfers};
+
+use crate::engine::{Engine, Request};
+use crate::rendezvous::Transport;
+use crate::span::Span;
+use crate::waiting::Waiting;
+use crate::{Call, Fault, Format, Operation};
+use card::Card;
+use communicator::Communicator;
+use library::{Nccl, UniqueId};
+
+/// A group's way between GPUs.
+#[derive(Default)]
+pub(crate) struct Gpus {
+    communicator: Option<Communicator>,
+}
+
+/// A part of a group, and this member's place in it.
+pub(crate) struct Part<'a> {
+    pub(crate) colour: u32,
+    pub(crate) me: usize,
+    pub(crate) members: usize,
+    pub(crate) transfers: &'a Arc<Transfers>,
+}
+
+/// The GPU whose numbers a call is about, and what its operators had been asked for when the call was made.
+pub(crate) struct OnGpu {
+    pub(crate) transfers: Arc<Transfers>,
+    pub(crate) operators: Result<Moment, CudaError>,
+}
+
+impl OnGpu {
+    /// Orders what comes next on the stream of transfers behind the operators.
+    fn begin(&self, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let begun = match &self.operators {
+            Ok(operators) => self.transfers.wait_for(operators).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        begun.map_err(|why| trouble(&why, waiting))
+    }
+
+    /// What any collective of one member is.
+    fn copy(&self, source: Span, target: Span, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let refused = |error: CudaError| trouble(&error.to_string(), waiting);
+        if source.bytes == target.bytes && source.address != target.address {
+            let (from, to) = (source.address.addr() as u64, target.address.addr() as u64);
+            self.transfers.copy(from, to, source.bytes).map_err(refused)?;
+        }
+        let done = self.transfers.transfers().map_err(refused)?;
+        wait(waiting, || done.has_passed().map_err(|error| error.to_string()))
+    }
+}
+
+/// Whether a call goes through the processor's memory, which all members decide alike.
+pub(crate) fn is_staged(operation: Operation, members: usize, transport: Transport) -> bool {
+    let is_single = matches!(operation, Operation::Send | Operation::Receive);
+    (is_single && members > 2) || transport != Transport::Automatic
+}
+
+impl Engine {
+    /// Carries out a call on a GPU's numbers.
+    pub(crate) fn run_on_gpu(
+        &mut self,
+        request: &Request,
+        on: &OnGpu,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        on.begin(waiting)?;
+        let members = waiting.ranks.len();
+        if let (1, Request::Collective { source, target, .. } | Request::Unequal { source, target, .. }) =
+            (members, request)
+        {
+            return on.copy(*source, *target, waiting);
+        }
+        if is_staged(request.call().operation, members, waiting.core.options.transport) {
+            return self.run_staged(request, on, waiting);
+        }
+        if self.gpus.communicator.is_none() {
+            self.meet(&on.transfers, waiting)?;
+        }
+        let communicator = self.gpus.communicator.as_mut().expect("the members have met");
+        communicator.run(request, waiting)
+    }
+
+    /// Makes the ways between the GPUs of this group and of parts of it; a part is named by its colour, absent where this member is in none. All members
+    /// have as many.
+    pub(crate) fn meet_with_parts(
+        &mut self,
+        transfers: &Arc<Transfers>,
+        parts: &[Option<Part<'_>>],
+        waiting: &Waiting<'_>,
+    ) -> Result<Vec<Gpus>, Fault> {
+        if is_staged(Operation::AllReduce, waiting.ranks.len(), waiting.core.options.transport) {
+            return Ok(parts.iter().map(|_| Gpus::default()).collect());
+        }
+        if self.gpus.communicator.is_none() {
+            self.meet(transfers, waiting)?;
+        }
+        let whole = self.gpus.communicator.as_ref().expect("the members have met");
+        let split = |part: &Option<Part<'_>>| match part {
+            Some(part) => whole.split(Some(part.colour), (part.me, part.members), part.transfers, waiting),
+            None => whole.split(None, (0, 0), transfers, waiting),
+        };
+        parts.iter().map(|part| Ok(Gpus { communicator: split(part)? })).collect()
+    }
+
+    /// Makes the communicator: members show their cards, and the first has drawn what they meet by.
+    fn meet(&mut self, transfers: &Arc<Transfers>, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let (ranks, rank) = (waiting.ranks, waiting.core.rank);
+        let me = ranks.iter().position(|member| *member == rank).expect("the caller is a member");
+        let found = Nccl::get();
+        let mut id = UniqueId([0; UniqueId::BYTES]);
+        if let (0, Ok(nccl)) = (me, found) {
+            let answer = nccl.functions.unique_id(&mut id);
+            if answer != library::DONE {
+                return Err(trouble(&nccl.explain(answer), waiting));
+            }
+        }
+        let card = Card::new(found.map(|nccl| nccl.version), id).bytes();
+        let mut cards = vec![0; ranks.len() * Card::BYTES];
+        let call = Call::new(Operation::AllGather, Format::U8, Card::BYTES);
+        // One member may be about to send and another to receive.
+        let meeting = Waiting { call, waited: RefCell::default(), has_asked: Cell::default(), ..*waiting };
+        let shown = Span::over(&card);
+        let gathered = Span::over_mut(&mut cards);
+        self.run(&Request::Collective { call, source: shown, target: gathered }, &meeting)?;
+        self.number += 1;
+        let cards: Vec<Card> = cards.chunks_exact(Card::BYTES).map(Card::read).collect();
+        let id = card::agree(&cards, ranks).map_err(|(rank, why)| Fault::Gpu { rank, why })?;
+        // The library's own words are for the rank that lacks it.
+        let nccl = found.map_err(|why| Fault::Gpu { rank, why: why.to_owned() })?;
+        let joined = Communicator::join((nccl, id), (me, ranks.len()), transfers, waiting)?;
+        self.gpus.communicator = Some(joined);
+        Ok(())
+    }
+
+    /// Brings numbers to the processor's memory, has the call carried out there, and takes what came back.
+    fn run_staged(&mut self, request: &Request, on: &OnGpu, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let refused = |error: CudaError| trouble(&error.to_string(), waiting);
+        let fetched = |span: Span| -> Result<Vec<u8>, Fault> {
+            let mut bytes = vec![0; span.bytes];
+            if span.bytes > 0 {
+                on.transfers.read(span.address.addr() as u64, &mut bytes).map_err(refused)?;
+            }
+            Ok(bytes)
+        };
+        let put = |bytes: &[u8], span: Span| match bytes.is_empty() {
+            true => Ok(()),
+            false => on.transfers.write(bytes, span.address.addr() as u64).map_err(refused),
+        };
+        match request {
+            Request::Collective { call, source, target } => {
+                let (mut given, mut got) = (fetched(*source)?, fetched(*target)?);
+                let spans = (Span::over_mut(&mut given), Span::over_mut(&mut got));
+                self.run(&Request::Collective { call: *call, source: spans.0, target: spans.1 }, waiting)?;
+                put(&got, *target)
+            }
+            Request::Unequal { call, source, sent, target, received } => {
+                let (given, mut got) = (fetched(*source)?, vec![0; target.bytes]);
+                let (source, to, target) = (Span::over(&given), *target, Span::over_mut(&mut got));
+                let (sent, received) = (sent.clone(), received.clone());
+                self.run(&Request::Unequal { call: *call, source, sent, target, received }, waiting)?;
+                put(&got, to)
+            }
+            Request::Between { call, to, from } => {
+                let given = to.map(|(_, span)| fetched(span)).transpose()?;
+                let mut got = from.map(|(_, span)| vec![0; span.bytes]);
+                let staged = Request::Between {
+                    call: *call,
+                    to: to.zip(given.as_ref()).map(|((peer, _), bytes)| (peer, Span::over(bytes))),
+                    from: from.zip(got.as_mut()).map(|((peer, _), bytes)| (peer, Span::over_mut(bytes))),
+                };
+                self.run(&staged, waiting)?;
+                from.zip(got).map_or(Ok(()), |((_, span), bytes)| put(&bytes, span))
+            }
+        }
+    }
+}
+
+/// Why a call of NCCL or the driver failed: a fault of the world that explains it, or what the library says.
+fn trouble(why: &str, waiting: &Waiting<'_>) -> Fault {
+    let rank = waiting.core.rank;
+    waiting.core.explained().unwrap_or_else(|| Fault::Gpu { rank, why: why.to_owned() })
+}
+
+/// Looks without sleeping, then naps: what is waited for takes from ten microseconds to seconds.
+const LOOKS: u32 = 200;
+const NAP: Duration = Duration::from_micros(20);
+/// Looks after which a wait may take its time.
+const SHORT: u32 = 700;
+const LONG_NAP: Duration = Duration::from_millis(1);
+
+/// Looks until something is so, the world has a fault or patience has run out.
+fn wait(waiting: &Waiting<'_>, mut is_so: impl FnMut() -> Result<bool, String>) -> Result<(), Fault> {
+    let nobody = || Vec::new();
+    let mut check = waiting.checks(&nobody);
+    for round in 0u32.. {
+        if is_so().map_err(|why| trouble(&why, waiting))? {
+            break;
+        }
+        let nap = match round {
+            0..LOOKS => Duration::ZERO,
+            LOOKS..SHORT => NAP,
+            _ => LONG_NAP,
+        };
+        if nap.is_zero() {
+            std::hint::spin_loop();
+        } else {
+            thread::sleep(nap);
+        }
+        check(nap)?;
+    }
+    Ok(())
+}
