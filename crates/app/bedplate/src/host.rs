@@ -12,9 +12,17 @@ use crate::files;
 /// The name of its accelerator and of its instance.
 pub(crate) const NAME: &str = "host";
 
+/// The same for a GPU of this host.
+pub(crate) const GPU_NAME: &str = "gpu";
+
 /// Where `bedplate bench machine` keeps what it measured, by default: next to the state of a cluster.
 pub(crate) fn overlay_path() -> PathBuf {
     state_directory(variable("BEDPLATE_STATE").map(PathBuf::from)).path().join("host.toml")
+}
+
+/// The same for a GPU.
+pub(crate) fn gpu_overlay_path() -> PathBuf {
+    overlay_path().with_file_name("gpu.toml")
 }
 
 /// The output folders of training runs on this host, one a line, the newest last; `plan calibrate --recent` reads them.

@@ -105,7 +105,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Survival(arguments) => survival::run(&arguments, console),
         Command::Engine(arguments) => engine::run(&arguments, context, console),
         Command::Serve(arguments) => serve::run(&arguments, console),
-        Command::Machine(arguments) => machine::run(&arguments, console),
+        Command::Machine(arguments) => machine::run(&arguments, context, console),
     }
 }
 

@@ -8,19 +8,21 @@ mod overlay;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use bedplate_kernels::Device;
+use bedplate_catalog::{Accelerator, Peaks};
+use bedplate_kernels::{Device, DeviceChoice};
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
 use serde_json::{Value, json};
 
 use super::host_file;
 use super::peer::{PeerFailed, Script};
 use crate::console::Console;
+use crate::context::Context;
 use crate::machine::{self as system, Machine};
 use crate::present::{Column, Table, moment, now_ms};
 use crate::stop::Stop;
 use crate::{files, host};
 use findings::Findings;
-use measure::{Amount, LINEARS, Sample, Size};
+use measure::{Amount, Sample, Size, Sizes};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -28,18 +30,23 @@ Examples:
   bedplate bench machine
   bedplate bench machine --threads 8 --out host.toml
   bedplate bench machine --peer torch --peer-python ~/venv/bin/python
+  bedplate bench machine --device cuda:0
   bedplate --catalog host.toml plan train --model config.json --cluster host:1 --precision fp32
 
 Takes about half a minute on an otherwise idle machine. Products are
 those of linear layers (rows x outputs x inputs), attention is causal over
-eight heads of 64, a stream is a mix of norms and activations. Rates of
-arithmetic are relative to multiply-adds in registers, rates of
-memory to a large copy. Without --out the file goes next to the state of
-clusters, where `bedplate train` finds it.")]
+eight heads of 64 (on a GPU 32 of 128), a stream is a mix of norms and
+activations. Rates of arithmetic are relative to multiply-adds in registers, on a
+GPU to the catalog's peak, rates of memory to a large copy. Without --out the file
+goes next to the state of clusters, where `bedplate train` finds it; a GPU's is
+planned with by `--cluster gpu:1`.")]
 pub(super) struct Arguments {
-    /// Where the catalog file goes [default: ~/.local/state/bedplate/host.toml]
+    /// Where the catalog file goes [default: ~/.local/state/bedplate/host.toml, of a GPU gpu.toml]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// What to measure: `cpu`, or a GPU such as `cuda:0`
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu, conflicts_with = "peer")]
+    device: DeviceChoice,
     /// Threads to use [default: all]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
@@ -57,10 +64,17 @@ enum Peer {
     Torch,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     let machine = Machine::this();
-    let device = Device::cpu(arguments.threads.unwrap_or(machine.cores) as usize);
-    let findings = findings::measure(&device, &|what, done| progress(what, done, console));
+    let device = arguments.device.open(arguments.threads.unwrap_or(machine.cores) as usize)?;
+    let catalog = context.load_catalog()?;
+    let chip = device.gpu_name().and_then(|name| catalog.accelerator(name).ok());
+    let mut findings = findings::measure(&device, &|what, done| progress(what, done, console));
+    if !device.is_cpu() {
+        let peak =
+            |of: fn(&Peaks) -> Option<FlopRate>| chip.and_then(|chip| of(&chip.peaks)).map(FlopRate::get);
+        findings.set_limits(peak(|peaks| peaks.fp32), peak(|peaks| peaks.bf16));
+    }
     let peer = match arguments.peer {
         Some(Peer::Torch) => {
             progress("PyTorch", 1.0, console);
@@ -69,30 +83,48 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         None => None,
     };
     clear(console);
-    let path = arguments.out.clone().unwrap_or_else(host::overlay_path);
-    let facts = facts(&device, &findings, machine);
+    let usual = if device.is_cpu() { host::overlay_path() } else { host::gpu_overlay_path() };
+    let path = arguments.out.clone().unwrap_or(usual);
+    let facts = facts(&device, chip, &findings, machine);
     let measured_before = files::read_text(&path.display().to_string()).unwrap_or_default();
     let collectives = host_file::collectives_of(&measured_before);
     files::write_own(&path, &format!("{}{collectives}", overlay::text(&facts, &findings.rates)))?;
     if console.is_json() {
         console.json(&report(&findings, &facts, peer.as_deref(), &path.display().to_string()))?;
     } else {
-        console.line(&format!("{}, {} threads, {}", facts.title, device.threads(), facts.instructions))?;
+        let device = match device.is_cpu() {
+            true => format!("{}, {} threads, {}", facts.title, device.threads(), facts.instructions),
+            false => facts.instructions.clone(),
+        };
+        console.line(&device)?;
         console.table(&table(&findings, peer.as_deref()))?;
     }
     let shown = path.display();
     console.say(&format!(
-        "wrote {shown}; plan with it: bedplate --catalog {shown} plan train --cluster host:1 …"
+        "wrote {shown}; plan with it: bedplate --catalog {shown} plan train --cluster {}:1 …",
+        facts.name
     ));
     Ok(())
 }
 
-fn facts(device: &Device, findings: &Findings, machine: Machine) -> overlay::Facts {
-    let (title, vendor) = system::processor();
+fn facts(
+    device: &Device,
+    chip: Option<&Accelerator>,
+    findings: &Findings,
+    machine: Machine,
+) -> overlay::Facts {
+    let host_memory_mib = system::memory_for_programs_mib();
+    let (name, (title, vendor)) = match device.gpu_name() {
+        Some(title) => (host::GPU_NAME, (title.to_owned(), "nvidia".to_owned())),
+        None => (host::NAME, system::processor()),
+    };
     overlay::Facts {
+        name,
         title,
         vendor,
-        memory_mib: system::memory_for_programs_mib(),
+        memory_mib: device.memory().map_or(host_memory_mib, |bytes| bytes as u64 >> 20),
+        units: chip.and_then(|chip| chip.multiprocessors).unwrap_or(machine.cores),
+        host_memory_mib,
         cores: machine.cores,
         date: moment(now_ms()).chars().take(10).collect(),
         instructions: device.instructions(),
@@ -124,7 +156,9 @@ struct PeerSample {
 
 fn torch(python: &str, threads: usize) -> Result<Vec<PeerSample>, PeerFailed> {
     let shapes = ["fp32", "bf16"].into_iter().flat_map(|format| {
-        LINEARS.map(|[rows, outputs, inputs]| format!("{format}:{rows}:{outputs}:{inputs}"))
+        Sizes::OF_PROCESSOR
+            .linears
+            .map(|[rows, outputs, inputs]| format!("{format}:{rows}:{outputs}:{inputs}"))
     });
     let script = Script {
         python,
@@ -204,7 +238,7 @@ fn table(findings: &Findings, peer: Option<&[PeerSample]>) -> Table {
 fn size_text(size: Size) -> String {
     match size {
         Size::Linear([rows, outputs, inputs]) => format!("{rows} x {outputs} x {inputs}"),
-        Size::Sequence(tokens) => format!("2048 rows in sequences of {tokens}"),
+        Size::Sequence(tokens) => format!("sequences of {tokens}"),
         Size::Set(bytes) => format!("{:.3}", Bytes::new(bytes)),
     }
 }

@@ -5,7 +5,7 @@ use bedplate_kernels::{Bf16, Device};
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
 
 use super::fit::{self, Point};
-use super::measure::{self, Amount, Sample, Size};
+use super::measure::{self, Amount, Sample, Size, Sizes};
 
 /// Everything that was measured.
 pub(super) struct Findings {
@@ -15,13 +15,10 @@ pub(super) struct Findings {
     pub(super) limit_bf16: f64,
 }
 
-/// Bytes of the sets that streams are measured over; the first fits in a cache, the last in none.
-const SETS: [f64; 5] = [16e6, 32e6, 64e6, 128e6, 512e6];
-
 /// Measures everything; `report` gets what comes next and the share done.
 pub(super) fn measure(device: &Device, report: &dyn Fn(&str, f64)) -> Findings {
     report("the limit of arithmetic", 0.0);
-    let limit_fp32 = device.arithmetic_limit();
+    let (limit_fp32, sets) = (device.arithmetic_limit(), Sizes::of(device).sets);
     let operator = measure::operator(device);
     report("fp32 products", 0.05);
     let mut samples = measure::products::<f32>(device);
@@ -31,18 +28,21 @@ pub(super) fn measure(device: &Device, report: &dyn Fn(&str, f64)) -> Findings {
     samples.extend(measure::attention::<f32>(device));
     samples.extend(measure::attention::<Bf16>(device));
     report("streams", 0.6);
-    let wide = SETS.map(|set| measure::streams::<f32>(device, set));
-    let narrow = [SETS[0], SETS[4]].map(|set| measure::streams::<Bf16>(device, set));
+    let wide = sets.map(|set| measure::streams::<f32>(device, set));
+    let narrow = [sets[0], sets[4]].map(|set| measure::streams::<Bf16>(device, set));
     report("copy, losses and optimizer", 0.85);
     let [copy, losses, optimizer] =
         [measure::copy(device), measure::losses(device), measure::optimizer(device)];
     let bandwidth = |sample: &Sample| Bandwidth::new(sample.rate());
+    // Small sets of a GPU are slow because kernels start, which counts for each operator; its cache is not seen.
+    let ends = |near: &Sample, far: &Sample| [if device.is_cpu() { near } else { far }.rate(), far.rate()];
+    let held = if device.is_cpu() { cache(&wide) } else { 0.0 };
     let rates = MeasuredRates {
         threads: device.threads() as u32,
-        fp32: Some(format_rates(&samples, "fp32", operator, [wide[0].rate(), wide[4].rate()])),
-        bf16: Some(format_rates(&samples, "bf16", operator, [narrow[0].rate(), narrow[1].rate()])),
+        fp32: Some(format_rates(&samples, "fp32", operator, ends(&wide[0], &wide[4]))),
+        bf16: Some(format_rates(&samples, "bf16", operator, ends(&narrow[0], &narrow[1]))),
         copy: bandwidth(&copy),
-        cache: Bytes::new(cache(&wide)),
+        cache: Bytes::new(held),
         losses: bandwidth(&losses),
         optimizer: bandwidth(&optimizer),
         operator: Seconds::new(operator),
@@ -50,6 +50,18 @@ pub(super) fn measure(device: &Device, report: &dyn Fn(&str, f64)) -> Findings {
     samples.extend(wide.into_iter().chain(narrow).chain([copy, losses, optimizer]));
     report("done", 1.0);
     Findings { samples, rates, limit_fp32, limit_bf16: device.arithmetic_limit_bf16(limit_fp32) }
+}
+
+impl Findings {
+    /// Sets the limits of arithmetic that were not measured in registers: a GPU's are the peaks of its catalog entry or, where it has none, its fastest products.
+    pub(super) fn set_limits(&mut self, fp32: Option<f64>, bf16: Option<f64>) {
+        let fastest = |precision: &str| {
+            let products = self.samples.iter().filter(|sample| sample.operator == "products");
+            products.filter(|sample| sample.precision == precision).map(Sample::rate).fold(0.0, f64::max)
+        };
+        let limits = (fp32.unwrap_or_else(|| fastest("fp32")), bf16.unwrap_or_else(|| fastest("bf16")));
+        (self.limit_fp32, self.limit_bf16) = limits;
+    }
 }
 
 /// The largest set that streams faster than the mean of the fastest and the slowest.
@@ -145,7 +157,7 @@ mod tests {
             amount: Amount::Flops(100e9),
         };
         let mut samples: Vec<Sample> = Vec::new();
-        for sides in measure::LINEARS {
+        for sides in Sizes::OF_PROCESSOR.linears {
             samples.push(sample("products", 1.0, sides));
             samples.push(sample("input_gradients", 1.5, sides));
             samples.push(sample("weight_gradients", 2.0, sides));

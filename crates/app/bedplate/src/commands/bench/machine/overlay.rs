@@ -5,13 +5,16 @@ use std::fmt::Write;
 use bedplate_catalog::{FormatRates, MeasuredRates};
 use bedplate_units::{Bandwidth, FlopRate};
 
-use crate::host::NAME;
-
 /// What the machine is, apart from its rates.
 pub(super) struct Facts {
+    /// Of its accelerator and of its instance.
+    pub(super) name: &'static str,
     pub(super) title: String,
     pub(super) vendor: String,
     pub(super) memory_mib: u64,
+    /// Cores of the processor, or multiprocessors of the GPU.
+    pub(super) units: u32,
+    pub(super) host_memory_mib: u64,
     pub(super) cores: u32,
     /// As `2026-11-15`.
     pub(super) date: String,
@@ -22,17 +25,17 @@ pub(super) struct Facts {
 }
 
 pub(super) fn text(facts: &Facts, rates: &MeasuredRates) -> String {
-    let (threads, date) = (rates.threads, &facts.date);
+    let (name, threads, date) = (facts.name, rates.threads, &facts.date);
     let mut text = format!(
-        "# This host, as `bedplate bench machine` measured it on {date} with {threads} threads ({}).\n\
-         # bedplate plan train --catalog FILE --cluster {NAME}:1 --model ...\n\n\
+        "# This {name}, as `bedplate bench machine` measured it on {date} with {threads} threads ({}).\n\
+         # bedplate plan train --catalog FILE --cluster {name}:1 --model ...\n\n\
          [sources.bench-machine]\ntitle = \"bedplate bench machine on this host\"\nkind = \"measured\"\n\
          date = \"{date}\"\n\n",
         facts.instructions
     );
     let mut accelerator = Lines(&mut text);
     accelerator.head("[[accelerator]]");
-    accelerator.text("name", NAME);
+    accelerator.text("name", name);
     accelerator.text("title", &facts.title);
     accelerator.text("vendor", &facts.vendor);
     accelerator.text("generation", "host");
@@ -41,7 +44,7 @@ pub(super) fn text(facts: &Facts, rates: &MeasuredRates) -> String {
     accelerator.text("memory_bandwidth", &bandwidth(rates.copy));
     accelerator.text("fp32", &flop_rate(facts.limit_fp32));
     accelerator.text("bf16", &flop_rate(facts.limit_bf16));
-    accelerator.number("multiprocessors", f64::from(facts.cores));
+    accelerator.number("multiprocessors", f64::from(facts.units));
     accelerator.head("\n[accelerator.measured]");
     accelerator.number("threads", f64::from(threads));
     accelerator.text("copy", &bandwidth(rates.copy));
@@ -55,13 +58,13 @@ pub(super) fn text(facts: &Facts, rates: &MeasuredRates) -> String {
         }
     }
     accelerator.head("\n[[instance]]");
-    accelerator.text("name", NAME);
+    accelerator.text("name", name);
     accelerator.text("provider", "on-premise");
     accelerator.text("source", "bench-machine");
-    accelerator.text("accelerator", NAME);
+    accelerator.text("accelerator", name);
     accelerator.number("accelerators", 1.0);
     accelerator.number("vcpus", f64::from(facts.cores));
-    accelerator.text("host_memory", &format!("{} MiB", facts.memory_mib));
+    accelerator.text("host_memory", &format!("{} MiB", facts.host_memory_mib));
     text
 }
 
@@ -106,6 +109,7 @@ impl Lines<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::NAME;
     use bedplate_catalog::Catalog;
     use bedplate_diag::{Source, render_text};
     use bedplate_units::{Bytes, Seconds};
@@ -134,9 +138,12 @@ mod tests {
             operator: Seconds::us(4.0),
         };
         let facts = Facts {
+            name: NAME,
             title: "A \"processor\" \\ of ours".to_owned(),
             vendor: "us".to_owned(),
             memory_mib: 16_000,
+            units: 2,
+            host_memory_mib: 16_000,
             cores: 2,
             date: "2026-11-15".to_owned(),
             instructions: "AVX2".to_owned(),
