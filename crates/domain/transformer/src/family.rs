@@ -43,7 +43,7 @@ families! {
     Llama4 = "llama4_text" | "llama4",
     Mistral = "mistral",
     Mixtral = "mixtral",
-    Qwen2 = "qwen2",
+    Qwen2 = "qwen2" | "qwen2_vl" | "qwen2_vl_text" | "qwen2_5_vl" | "qwen2_5_vl_text",
     Qwen2Moe = "qwen2_moe",
     Qwen3 = "qwen3",
     Qwen3Moe = "qwen3_moe",

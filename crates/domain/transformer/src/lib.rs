@@ -5,7 +5,8 @@
 //! architecture and not the family: runs of identical layers, each with its attention and its MLP. One
 //! list of weight matrices ([`Layer::matrices`]) gives both the exact parameter counts and the FLOPs.
 //! [`workspace`] describes the buffers in which this program computes a model.
-//! Only the language model is described; [`Shape::left_out`] names what else a file holds.
+//! Parameters and FLOPs are those of the language model; [`Shape::left_out`] names what else a file holds, and
+//! [`Configuration::vision`] describes vision encoders of some families.
 //!
 //! This crate does no I/O and does not know hardware or parallel layouts.
 //!
@@ -37,6 +38,7 @@ mod parameters;
 mod precision;
 mod shape;
 mod transformer;
+mod vision;
 pub mod workspace;
 
 pub use attention::{Attention, GroupedQuery, Indexer, Latent, Reach, Recurrent, StateRule};
@@ -53,3 +55,4 @@ pub use parameters::{Parameters, Part};
 pub use precision::Precision;
 pub use shape::{Layer, LayerRun, LeftOut, Norm, NormPlacement, Positions, Shape};
 pub use transformer::Transformer;
+pub use vision::{Image, Sizing, Vision, Windows};

@@ -75,6 +75,11 @@ impl<'a> Keys<'a> {
         self.whole_number(key, 1..=MOST_ELEMENTS)
     }
 
+    /// A size that may be left out, from 1 to a most.
+    pub(super) fn size_up_to(&self, key: &'static str, most: u64) -> Result<Option<u64>, ModelError> {
+        self.whole_number(key, 1..=most)
+    }
+
     /// An error when a key and another name of it are given with different values.
     pub(super) fn expect_one_value_each(&self) -> Result<(), ModelError> {
         for (key, other) in self.aliases {

@@ -144,6 +144,12 @@ const EVERY: Rows = &[
     ("cross_attention_hidden_size", Harmless),
     ("is_decoder", Harmless),
     ("tie_encoder_decoder", Harmless),
+    // Which tokens stand for images and videos.
+    ("image_token_id", Harmless),
+    ("video_token_id", Harmless),
+    ("vision_end_token_id", Harmless),
+    ("vision_start_token_id", Harmless),
+    ("vision_token_id", Harmless),
     // Text and its generation.
     ("bad_words_ids", Harmless),
     ("begin_suppress_tokens", Harmless),

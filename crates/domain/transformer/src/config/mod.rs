@@ -16,6 +16,7 @@ mod reach;
 mod recurrent;
 mod remark;
 mod rotary;
+mod vision;
 
 use bedplate_diag::{Source, nearest};
 use serde_json::{Map, Value};
@@ -23,7 +24,7 @@ use serde_json::{Map, Value};
 pub use self::keys::Keys;
 pub use self::known::Fate;
 pub use self::remark::{Remark, RemarkReason};
-use crate::{Family, Flaw, LeftOut, ModelError, Shape, Transformer};
+use crate::{Family, Flaw, LeftOut, ModelError, Shape, Transformer, Vision};
 
 type Object = Map<String, Value>;
 
@@ -58,6 +59,11 @@ impl<'a> Configuration<'a> {
         shape.name = name(&self.keys_of_whole(), family);
         shape.left_out = left_out(&self.whole);
         Transformer::new(shape).map_err(|error| locate(error, &keys))
+    }
+
+    /// The vision encoder in front of the language model, of the types whose encoders are known.
+    pub fn vision(&self) -> Result<Option<Vision>, ModelError> {
+        vision::read(&self.keys_of_whole(), &self.transformer()?)
     }
 
     /// The family and the keys of the language model: those of the file, or of its `text_config`.
