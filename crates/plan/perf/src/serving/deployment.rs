@@ -2,7 +2,7 @@
 
 use bedplate_transformer::Precision;
 
-use super::{Adjustment, Engine, EngineSettings, ServedModel, WeightFormat, Weights};
+use super::{Adapters, Adjustment, Engine, EngineSettings, Images, ServedModel, WeightFormat, Weights};
 use crate::{Generation, Hardware, PerfError};
 
 /// One replica of a model: everything that decides the time of its steps and the room for its cache.
@@ -16,6 +16,9 @@ pub struct Deployment {
     pub engine: Engine,
     pub settings: EngineSettings,
     pub speculation: Option<Speculation>,
+    pub adapters: Option<Adapters>,
+    /// What comes with prompts, where the model has a vision encoder.
+    pub images: Option<Images>,
     pub host: HostWork,
     /// When the engine was built, as a year with its fraction. See [`Deployment::NEWEST`].
     pub built: f64,
@@ -110,6 +113,8 @@ impl Deployment {
             engine,
             settings,
             speculation: None,
+            adapters: None,
+            images: None,
             host: HostWork::Overlapped,
             built: Self::NEWEST,
             adjustment: Adjustment::default(),

@@ -13,6 +13,10 @@ pub const BLOCK_TOKENS: u64 = 16;
 pub struct ServingMemory {
     /// Weights of the fullest GPU.
     pub weights_per_gpu: Bytes,
+    /// Adapters that are loaded beside them.
+    pub adapters_per_gpu: Bytes,
+    /// The vision encoder, where the model has one.
+    pub encoder_per_gpu: Bytes,
     /// What the engine may use of a GPU.
     pub budget_per_gpu: Bytes,
     /// Cache of one more token of a sequence, over all GPUs that keep it.
@@ -55,7 +59,9 @@ impl ServingMemory {
     pub fn new(deployment: &Deployment, constants: &ServingConstants) -> Self {
         let weights = weights_per_gpu(deployment);
         let budget = deployment.hardware.memory * deployment.settings.memory_share;
-        let free = budget - weights - constants.workspace * 1e9;
+        let adapters = deployment.adapters.map_or(0.0, |adapters| adapters.bytes_per_gpu(deployment));
+        let encoder = super::images::encoder_bytes_per_gpu(deployment);
+        let free = budget - weights - adapters - encoder - constants.workspace * 1e9;
         // One attention data rank keeps a sequence; its tensor ranks and stages share it.
         let replica = f64::from(deployment.parallel.gpus());
         let holders = f64::from(deployment.parallel.tensor) * f64::from(deployment.parallel.pipeline);
@@ -71,6 +77,8 @@ impl ServingMemory {
         };
         Self {
             weights_per_gpu: Bytes::new(weights),
+            adapters_per_gpu: Bytes::new(adapters),
+            encoder_per_gpu: Bytes::new(encoder),
             budget_per_gpu: Bytes::new(budget),
             kv_per_token: Bytes::new(per_gpu_token * holders),
             kv_per_sequence: Bytes::new(kept.per_sequence / stages * holders),

@@ -6,6 +6,7 @@
 //! what fits. [`closed_loop`] simulates a replica under users who send a new request as soon as the last is answered.
 //! Shared prefixes, routing and autoscaling belong to `schedule`.
 
+mod adapters;
 mod arrival;
 mod closed_loop;
 mod constants;
@@ -13,6 +14,7 @@ mod deployment;
 mod engine;
 mod experts;
 mod formats;
+mod images;
 mod loading;
 mod memory;
 mod model;
@@ -23,6 +25,7 @@ mod site;
 mod transfer;
 mod wires;
 
+pub use adapters::Adapters;
 pub use arrival::Arrival;
 pub use bedplate_breakdown::StepShape;
 pub use closed_loop::{ClosedLoop, Latency, Lengths, Prefixes, closed_loop};
@@ -30,6 +33,7 @@ pub use constants::ServingConstants;
 pub use deployment::{Deployment, HostWork, Parallel, Speculation};
 pub use engine::{Engine, EngineSettings, KvReserve, PrefillStyle};
 pub use formats::{WeightFormat, Weights};
+pub use images::Images;
 pub use loading::ColdStart;
 pub use memory::{BLOCK_TOKENS, KvRoom, ServingMemory};
 pub use model::{LinearAttention, ServedModel};

@@ -3,7 +3,7 @@
 
 use bedplate_transformer::{
     Attention, Dense, Family, GroupedQuery, Latent, Layer, LayerRun, Mixture, Mlp, ModelError, Norm,
-    NormPlacement, Positions, Reach, Shape, Transformer, builtin,
+    NormPlacement, Positions, Reach, Shape, Transformer, Vision, builtin,
 };
 
 /// A model that is served.
@@ -14,6 +14,7 @@ pub struct ServedModel {
     pub linear: Option<LinearAttention>,
     /// Keys that a query attends after an indexer chose them (DeepSeek sparse attention).
     pub sparse_keys: Option<u64>,
+    pub vision: Option<Vision>,
 }
 
 /// Layers that keep a state of fixed size instead of keys and values.
@@ -33,7 +34,7 @@ impl From<Transformer> for ServedModel {
             Attention::Latent(latent) => Some(latent.indexer?.keys),
             _ => None,
         });
-        Self { transformer, linear, sparse_keys }
+        Self { transformer, linear, sparse_keys, vision: None }
     }
 }
 
@@ -153,7 +154,7 @@ fn qwen_3_5() -> Result<ServedModel, ModelError> {
     // 64 value heads of 128 x 128 in fp32; the output gate is one more projection of 4096 by 8192.
     let linear =
         LinearAttention { layers: 45, state_bytes: 64.0 * 128.0 * 128.0 * 4.0, more_parameters: 4096 * 8192 };
-    Ok(ServedModel { transformer, linear: Some(linear), sparse_keys: None })
+    Ok(ServedModel { transformer, linear: Some(linear), sparse_keys: None, vision: None })
 }
 
 fn mixture(experts: u64, per_token: u64, width: u64, shared: Option<u64>) -> Mixture {

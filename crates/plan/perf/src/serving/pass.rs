@@ -6,6 +6,7 @@
 
 use bedplate_transformer::{Layer, Part, Precision, Reach};
 
+use super::adapters::LowRank;
 use super::experts::Touched;
 use super::formats::Arithmetic;
 use super::wires::Wires;
@@ -26,6 +27,9 @@ pub(crate) struct Pass {
     dense_per_token: f64,
     head_per_token: f64,
     experts: Option<Experts>,
+    adapters: Option<LowRank>,
+    /// Encoding of images, per prompt token.
+    encoding: f64,
     /// Per cached token of decoding sequences, in layers without a window.
     key: f64,
     /// Layers that read at most a fixed number of tokens.
@@ -73,6 +77,7 @@ pub(crate) struct Seconds {
     pub(crate) expert_read: f64,
     pub(crate) expert_arithmetic: f64,
     pub(crate) expert_products: f64,
+    /// With the encoding of images.
     pub(crate) prefill_attention: f64,
     pub(crate) decode_attention: f64,
     pub(crate) latency: f64,
@@ -165,6 +170,8 @@ impl Pass {
             dense_per_token: dense.seconds_per_token / stage,
             head_per_token: head.seconds_per_token / stage,
             experts: Experts::new(deployment, constants, &rates),
+            encoding: super::images::seconds_per_token(deployment, constants, rates.bf16, rates.attention),
+            adapters: LowRank::new(deployment, constants, rates.dense_read, rates.bf16),
             key: attention.key,
             windows: attention.windows,
             state_per_decode: attention.state_per_decode,
@@ -191,20 +198,26 @@ impl Pass {
         let ranked = tokens + prefill * (unshared - 1.0);
         let arithmetic = ranked * self.dense_per_token + sampled * self.head_per_token;
         let experts = self.experts.as_ref().map_or(Pair::default(), |experts| experts.seconds(tokens));
+        let sequences = decodes + f64::from(shape.prefill_sequences) / self.stages;
+        let adapters = self.adapters.as_ref();
+        let read = self.dense_read + adapters.map_or(0.0, |adapters| adapters.read(sequences));
+        let arithmetic = arithmetic + adapters.map_or(0.0, |adapters| adapters.arithmetic(tokens));
+        let encoding = self.encoding * shape.prefill_tokens as f64 * unshared / self.ranks;
+        let low_rank = adapters.map_or(0.0, |adapters| adapters.latency);
         let drafting = if shape.decodes > 0 { self.drafting(decodes) } else { 0.0 };
         let eager = if is_prefill { self.eager } else { 0.0 };
         let (scale_up, scale_out) = self.wires.seconds(tokens);
         let host = self.host_per_sequence * f64::from(shape.decodes) * self.tokens_per_decode / self.ranks;
         Seconds {
-            read: self.dense_read,
+            read,
             arithmetic,
-            products: rounded_max(self.dense_read, arithmetic),
+            products: rounded_max(read, arithmetic),
             expert_read: experts.read,
             expert_arithmetic: experts.arithmetic,
             expert_products: rounded_max(experts.read, experts.arithmetic),
-            prefill_attention: unshared * self.prefill_attention(shape),
+            prefill_attention: unshared * self.prefill_attention(shape) + encoding,
             decode_attention: self.decode_attention(decodes, shape.decode_context as f64 / self.stages),
-            latency: self.latency + eager + drafting,
+            latency: self.latency + low_rank + eager + drafting,
             scale_up,
             scale_out,
             host: host + self.host_per_step.max(0.0),

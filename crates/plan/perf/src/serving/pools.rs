@@ -179,7 +179,8 @@ impl<'a> Play<'a> {
     fn hand_over(&mut self, worker: u32) {
         for request in std::mem::take(&mut self.busy[worker as usize]) {
             let tokens = u64::from(self.requests[request as usize].input);
-            let transfer = self.pools.prefill.kv_transfer(tokens, self.pools.link).get();
+            let transfer =
+                self.pools.prefill.kv_transfer_to(self.pools.decode, tokens, self.pools.link).get();
             self.schedule(self.now + transfer, Event::Arrived { request });
         }
     }

@@ -44,6 +44,15 @@ impl Replica {
         })
     }
 
+    /// The same to an engine on other hardware, whose links take as long to receive it if they are slower.
+    pub fn kv_transfer_to(&self, other: &Replica, tokens: u64, link: KvLink) -> Seconds {
+        let sent = self.kv_transfer(tokens, link);
+        match self.deployment().hardware == other.deployment().hardware {
+            true => sent,
+            false => Seconds::new(sent.get().max(other.kv_transfer(tokens, link).get())),
+        }
+    }
+
     /// Seconds to bring the cache of `tokens` tokens back into GPU memory, or out of it.
     pub fn kv_swap(&self, tokens: u64, tier: KvTier<'_>) -> Seconds {
         let bytes = self.kv_bytes_per_gpu(tokens);
