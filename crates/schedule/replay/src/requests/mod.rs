@@ -29,6 +29,7 @@ mod load;
 mod next;
 mod outcome;
 mod planned;
+mod recording;
 mod replica;
 mod scaling;
 mod series;
@@ -43,6 +44,7 @@ pub use fleet::{Arrangement, Disaggregated, Fleet, Objectives, Pool, Scaling, Tr
 pub use load::{Arrivals, GeneratedLoad, Lengths, SharedPrefix, Thinking, Turns};
 pub use outcome::{Fate, Outcome, Record, Spread};
 pub use planned::{Planned, Prefix};
+pub use recording::{Recording, Shared, Tokens};
 pub use scaling::replica_to_close;
 pub use series::{Series, Window};
 pub use simulate::simulate;
