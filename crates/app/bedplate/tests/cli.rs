@@ -244,6 +244,13 @@ golden! {
         "plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 10/s --slo itl=20ms --max-gpus 8 --top 3 --any-chip",
         "plan serve --model llama-3.1-8b --cluster trn2.48xlarge:1 --isl 1000 --osl 200 --rate 10/s --slo ttft=500ms,itl=20ms --top 3",
     ]
+    plan_serve_deployed: [
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace requests.jsonl --slo ttft=500ms,itl=20ms --top 3",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace requests.csv --rate 20/s --slo ttft=500ms,itl=20ms --top 3",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 200 --rate 10/s --slo itl=20ms --adapters 16 --rank 24 --shared-prefix 50 --launch vllm --top 3",
+        "plan serve --model gemma-3-4b-it.json --cluster p5en.48xlarge:1 --isl 200 --osl 200 --rate 5/s --slo ttft=1s,itl=20ms --images-per-request 2 --launch sglang --top 3",
+        "plan serve --model llama-3.3-70b --prompt-on p5.48xlarge:1 --decode-on p5en.48xlarge:1 --isl 4000 --osl 500 --rate 5/s --slo ttft=1s,itl=30ms --launch dynamo --top 3",
+    ]
     plan_posttrain: [
         "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2 --prompts 128 --samples 8 --isl 500 --osl 200..4000",
         "plan posttrain --model llama-3.3-70b --cluster p5en.48xlarge:4 --prompts 64 --samples 8 --isl 1000 --osl 500..4000 --reward 20s",
@@ -256,6 +263,18 @@ golden! {
         "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 0/s",
         "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --explain tq8",
         "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --slo ttft=600",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace wrong-requests.csv",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace missing.jsonl",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace /dev/null",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace one-request.csv",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace requests.csv --isl 1000",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --adapters 4 --rank 0",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --adapters 100000 --rank 512",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --images-per-request 1",
+        "plan serve --model gemma-3-4b-it.json --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --images-per-request 1 --image-size 0",
+        "plan serve --model gemma-3-4b-it.json --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --images-per-request 1000",
+        "plan serve --model llama-3.1-405b --prompt-on p5.4xlarge:1 --decode-on p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s",
+        "plan serve --model llama-3.3-70b --prompt-on p5.48xlarge:1 --isl 1000 --osl 500 --rate 1/s",
         "plan posttrain --model llama-3.1-405b --cluster p5.48xlarge:1",
     ]
     replay_modelled: [

@@ -18,13 +18,13 @@ use bedplate_layout::Layout;
 use bedplate_network::{Architecture, SafetensorsFile};
 use bedplate_perf::serving::Site;
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
-use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
+use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Recording, Traffic, read_trace, simulate};
 use bedplate_report::{Report, StepHistory};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
 };
 use bedplate_train::TrainConfig;
-use bedplate_transformer::{from_config, to_config_json};
+use bedplate_transformer::{Configuration, from_config, to_config_json};
 use bedplate_units::{Bandwidth, Bytes, DollarRate, Dollars, FlopRate, Flops, Seconds, Tokens, Watts};
 
 use crate::observe;
@@ -256,7 +256,15 @@ fn catalog_overlay(data: &[u8]) {
 }
 
 fn model_config(data: &[u8]) {
-    match from_config(Source::new("config.json", &String::from_utf8_lossy(data))) {
+    let text = String::from_utf8_lossy(data);
+    match Configuration::parse(Source::new("config.json", &text)).and_then(|read| read.vision()) {
+        Err(error) => tell(&error),
+        Ok(vision) => {
+            let tokens = vision.map(|vision| vision.image(1280, 720).tokens);
+            assert!(tokens.is_none_or(|tokens| tokens > 0));
+        }
+    }
+    match from_config(Source::new("config.json", &text)) {
         Err(error) => tell(&error),
         Ok(model) => {
             let parameters = model.parameters();
@@ -364,6 +372,9 @@ fn request_trace(data: &[u8]) {
         Err(error) => tell(&error),
         Ok(trace) => {
             let count = trace.len() as u64;
+            let taken = Recording::new(trace.clone()).expect("a trace has requests");
+            assert!(taken.shared.is_none_or(|shared| (0.0..1.0).contains(&shared.share)));
+            assert_eq!(taken.drawn(10, 1.0, count).len(), 10);
             let tokens: u64 =
                 trace.iter().map(|each| u64::from(each.prompt_tokens) * u64::from(each.samples)).sum();
             if tokens > 1_000_000 {

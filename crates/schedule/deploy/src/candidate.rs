@@ -3,12 +3,15 @@
 use bedplate_perf::serving::Replica;
 
 use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, decoding, prefill_rate};
+use crate::launch::Duty;
 use crate::{Cut, CutRefusal, Need, Plan, Pooling, Subject, Supply, Tried, Verdict, Workers};
 
 /// A cut whose replica fits.
 #[derive(Debug, Clone)]
 pub(crate) struct Fitting {
     pub(crate) supply: usize,
+    /// What it is for: one of the duties where prompts have GPUs of their own.
+    pub(crate) duty: Duty,
     pub(crate) cut: Cut,
     pub(crate) replica: Replica,
 }
@@ -28,16 +31,27 @@ pub(crate) struct Candidate {
 pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Tried>) -> Vec<Fitting> {
     let mut found = Vec::new();
     for (supply, it) in supplies.iter().enumerate() {
-        for cut in crate::space::cuts(need, it) {
-            match fit(need, it, &cut) {
-                Ok(replica) => found.push(Fitting { supply, cut, replica }),
-                Err(refusal) => {
-                    tried.push(Tried { supply, what: Subject::Cut(cut), verdict: Verdict::Refused(refusal) })
+        for (duty, gpus) in duties(it) {
+            for cut in crate::space::cuts(need, gpus) {
+                match fit(need, gpus, &cut) {
+                    Ok(replica) => found.push(Fitting { supply, duty, cut, replica }),
+                    Err(refusal) => {
+                        let verdict = Verdict::Refused(refusal);
+                        tried.push(Tried { supply, what: Subject::Cut(cut), verdict });
+                    }
                 }
             }
         }
     }
     found
+}
+
+/// The GPUs of each duty.
+fn duties(supply: &Supply) -> Vec<(Duty, &Supply)> {
+    match &supply.prompts {
+        Some(prompts) => vec![(Duty::Prefill, prompts), (Duty::Decode, supply)],
+        None => vec![(Duty::Both, supply)],
+    }
 }
 
 /// The replica of a cut, if it is legal and holds at least one request.
@@ -85,9 +99,10 @@ fn aggregated(
 ) -> Vec<Candidate> {
     let limits = Limits::of(&need.objectives);
     let mut found: Vec<Candidate> = Vec::new();
-    for group in fitting.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.cut, &b.cut)) {
+    let whole: Vec<&Fitting> = fitting.iter().filter(|it| it.duty == Duty::Both).collect();
+    for group in whole.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.cut, &b.cut)) {
         let mut carrying: Vec<(&Fitting, Estimate)> = Vec::new();
-        for it in group {
+        for it in group.iter().copied() {
             match (Steady { replica: &it.replica, load: need.load }).largest(&limits) {
                 Ok(estimate) => carrying.push((it, estimate)),
                 Err(miss) => tried.push(it.verdict(Verdict::TooSlow(miss))),
@@ -119,6 +134,16 @@ fn is_sibling(a: &Cut, b: &Cut) -> bool {
 }
 
 impl Fitting {
+    /// Whether it can serve alone, or decode what another computes in the same formats.
+    pub(crate) fn has_partner(&self, all: &[Fitting]) -> bool {
+        let key = |it: &Fitting| (it.supply, it.cut.weights, it.cut.kv);
+        match self.duty {
+            Duty::Both => true,
+            Duty::Prefill => false,
+            Duty::Decode => all.iter().any(|it| it.duty == Duty::Prefill && key(it) == key(self)),
+        }
+    }
+
     fn verdict(&self, verdict: Verdict) -> Tried {
         Tried { supply: self.supply, what: Subject::Cut(self.cut), verdict }
     }
@@ -139,9 +164,18 @@ fn within(
     (end_to_end, latency): (f64, f64),
     tried: &mut Vec<Tried>,
 ) -> Option<Candidate> {
-    let (needed, available) = (plan.gpus(), supplies[supply].gpus());
+    let it = &supplies[supply];
+    let (needed, available) = match (&it.prompts, &plan) {
+        // Of the pool that lacks more.
+        (Some(prompts), Plan::Disaggregated { prefill, decode }) => {
+            let (first, second) = ((prefill.gpus(), prompts.gpus()), (decode.gpus(), it.gpus()));
+            let lack = |(needed, available): (u32, u32)| f64::from(needed) / f64::from(available.max(1));
+            if lack(first) > lack(second) { first } else { second }
+        }
+        _ => (plan.gpus(), it.gpus()),
+    };
     let is_near = f64::from(needed) <= CAREFUL * f64::from(available);
-    let Some(plan) = plan.within(available).filter(|_| is_near) else {
+    let Some(plan) = plan.within(it).filter(|_| is_near) else {
         let verdict = Verdict::NeedsMoreGpus { needed, available };
         tried.push(Tried { supply, what: Subject::Plan(plan), verdict });
         return None;
@@ -175,11 +209,11 @@ fn disaggregated(
 ) -> Vec<Candidate> {
     let limits = Limits::of(&need.objectives);
     let mut found = Vec::new();
-    for (prefill, decode) in pairs(need, fitting) {
+    for (prefill, decode) in pairs(need, fitting, tried) {
         let (p, d) = (prefill.fitting, decode.fitting);
         let rate = need.load.per_second;
         let steady = Steady { replica: &d.replica, load: need.load };
-        let transfer = transfer_seconds(need, p);
+        let transfer = transfer_seconds(need, p, d);
         let seats = decode_seats(&steady, &limits, transfer);
         let decodes = count(rate, decode.estimate.rate);
         let plan = Plan::Disaggregated {
@@ -213,18 +247,26 @@ impl Role<'_> {
 }
 
 /// The best prompt workers with the best decode workers of the same formats, by rate per GPU.
-pub(crate) fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<(Role<'a>, Role<'a>)> {
+fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting], tried: &mut Vec<Tried>) -> Vec<(Role<'a>, Role<'a>)> {
     let limits = Limits::of(&need.objectives);
     let mut pairs = Vec::new();
     for group in formats(fitting) {
-        let prefill = best(&group, PREFILL_KEPT, |it| {
+        let prompts: Vec<&Fitting> = group.iter().copied().filter(|it| it.duty != Duty::Decode).collect();
+        let decodes: Vec<&Fitting> = group.iter().copied().filter(|it| it.duty != Duty::Prefill).collect();
+        // What is tried as one pool too is judged there.
+        let mut miss = |it: &Fitting, miss: Miss| {
+            if need.options.pooling == Pooling::Disaggregated || it.duty != Duty::Both {
+                tried.push(it.verdict(Verdict::TooSlow(miss)));
+            }
+        };
+        let prefill = best(&prompts, PREFILL_KEPT, &mut miss, |it| {
             let steady = Steady { replica: &it.replica, load: need.load };
             let way = it.replica.arrival().first_token + need.constants.hand_off;
             prefill_rate(&steady, &limits, way)
         });
-        let decode = best(&group, DECODE_KEPT, |it| {
+        let decode = best(&decodes, DECODE_KEPT, &mut miss, |it| {
             let steady = Steady { replica: &it.replica, load: need.load };
-            decode_rate(&steady, &limits, transfer_seconds(need, it))
+            decode_rate(&steady, &limits, transfer_seconds(need, it, it))
         });
         for prefill in &prefill {
             pairs.extend(decode.iter().map(|decode| (*prefill, *decode)));
@@ -234,9 +276,9 @@ pub(crate) fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<(Role<'a
 }
 
 /// Seconds to transfer the KV of a prompt, assuming the network, which is slower than NVLink.
-pub(crate) fn transfer_seconds(need: &Need<'_>, it: &Fitting) -> f64 {
+pub(crate) fn transfer_seconds(need: &Need<'_>, from: &Fitting, to: &Fitting) -> f64 {
     let link = bedplate_perf::serving::KvLink::ScaleOut;
-    it.replica.kv_transfer(need.load.input.into(), link).get()
+    from.replica.kv_transfer_to(&to.replica, need.load.input.into(), link).get()
 }
 
 /// Cuts of one supply and the same formats, in the order of the first of each.
@@ -255,12 +297,15 @@ fn formats(fitting: &[Fitting]) -> Vec<Vec<&Fitting>> {
 fn best<'a>(
     group: &[&'a Fitting],
     kept: usize,
+    missed: &mut impl FnMut(&Fitting, Miss),
     estimate: impl Fn(&Fitting) -> Result<Estimate, Miss>,
 ) -> Vec<Role<'a>> {
     let mut roles: Vec<Role<'a>> = Vec::new();
     for fitting in group {
-        let Ok(estimate) = estimate(fitting) else { continue };
-        roles.push(Role { fitting, estimate });
+        match estimate(fitting) {
+            Ok(estimate) => roles.push(Role { fitting, estimate }),
+            Err(miss) => missed(fitting, miss),
+        }
     }
     roles.sort_by(|a, b| b.rate_per_gpu().total_cmp(&a.rate_per_gpu()));
     // Chunks hardly matter to either role: one per way to split is enough.

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use bedplate_perf::PerfError;
-use bedplate_perf::serving::{Deployment, Parallel, Replica, WeightFormat};
+use bedplate_perf::serving::{Deployment, Images, Parallel, Replica, WeightFormat};
 use bedplate_transformer::Precision;
 use bedplate_units::Bytes;
 
@@ -159,6 +159,13 @@ impl Cut {
         deployment.kv = self.kv;
         deployment.settings.chunk = self.chunk;
         deployment.speculation = need.options.speculation;
+        deployment.adapters = need.options.adapters;
+        deployment.images = need.options.images.map(|pictures| {
+            // What prompts share is text; every image is encoded.
+            let computed = f64::from(need.load.input) * (1.0 - need.load.shared_share());
+            let per_prompt_token = f64::from(pictures.per_request) / computed.max(1.0);
+            Images { image: pictures.image, per_prompt_token }
+        });
         let measured = need.site.and_then(|site| site.find(&deployment, &supply.accelerator));
         deployment.adjustment = measured.unwrap_or_default();
         Replica::new(deployment, need.constants)

@@ -72,10 +72,10 @@ impl TimedReplica {
     }
 
     /// How the KV of a prompt moves to another replica, as latency and time per token.
-    pub fn transfer(&self, link: KvLink) -> Transfer {
+    pub fn transfer(&self, to: &TimedReplica, link: KvLink) -> Transfer {
         const NEAR: u64 = 1_000;
         const FAR: u64 = 10_000;
-        let at = |tokens| self.replica.kv_transfer(tokens, link).get();
+        let at = |tokens| self.replica.kv_transfer_to(&to.replica, tokens, link).get();
         let per_token = (at(FAR) - at(NEAR)) / (FAR - NEAR) as f64;
         Transfer {
             latency: picoseconds(at(NEAR) - per_token * NEAR as f64),

@@ -10,7 +10,7 @@ pub enum DeployError {
     #[error("{what} is out of range")]
     NothingAsked { what: &'static str },
     #[error("a request of {asked} tokens exceeds the context of {model}, which is {context}")]
-    ContextTooLong { model: String, asked: u64, context: u64 },
+    ContextTooLong { model: String, asked: u64, context: u64, longer: Option<Longer> },
     #[error("{model} does not fit on {machines}: the closest way to split it, {cut}, needs {over} more")]
     DoesNotFit {
         model: String,
@@ -20,6 +20,8 @@ pub enum DeployError {
         /// What it would fit on.
         nearest: Vec<String>,
     },
+    #[error("{model} fits on {machines}, but in no formats that both share")]
+    NoCommonFormat { model: String, machines: String },
     #[error("no deployment of {model} on {machines} holds the objectives at {rate} requests/s: {reason}")]
     NoneHolds { model: String, machines: String, rate: f64, reason: Failing, nearest: Vec<String> },
     #[error("`{text}` does not name a deployment: {reason}")]
@@ -30,6 +32,13 @@ pub enum DeployError {
     NoSplit { gpus: u32, what: &'static str, reason: String },
     #[error(transparent)]
     Predict(#[from] PerfError),
+}
+
+/// How many of the recorded requests are too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Longer {
+    pub requests: usize,
+    pub of: usize,
 }
 
 /// What is missing on a GPU.
@@ -106,6 +115,9 @@ pages! { pub PAGES "deploy":
     DOES_NOT_FIT "does-not-fit" User
         "However the model is split, in every allowed format, the weights and the KV of one request exceed the memory of the GPUs."
         "use more GPUs, GPUs with more memory, or narrower formats; what would fit is in the answer"
+    NO_COMMON_FORMAT "no-common-format" User
+        "Prompts and decodes on different GPUs need weights and KV in the same formats. Each of the two kinds of GPUs has room for the model in some, but none that the other has too."
+        "use more GPUs, so that wider formats fit, or allow more formats with `--precision` and `--kv`"
     NONE_HOLDS "none-holds" User
         "Deployments fit, but none of those tried meets the objectives at the rate. The answer says which limit fails and the nearest question that has an answer."
         "relax the limit that fails, lower the rate, or add GPUs; the nearest that holds is in the answer"
@@ -126,6 +138,7 @@ impl Diagnostic for DeployError {
             DeployError::NothingAsked { .. } => &NOTHING_ASKED,
             DeployError::ContextTooLong { .. } => &CONTEXT_TOO_LONG,
             DeployError::DoesNotFit { .. } => &DOES_NOT_FIT,
+            DeployError::NoCommonFormat { .. } => &NO_COMMON_FORMAT,
             DeployError::NoneHolds { .. } => &NONE_HOLDS,
             DeployError::UnknownPattern { .. } => &UNKNOWN_PATTERN,
             DeployError::Training { .. } => &TRAINING,
@@ -139,6 +152,9 @@ impl Diagnostic for DeployError {
             DeployError::DoesNotFit { nearest, .. } | DeployError::NoneHolds { nearest, .. } => {
                 (!nearest.is_empty()).then(|| nearest.join("; or "))
             }
+            DeployError::ContextTooLong { longer: Some(Longer { requests, of }), .. } => Some(format!(
+                "{requests} of the {of} requests of the trace are too long: leave them out of it, or take a model with a longer context"
+            )),
             DeployError::Training { source, .. } => source.help(),
             DeployError::Predict(error) => error.help(),
             _ => None,

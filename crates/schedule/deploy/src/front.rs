@@ -7,6 +7,7 @@ use bedplate_perf::serving::Replica;
 
 use crate::candidate::{Fitting, PREFILL_SEATS, transfer_seconds};
 use crate::estimate::{Limits, Steady, decoding, prefill_rate};
+use crate::launch::Duty;
 use crate::outlook::looped;
 use crate::{Need, Plan, Supply, Workers};
 
@@ -56,7 +57,7 @@ pub(crate) fn front(need: &Need<'_>, supplies: &[Supply], fitting: &[Fitting]) -
 fn one_pool<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
     let limits = Limits::of(&need.objectives);
     let mut sketches = Vec::new();
-    for it in fitting {
+    for it in fitting.iter().filter(|it| it.duty == Duty::Both) {
         let steady = Steady { replica: &it.replica, load: need.load };
         for batch in ladder(steady.most_sequences()) {
             let estimate = steady.at(batch);
@@ -82,9 +83,14 @@ fn one_pool<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
 fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
     let limits = Limits::of(&need.objectives);
     let mut sketches = Vec::new();
-    for decode in fitting.iter().filter(|it| it.cut.chunk == need.options.chunks[0]) {
+    for decode in
+        fitting.iter().filter(|it| it.duty != Duty::Prefill && it.cut.chunk == need.options.chunks[0])
+    {
         let is_partner = |it: &&Fitting| {
-            it.supply == decode.supply && it.cut.weights == decode.cut.weights && it.cut.kv == decode.cut.kv
+            it.duty != Duty::Decode
+                && it.supply == decode.supply
+                && it.cut.weights == decode.cut.weights
+                && it.cut.kv == decode.cut.kv
         };
         let rate = |it: &&'a Fitting| {
             let steady = Steady { replica: &it.replica, load: need.load };
@@ -99,19 +105,21 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
             continue;
         };
         let steady = Steady { replica: &decode.replica, load: need.load };
-        let transfer = transfer_seconds(need, prefill);
+        let transfer = transfer_seconds(need, prefill, decode);
         for batch in ladder(steady.most_sequences()) {
             let tokens = decoding(&steady, batch, transfer);
-            let gpus = supplies[decode.supply].gpus();
+            let workers = |cut, replicas, seats| Workers { cut, replicas, seats };
+            let plan = |prefills, decodes| Plan::Disaggregated {
+                prefill: workers(prefill.cut, prefills, PREFILL_SEATS),
+                decode: workers(decode.cut, decodes, batch),
+            };
+            let fits = |prefills, decodes| supplies[decode.supply].holds(&plan(prefills, decodes));
             let Some((prefills, decodes)) =
-                ratio(prefill.cut.gpus(), prompts.rate, decode.cut.gpus(), tokens.rate, gpus)
+                ratio((prefill.cut.gpus(), prompts.rate), (decode.cut.gpus(), tokens.rate), fits)
             else {
                 continue;
             };
-            let plan = Plan::Disaggregated {
-                prefill: Workers { cut: prefill.cut, replicas: prefills, seats: PREFILL_SEATS },
-                decode: Workers { cut: decode.cut, replicas: decodes, seats: batch },
-            };
+            let plan = plan(prefills, decodes);
             let rate = (f64::from(prefills) * prompts.rate).min(f64::from(decodes) * tokens.rate);
             let point = FrontPoint {
                 supply: decode.supply,
@@ -127,14 +135,18 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
     sketches
 }
 
-/// Prompt and decode workers in the ratio that wastes the least, within a number of GPUs.
-fn ratio(prefill_gpus: u32, prefill: f64, decode_gpus: u32, decode: f64, gpus: u32) -> Option<(u32, u32)> {
+/// Prompt and decode workers, of so many GPUs and requests per second each, in the ratio that wastes the least of those that fit.
+fn ratio(
+    (prefill_gpus, prefill): (u32, f64),
+    (decode_gpus, decode): (u32, f64),
+    fits: impl Fn(u32, u32) -> bool,
+) -> Option<(u32, u32)> {
     const MOST: u32 = 16;
     let mut best: Option<(f64, (u32, u32))> = None;
     for decodes in 1..=MOST {
         let prefills = (f64::from(decodes) * decode / prefill).ceil().max(1.0) as u32;
         let total = prefills.saturating_mul(prefill_gpus).saturating_add(decodes * decode_gpus);
-        if total > gpus {
+        if !fits(prefills, decodes) {
             break;
         }
         let each = f64::from(decodes) * decode / f64::from(total);

@@ -67,6 +67,8 @@ pub struct Pool {
     pub nodes: u32,
     /// GPUs that it takes on each of them.
     pub gpus_per_node: u32,
+    /// The machine that it needs, where the other pool has another.
+    pub machine: Option<String>,
     /// What follows the program's name is a flag, or a flag and its value; nothing where the engine cannot do it.
     pub command: Vec<String>,
     /// What must be known before it is started.
@@ -82,7 +84,11 @@ pub fn pools(need: &Need<'_>, supply: &Supply, plan: &Plan, model: &str, softwar
     };
     pools
         .into_iter()
-        .map(|(duty, workers)| Sized { need, supply, model: &model, workers, duty }.pool(software))
+        .map(|(duty, workers)| {
+            let gpus = if duty == Duty::Prefill { supply.of_prompts() } else { supply };
+            let pool = Sized { need, supply: gpus, model: &model, workers, duty }.pool(software);
+            Pool { machine: supply.prompts.as_ref().map(|_| gpus.name.clone()), ..pool }
+        })
         .collect()
 }
 
@@ -124,8 +130,9 @@ impl Pool {
                 nodes - 1
             ),
         };
+        let machine = self.machine.as_ref().map_or(String::new(), |machine| format!(" on {machine}"));
         format!(
-            "{} {}{} of {gpus} GPU{} each: {times}",
+            "{} {}{} of {gpus} GPU{} each{machine}: {times}",
             self.replicas,
             self.duty.name(),
             plural(self.replicas),
@@ -206,7 +213,7 @@ impl Sized<'_> {
                 });
                 flags
             }
-            Software::Sglang => self.sglang(),
+            Software::Sglang => self.sglang(&mut remarks),
             Software::Bedplate => self.bedplate(&mut remarks),
         };
         if self.cut().weights == WeightFormat::Int4 && !command.is_empty() && software != Software::Bedplate {
@@ -214,7 +221,15 @@ impl Sized<'_> {
         }
         let nodes = self.nodes();
         let gpus_per_node = self.cut().gpus().div_ceil(nodes);
-        Pool { duty: self.duty, replicas: self.workers.replicas, nodes, gpus_per_node, command, remarks }
+        Pool {
+            duty: self.duty,
+            replicas: self.workers.replicas,
+            nodes,
+            gpus_per_node,
+            machine: None,
+            command,
+            remarks,
+        }
     }
 
     fn cut(&self) -> &Cut {

@@ -21,6 +21,7 @@
 //! let need = Need {
 //!     model: &ServedModel::named("llama-3.1-8b")?,
 //!     load: Load::new(1000, 200, 5.0),
+//!     recording: None,
 //!     objectives: Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None },
 //!     constants: &ServingConstants::builtin(),
 //!     site: None,
@@ -59,11 +60,11 @@ pub mod training;
 pub use candidate::fit;
 pub use cut::{Cut, CutRefusal};
 pub use engine::TimedReplica;
-pub use error::{DeployError, Failing, PAGES, Shortage};
+pub use error::{DeployError, Failing, Longer, PAGES, Shortage};
 pub use estimate::{Bound, Estimate, Miss};
 pub use explain::{CutPattern, Explanation, Pattern, explain};
 pub use front::FrontPoint;
-pub use need::{Load, Need, Options, Pooling};
+pub use need::{Load, Need, Options, Pictures, Pooling, Recorded};
 pub use outlook::{Expectation, FrontOutlook, Limit, Outlook, front_outlook, outlook};
 pub use plan::{Plan, Workers};
 pub use search::{Answer, Held, Other, search};

@@ -1,8 +1,10 @@
 //! The requirements on a deployment: a model, a load, objectives, and what may be varied.
 
-use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
-use bedplate_replay::requests::{Lengths, Objectives, SharedPrefix};
-use bedplate_transformer::Precision;
+use bedplate_perf::serving::{
+    Adapters, Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat,
+};
+use bedplate_replay::requests::{Lengths, Objectives, Recording, SharedPrefix};
+use bedplate_transformer::{Image, Precision};
 
 use crate::Supply;
 
@@ -17,18 +19,51 @@ pub struct Load {
     pub drawn: Option<(Lengths, Lengths)>,
     /// What prompts have in common.
     pub shared: Option<SharedPrefix>,
+    /// What a trace says instead, where the load was recorded.
+    pub recorded: Option<Recorded>,
+}
+
+/// What is known of recorded requests beyond their means.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Recorded {
+    pub longest_prompt: u32,
+    /// Tokens of the longest request, its prompt and its answer.
+    pub longest_request: u64,
+    /// Share of all prompt tokens that earlier prompts began with too, and the tokens of these beginnings.
+    pub shared_share: f64,
+    pub shared_tokens: u64,
 }
 
 impl Load {
     /// Prompts and answers of one length each, which share nothing.
     pub fn new(input: u32, output: u32, per_second: f64) -> Self {
-        Self { input, output, per_second, drawn: None, shared: None }
+        Self { input, output, per_second, drawn: None, shared: None, recorded: None }
     }
 
     /// Prompts and answers of these lengths, which share nothing.
     pub fn drawn(input: Lengths, output: Lengths, per_second: f64) -> Self {
         let drawn = Some((input, output));
         Self { drawn, ..Self::new(input.mean(), output.mean(), per_second) }
+    }
+
+    /// Requests of a trace, at a rate. Estimates and closed loops take their lengths as spread evenly with the same means; replays are
+    /// drawn from the trace, which the [`Need`] has to name.
+    pub fn recorded(recording: &Recording, per_second: f64) -> Self {
+        let (input, output) = (recording.prompt.spread_evenly(), recording.output.spread_evenly());
+        Self {
+            recorded: Some(Recorded {
+                longest_prompt: recording.prompt.longest,
+                longest_request: recording.longest_request,
+                shared_share: recording.shared.map_or(0.0, |shared| shared.share),
+                shared_tokens: recording.shared.map_or(0, |shared| shared.tokens),
+            }),
+            ..Self::drawn(input, output, per_second)
+        }
+    }
+
+    /// Requests that are all as long as the mean.
+    pub(crate) fn uniform(&self) -> Self {
+        Self { drawn: None, recorded: None, ..*self }
     }
 
     pub fn lengths(&self) -> (Lengths, Lengths) {
@@ -38,18 +73,25 @@ impl Load {
     /// Tokens of the longest request.
     pub fn context(&self) -> u64 {
         let (input, output) = self.lengths();
-        u64::from(input.longest()) + u64::from(output.longest())
+        let drawn = u64::from(input.longest()) + u64::from(output.longest());
+        self.recorded.map_or(drawn, |recorded| recorded.longest_request)
+    }
+
+    pub fn longest_prompt(&self) -> u32 {
+        self.recorded.map_or(self.lengths().0.longest(), |recorded| recorded.longest_prompt)
     }
 
     /// Share of a prompt that it has in common with others.
     pub fn shared_share(&self) -> f64 {
-        self.shared.map_or(0.0, |shared| f64::from(shared.percent) / 100.0)
+        let recorded = self.recorded.map_or(0.0, |recorded| recorded.shared_share);
+        self.shared.map_or(recorded, |shared| f64::from(shared.percent) / 100.0)
     }
 
     /// Tokens of all that prompts have in common, every prefix once.
     pub fn shared_tokens(&self) -> f64 {
-        let prefixes = self.shared.map_or(0, |shared| shared.groups);
-        f64::from(prefixes) * f64::from(self.input) * self.shared_share()
+        let recorded = self.recorded.map_or(0.0, |recorded| recorded.shared_tokens as f64);
+        self.shared
+            .map_or(recorded, |shared| f64::from(shared.groups) * f64::from(self.input) * self.shared_share())
     }
 
     /// Tokens in the KV of a decoding sequence, on average.
@@ -63,6 +105,8 @@ impl Load {
 pub struct Need<'a> {
     pub model: &'a ServedModel,
     pub load: Load,
+    /// What replays are drawn from, where the load was recorded.
+    pub recording: Option<&'a Recording>,
     pub objectives: Objectives,
     pub constants: &'a ServingConstants,
     /// The site's measured adjustments.
@@ -83,6 +127,10 @@ pub struct Options {
     pub chunks: Vec<u32>,
     pub pooling: Pooling,
     pub speculation: Option<Speculation>,
+    /// Adapters that requests choose from.
+    pub adapters: Option<Adapters>,
+    /// Images that come with every prompt.
+    pub images: Option<Pictures>,
     /// Share of requests that must meet all objectives.
     pub share: f64,
     pub seed: u64,
@@ -90,6 +138,20 @@ pub struct Options {
     pub most_replays: u32,
     /// Plans whose costs differ by no more than this share are near ties, as are latencies.
     pub near: f64,
+}
+
+/// Images of a request, all of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pictures {
+    pub per_request: u32,
+    pub image: Image,
+}
+
+impl Pictures {
+    /// Tokens of a prompt that are images.
+    pub fn tokens(&self) -> u64 {
+        u64::from(self.per_request).saturating_mul(self.image.tokens)
+    }
 }
 
 /// Which arrangements of pools are tried.
@@ -118,6 +180,8 @@ impl Default for Options {
             chunks: vec![2048, 8192, 16_384],
             pooling: Pooling::Any,
             speculation: None,
+            adapters: None,
+            images: None,
             share: 0.95,
             seed: 0,
             most_replays: 60,

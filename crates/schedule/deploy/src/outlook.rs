@@ -109,8 +109,13 @@ pub fn front_outlook(
 }
 
 fn spread(need: &Need<'_>, supply: &Supply, plan: &Plan, errors: &ServingErrors) -> Option<Spread> {
-    let replica = plan.decoders().cut.replica(need, supply).ok()?;
     let is_pooled = matches!(plan, Plan::Disaggregated { .. });
+    if let (Plan::Disaggregated { prefill, .. }, Some(prompts)) = (plan, &supply.prompts) {
+        // Errors of the chips that decode say nothing about prompts on those of a family that was never measured.
+        let replica = prefill.cut.replica(need, prompts).ok()?;
+        errors.spread(Likeness::of(replica.deployment(), is_pooled)?)?;
+    }
+    let replica = plan.decoders().cut.replica(need, supply).ok()?;
     errors.spread(Likeness::of(replica.deployment(), is_pooled)?)
 }
 
@@ -148,14 +153,16 @@ impl Expectation {
 
 /// Tokens per second of users who keep all seats taken, by Little's law.
 fn at_full_seats(need: &Need<'_>, supply: &Supply, plan: &Plan) -> Option<f64> {
-    let replica = |workers: &crate::Workers| workers.cut.replica(need, supply).ok();
+    let replica = |workers: &crate::Workers, gpus: &Supply| workers.cut.replica(need, gpus).ok();
     let (users, copies, latency) = match plan {
-        Plan::Aggregated(both) => {
-            (both.seats, both.replicas, looped(need, supply, plan, (None, &replica(both)?), both.seats)?)
-        }
+        Plan::Aggregated(both) => (
+            both.seats,
+            both.replicas,
+            looped(need, supply, plan, (None, &replica(both, supply)?), both.seats)?,
+        ),
         Plan::Disaggregated { prefill, decode } => {
             let users = decode.seats.saturating_mul(decode.replicas).saturating_add(prefill.replicas);
-            let replicas = (Some(&replica(prefill)?), &replica(decode)?);
+            let replicas = (Some(&replica(prefill, supply.of_prompts())?), &replica(decode, supply)?);
             (users, 1, looped(need, supply, plan, replicas, users)?)
         }
     };

@@ -36,26 +36,37 @@ impl Plan {
         }
     }
 
-    /// As many replicas as fit on the GPUs, pools in proportion; none where nothing fits.
-    pub fn within(&self, gpus: u32) -> Option<Plan> {
-        if self.gpus() <= gpus {
+    /// As many replicas as fit on the GPUs, pools in proportion where they share them; none where nothing fits.
+    pub fn within(&self, supply: &Supply) -> Option<Plan> {
+        if supply.holds(self) {
             return Some(*self);
         }
-        match self {
-            Plan::Aggregated(workers) => {
-                let replicas = gpus / workers.cut.gpus();
-                (replicas > 0).then_some(Plan::Aggregated(Workers { replicas, ..*workers }))
+        let gpus = supply.gpus();
+        let plan = match (self, &supply.prompts) {
+            (Plan::Aggregated(workers), _) => {
+                Plan::Aggregated(Workers { replicas: gpus / workers.cut.gpus(), ..*workers })
             }
-            Plan::Disaggregated { prefill, decode } => {
+            (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
+                let most = |workers: &Workers, gpus: u32| Workers {
+                    replicas: workers.replicas.min(gpus / workers.cut.gpus()),
+                    ..*workers
+                };
+                Plan::Disaggregated { prefill: most(prefill, prompts.gpus()), decode: most(decode, gpus) }
+            }
+            (Plan::Disaggregated { prefill, decode }, None) => {
                 let share = f64::from(gpus) / f64::from(self.gpus());
                 let fewer = |workers: &Workers| Workers {
                     replicas: ((f64::from(workers.replicas) * share) as u32).max(1),
                     ..*workers
                 };
-                let plan = Plan::Disaggregated { prefill: fewer(prefill), decode: fewer(decode) };
-                (plan.gpus() <= gpus).then_some(plan)
+                Plan::Disaggregated { prefill: fewer(prefill), decode: fewer(decode) }
             }
-        }
+        };
+        let has_all = match &plan {
+            Plan::Aggregated(workers) => workers.replicas > 0,
+            Plan::Disaggregated { prefill, decode } => prefill.replicas > 0 && decode.replicas > 0,
+        };
+        (has_all && supply.holds(&plan)).then_some(plan)
     }
 
     /// The replicas that decode.
@@ -68,7 +79,8 @@ impl Plan {
 
     /// What connects the pools: NVLink only if both are in one domain.
     pub fn link(&self, supply: &Supply) -> KvLink {
-        if self.gpus() <= supply.hardware.domain { KvLink::ScaleUp } else { KvLink::ScaleOut }
+        let is_near = supply.prompts.is_none() && self.gpus() <= supply.hardware.domain;
+        if is_near { KvLink::ScaleUp } else { KvLink::ScaleOut }
     }
 }
 

@@ -163,7 +163,7 @@ fn check(question: &PostTraining<'_>, supply: &Supply) -> Result<(), DeployError
     let asked = u64::from(batch.input) + u64::from(batch.longest_output());
     if model.max_context > 0 && asked > model.max_context {
         let (name, context) = (model.name.clone(), model.max_context);
-        return Err(DeployError::ContextTooLong { model: name, asked, context });
+        return Err(DeployError::ContextTooLong { model: name, asked, context, longer: None });
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! Why there is no answer, and the nearest question that has one.
 
 use bedplate_perf::Hardware;
-use bedplate_perf::serving::WeightFormat;
+use bedplate_perf::serving::{Adapters, WeightFormat};
 use bedplate_units::Seconds;
 
 use crate::candidate::{Candidate, Fitting, fit};
-use crate::error::{Failing, Shortage};
+use crate::error::{Failing, Longer, Shortage};
 use crate::estimate::{Limits, Miss, Steady};
 use crate::{
     Cut, CutRefusal, DeployError, Load, Need, Options, Plan, Stage, Subject, Supply, Tried, Verdict,
@@ -20,6 +20,8 @@ pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployEr
         (options.weights.is_empty(), "the number of weight formats"),
         (options.kv.is_empty(), "the number of KV formats"),
         (options.chunks.is_empty() || options.chunks.contains(&0), "a chunk"),
+        (options.adapters.is_some_and(|it| it.loaded == 0), "the number of adapters"),
+        (options.adapters.is_some_and(|it| it.rank == 0), "the rank of adapters"),
         (input.shortest() == 0, "the length of prompts"),
         (output.shortest() == 0, "the length of answers"),
         (!(per_second > 0.0 && per_second.is_finite()), "the rate"),
@@ -32,13 +34,25 @@ pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployEr
     let context = need.model.transformer.max_context;
     if context > 0 && need.load.context() > context {
         let model = need.model.transformer.name.clone();
-        return Err(DeployError::ContextTooLong { model, asked: need.load.context(), context });
+        let longer = need
+            .recording
+            .map(|recording| Longer { requests: recording.longer_than(context), of: recording.len() });
+        return Err(DeployError::ContextTooLong { model, asked: need.load.context(), context, longer });
     }
     Ok(())
 }
 
 fn machines(supplies: &[Supply]) -> String {
-    let each = |supply: &Supply| format!("{} GPUs of {}", supply.gpus(), supply.name);
+    let each = |supply: &Supply| match &supply.prompts {
+        Some(prompts) => format!(
+            "{} GPUs of {} for prompts and {} of {} for decodes",
+            prompts.gpus(),
+            prompts.name,
+            supply.gpus(),
+            supply.name
+        ),
+        None => format!("{} GPUs of {}", supply.gpus(), supply.name),
+    };
     match supplies {
         [one] => each(one),
         [first, rest @ ..] => format!("{} or {} other machines", each(first), rest.len()),
@@ -47,18 +61,24 @@ fn machines(supplies: &[Supply]) -> String {
 }
 
 /// The cut closest to fitting, and what would fit: more GPUs, narrower formats, other machines.
-pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]) -> DeployError {
-    let shortage = |tried: &Tried| match (&tried.verdict, &tried.what) {
-        (Verdict::Refused(CutRefusal::DoesNotFit { over_per_gpu }), Subject::Cut(cut)) => {
-            Some((1, over_per_gpu.get(), *cut, Shortage::PerGpu(*over_per_gpu)))
+pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply]) -> DeployError {
+    let shortage = |(cut, refusal): (Cut, CutRefusal)| match refusal {
+        CutRefusal::DoesNotFit { over_per_gpu } => {
+            Some((1, over_per_gpu.get(), cut, Shortage::PerGpu(over_per_gpu)))
         }
-        (Verdict::Refused(CutRefusal::NoRoom { needed_tokens, room_tokens }), Subject::Cut(cut)) => {
+        CutRefusal::NoRoom { needed_tokens, room_tokens } => {
             let over = needed_tokens - room_tokens;
-            Some((0, over as f64, *cut, Shortage::Tokens(over)))
+            Some((0, over as f64, cut, Shortage::Tokens(over)))
         }
         _ => None,
     };
-    let least = tried.iter().filter_map(shortage).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    // Of GPUs for prompts and GPUs for decodes, one may have room.
+    let short = supplies.iter().flat_map(Supply::kinds).filter(|gpus| !has_room(need, gpus));
+    let refused = short.flat_map(|gpus| {
+        let refusal = |cut: Cut| Some((cut, fit(need, gpus, &cut).err()?));
+        crate::space::cuts(need, gpus).into_iter().filter_map(refusal)
+    });
+    let least = refused.filter_map(shortage).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let (cut, over) = match least {
         Some((_, _, cut, over)) => (cut.to_string(), over),
         None => ("any".into(), Shortage::Tokens(need.load.context())),
@@ -66,6 +86,7 @@ pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]
     let mut nearest = Vec::new();
     nearest.extend(supplies.iter().find_map(|supply| more_gpus(need, supply)));
     nearest.extend(narrower(need, supplies));
+    nearest.extend(fewer_adapters(need, supplies));
     nearest.extend(other_machine(need));
     DeployError::DoesNotFit {
         model: need.model.transformer.name.clone(),
@@ -76,21 +97,42 @@ pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]
     }
 }
 
+/// Both pools have room, but in no format that they share.
+pub(crate) fn no_common_format(need: &Need<'_>, supplies: &[Supply]) -> DeployError {
+    DeployError::NoCommonFormat { model: need.model.transformer.name.clone(), machines: machines(supplies) }
+}
+
 fn first_fit(need: &Need<'_>, supply: &Supply, options: &Options) -> Option<Cut> {
     let need = Need { options: options.clone(), ..need.clone() };
-    crate::space::cuts(&need, supply).into_iter().find(|cut| fit(&need, supply, cut).is_ok())
+    let first =
+        |gpus: &Supply| crate::space::cuts(&need, gpus).into_iter().find(|cut| fit(&need, gpus, cut).is_ok());
+    // Prompts need a cut of their own where they have other GPUs.
+    supply.kinds().map(first).collect::<Option<Vec<Cut>>>()?.pop()
 }
 
 /// Doublings tried.
 const DOUBLINGS: u32 = 6;
 
 fn more_gpus(need: &Need<'_>, supply: &Supply) -> Option<String> {
+    let more = |gpus: &Supply, power: u32| -> Option<Supply> {
+        let times = if has_room(need, gpus) { 1 } else { 1 << power };
+        let hardware = Hardware { gpus: gpus.gpus().checked_mul(times)?, ..gpus.hardware };
+        Some(Supply { hardware, ..gpus.clone() })
+    };
     (1..=DOUBLINGS).find_map(|power| {
-        let gpus = supply.gpus().checked_mul(1 << power)?;
-        let larger = Supply { hardware: Hardware { gpus, ..supply.hardware }, ..supply.clone() };
+        let larger = more(supply, power)?;
+        let larger = match &supply.prompts {
+            Some(prompts) => Supply::apart(more(prompts, power)?, larger),
+            None => larger,
+        };
         let cut = first_fit(need, &larger, &need.options)?;
-        Some(format!("it fits on {gpus} GPUs of {} ({cut})", supply.name))
+        Some(format!("it fits on {} ({cut})", machines(std::slice::from_ref(&larger))))
     })
+}
+
+/// Whether some cut fits on these GPUs alone.
+fn has_room(need: &Need<'_>, gpus: &Supply) -> bool {
+    crate::space::cuts(need, gpus).iter().any(|cut| fit(need, gpus, cut).is_ok())
 }
 
 /// The cheapest alternative, with the number of units on which it fits.
@@ -120,6 +162,18 @@ fn narrower(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
         }
     }
     None
+}
+
+/// Half as many adapters, or a quarter, and so on.
+fn fewer_adapters(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
+    let asked = need.options.adapters?;
+    let halves = std::iter::successors(Some(asked.loaded / 2), |loaded| Some(loaded / 2));
+    halves.take_while(|loaded| *loaded > 0).find_map(|loaded| {
+        let adapters = Some(Adapters { loaded, ..asked });
+        let options = Options { adapters, ..need.options.clone() };
+        let cut = supplies.iter().find_map(|supply| first_fit(need, supply, &options))?;
+        Some(format!("it fits with {loaded} adapters ({cut})"))
+    })
 }
 
 /// The limit that fails and what would hold.
@@ -213,7 +267,7 @@ fn floored(rate: f64) -> f64 {
 
 /// The highest rate that all replicas with room for them can hold, by replay.
 fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) -> Vec<String> {
-    let Some(plan) = plan.within(supply.gpus()) else { return Vec::new() };
+    let Some(plan) = plan.within(supply) else { return Vec::new() };
     let holds = |per_second: f64| {
         let need = Need { load: Load { per_second, ..need.load }, ..need.clone() };
         let Ok(stage) = Stage::new(&need, supply, plan) else { return false };
@@ -242,7 +296,7 @@ fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) ->
         }
     }
     let mut nearest = vec![format!("{plan} holds {} requests/s on {} GPUs", floored(low), plan.gpus())];
-    if needed > supply.gpus() {
+    if supply.prompts.is_none() && needed > supply.gpus() {
         nearest.push(format!("by the estimate {needed} GPUs hold the rate"));
     }
     nearest

@@ -7,6 +7,7 @@ use bedplate_replay::requests::seconds;
 use crate::candidate::{Candidate, Fitting, candidates, fitting};
 use crate::estimate::Bound;
 use crate::front::front;
+use crate::launch::Duty;
 use crate::refuse;
 use crate::tie::{Contender, Cost, Edge, choose, edge, formats, simplicity};
 use crate::{DeployError, FrontPoint, Need, Plan, Shown, Stage, Subject, Supply, Tried, Verdict, Workers};
@@ -46,8 +47,13 @@ pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<Answer, DeployErro
     refuse::check(need, supplies)?;
     let mut tried = Vec::new();
     let fitting = fitting(need, supplies, &mut tried);
-    if fitting.is_empty() {
-        return Err(refuse::does_not_fit(need, supplies, &tried));
+    let has = |at: usize, duty: Duty| fitting.iter().any(|it| it.supply == at && it.duty == duty);
+    let is_whole = |at: usize| has(at, Duty::Both) || (has(at, Duty::Prefill) && has(at, Duty::Decode));
+    if !(0..supplies.len()).any(is_whole) {
+        return Err(refuse::does_not_fit(need, supplies));
+    }
+    if !fitting.iter().any(|it| it.has_partner(&fitting)) {
+        return Err(refuse::no_common_format(need, supplies));
     }
     let mut candidates = candidates(need, supplies, &fitting, &mut tried);
     candidates.sort_by(|a, b| {
@@ -112,7 +118,7 @@ impl Hunt<'_> {
         let gpus = candidate.plan.gpus();
         let near = self.need.options.near;
         if Cost::of(&least, supply).exceeds(&cheapest, near) {
-            return Some(Verdict::Costlier { gpus, dollars_per_hour: supply.dollars_per_hour(gpus) });
+            return Some(Verdict::Costlier { gpus, dollars_per_hour: supply.dollars_of(&candidate.plan) });
         }
         let cost = candidate.cost(self.supplies);
         // One replica less would have to hold to be cheaper; the estimate is rarely that far off.
@@ -167,7 +173,7 @@ impl Hunt<'_> {
             kept = kept.or(Some(shown));
         }
         let shown = kept.expect("two seeds were played");
-        let dollars_per_hour = supply.dollars_per_hour(plan.gpus());
+        let dollars_per_hour = supply.dollars_of(&plan);
         self.held.push(Held { supply: candidate.supply, plan, shown, dollars_per_hour });
         Showing::Holds
     }
@@ -197,7 +203,7 @@ impl Hunt<'_> {
             let is_costlier = self
                 .cheapest()
                 .is_some_and(|cheapest| Cost::of(&plan, supply).order(&cheapest) != Ordering::Less);
-            if plan.gpus() > supply.gpus() || is_costlier {
+            if !supply.holds(&plan) || is_costlier {
                 return;
             }
             match self.show(candidate, plan) {

@@ -6,6 +6,8 @@ use bedplate_search::Machine;
 use bedplate_topology::Cluster;
 use bedplate_units::Watts;
 
+use crate::Plan;
+
 /// GPUs of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Supply {
@@ -22,6 +24,8 @@ pub struct Supply {
     pub dollars_per_gpu_hour: Option<f64>,
     /// The most power that a GPU draws, where it is known.
     pub watts_per_gpu: Option<Watts>,
+    /// Other GPUs on which prompts are computed; then these decode only.
+    pub prompts: Option<Box<Supply>>,
 }
 
 impl Supply {
@@ -54,6 +58,7 @@ impl Supply {
                 .map(|kind| catalog.accelerator(kind.accelerator.as_deref()?).ok()?.power)
                 .reduce(|one, other| Some(Watts::new(one?.get().max(other?.get()))))
                 .flatten(),
+            prompts: None,
         })
     }
 
@@ -78,13 +83,58 @@ impl Supply {
                 gpus_per_node: instance.accelerators.max(1),
                 dollars_per_gpu_hour: Some(price / f64::from(machine.gpus)),
                 watts_per_gpu: catalog.accelerator_of(instance).power,
+                prompts: None,
             })
         };
         Machine::of_catalog(catalog).into_iter().filter_map(supply).collect()
     }
 
+    /// Prompts on GPUs of one kind, decodes on those of another, with a network between them.
+    pub fn apart(prompts: Supply, decodes: Supply) -> Self {
+        Self { prompts: Some(Box::new(prompts)), ..decodes }
+    }
+
+    /// The GPUs on which prompts are computed.
+    pub fn of_prompts(&self) -> &Supply {
+        self.prompts.as_deref().unwrap_or(self)
+    }
+
+    /// Every kind of GPU, those of prompts first.
+    pub fn kinds(&self) -> impl Iterator<Item = &Supply> {
+        self.prompts.as_deref().into_iter().chain([self])
+    }
+
+    /// What it is called in an answer.
+    pub fn label(&self) -> String {
+        match &self.prompts {
+            Some(prompts) => format!("{} for prompts, {} for decodes", prompts.name, self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Those that decode, where prompts have others.
     pub fn gpus(&self) -> u32 {
         self.hardware.gpus
+    }
+
+    /// Whether there are enough GPUs for a plan.
+    pub fn holds(&self, plan: &Plan) -> bool {
+        match (&self.prompts, plan) {
+            (Some(prompts), Plan::Disaggregated { prefill, decode }) => {
+                prefill.gpus() <= prompts.gpus() && decode.gpus() <= self.gpus()
+            }
+            _ => plan.gpus() <= self.gpus(),
+        }
+    }
+
+    /// What the GPUs of a plan cost.
+    pub fn dollars_of(&self, plan: &Plan) -> Option<f64> {
+        match (&self.prompts, plan) {
+            (Some(prompts), Plan::Disaggregated { prefill, decode }) => {
+                Some(prompts.dollars_per_hour(prefill.gpus())? + self.dollars_per_hour(decode.gpus())?)
+            }
+            _ => self.dollars_per_hour(plan.gpus()),
+        }
     }
 
     /// Units that hold this many GPUs.

@@ -73,7 +73,7 @@ fn price(
     effort: &Effort,
 ) -> Result<Option<Price>, OptionsFlaw> {
     let output = need.load.output.saturating_add(effort.thinking);
-    let load = Load { output, ..need.load };
+    let load = Load { output, ..need.load.uniform() };
     let longest = need.model.transformer.max_context;
     if longest > 0 && load.context() > longest {
         return Ok(None);
@@ -104,6 +104,6 @@ fn price(
         p95: Seconds::new(seconds(outcome.end_to_end.p95)),
         requests_per_second: rate,
         gpus_at_rate: f64::from(plan.gpus()) * load.per_second / rate,
-        dollars_per_thousand: supply.dollars_per_hour(plan.gpus()).map(each),
+        dollars_per_thousand: supply.dollars_of(plan).map(each),
     }))
 }

@@ -22,7 +22,7 @@ pub(crate) struct Cost {
 
 impl Cost {
     pub(crate) fn of(plan: &Plan, supply: &Supply) -> Self {
-        let dollars = supply.dollars_per_hour(plan.gpus());
+        let dollars = supply.dollars_of(plan);
         Self { is_unpriced: dollars.is_none(), amount: dollars.unwrap_or(f64::from(plan.gpus())) }
     }
 

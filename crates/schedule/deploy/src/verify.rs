@@ -40,26 +40,26 @@ pub struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     pub fn new(need: &'a Need<'a>, supply: &'a Supply, plan: Plan) -> Result<Self, PerfError> {
-        let timed = |workers: &Workers| -> Result<TimedReplica, PerfError> {
-            Ok(TimedReplica::new(workers.cut.replica(need, supply)?, need.load.usual_context()))
+        let timed = |workers: &Workers, gpus: &Supply| -> Result<TimedReplica, PerfError> {
+            Ok(TimedReplica::new(workers.cut.replica(need, gpus)?, need.load.usual_context()))
         };
         let prefill = match &plan {
             Plan::Aggregated(_) => None,
-            Plan::Disaggregated { prefill, .. } => Some(timed(prefill)?),
+            Plan::Disaggregated { prefill, .. } => Some(timed(prefill, supply.of_prompts())?),
         };
-        Ok(Self { need, supply, plan, prefill, decode: timed(plan.decoders())? })
+        Ok(Self { need, supply, plan, prefill, decode: timed(plan.decoders(), supply)? })
     }
 
     /// The plan as input of a replay.
     pub fn fleet(&self) -> Fleet<'_> {
-        let decode = self.pool(&self.decode, self.plan.decoders());
+        let decode = self.pool(&self.decode, self.plan.decoders(), self.supply);
         let mut way = self.decode.way(self.usual_step());
         let arrangement = match (&self.plan, &self.prefill) {
             (Plan::Disaggregated { prefill, .. }, Some(timed)) => {
                 way += picoseconds(self.need.constants.hand_off);
                 Arrangement::Disaggregated(Box::new(Disaggregated {
-                    prefill: self.pool(timed, prefill),
-                    transfer: timed.transfer(self.plan.link(self.supply)),
+                    prefill: self.pool(timed, prefill, self.supply.of_prompts()),
+                    transfer: timed.transfer(&self.decode, self.plan.link(self.supply)),
                     decode: decode.clone(),
                 }))
             }
@@ -68,10 +68,10 @@ impl<'a> Stage<'a> {
         Fleet { arrangement, way, objectives: self.need.objectives, ..Fleet::aggregated(decode) }
     }
 
-    fn pool<'s>(&'s self, timed: &'s TimedReplica, workers: &Workers) -> Pool<'s> {
+    fn pool<'s>(&'s self, timed: &'s TimedReplica, workers: &Workers, gpus: &Supply) -> Pool<'s> {
         Pool {
-            scheduler: timed.scheduler(workers.seats, self.need.load.lengths().0.longest()),
-            dollars_per_hour: self.supply.dollars_per_hour(workers.cut.gpus()).unwrap_or(0.0),
+            scheduler: timed.scheduler(workers.seats, self.need.load.longest_prompt()),
+            dollars_per_hour: gpus.dollars_per_hour(workers.cut.gpus()).unwrap_or(0.0),
             router: RouterOptions { seed: self.need.options.seed, ..RouterOptions::default() },
             ..Pool::new(workers.replicas, timed)
         }
@@ -91,8 +91,18 @@ impl<'a> Stage<'a> {
     pub fn play(&self, end_to_end: f64, seed: u64) -> Result<Shown, OptionsFlaw> {
         let load = &self.need.load;
         let requests = (LIFETIMES * load.per_second * end_to_end).clamp(FEWEST, MOST) as u32;
+        let traffic = match self.need.recording {
+            Some(recording) => Traffic::Trace(recording.drawn(requests, load.per_second, seed)),
+            None => Traffic::Generated(self.generated(requests, seed)),
+        };
+        let outcome = simulate(traffic, &self.fleet())?;
+        Ok(Shown::judge(outcome, &self.need.objectives, end_to_end))
+    }
+
+    fn generated(&self, requests: u32, seed: u64) -> GeneratedLoad {
+        let load = &self.need.load;
         let (prompt, output) = load.lengths();
-        let traffic = GeneratedLoad {
+        GeneratedLoad {
             requests,
             arrivals: Arrivals::Poisson { per_second: load.per_second },
             prompt,
@@ -100,9 +110,7 @@ impl<'a> Stage<'a> {
             shared: load.shared,
             seed,
             ..GeneratedLoad::default()
-        };
-        let outcome = simulate(Traffic::Generated(traffic), &self.fleet())?;
-        Ok(Shown::judge(outcome, &self.need.objectives, end_to_end))
+        }
     }
 }
 

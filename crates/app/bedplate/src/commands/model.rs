@@ -6,7 +6,7 @@ mod show;
 use std::path::Path;
 
 use bedplate_diag::Source;
-use bedplate_transformer::{Configuration, Remark, Transformer, builtin};
+use bedplate_transformer::{Configuration, Remark, Transformer, Vision, builtin};
 
 use crate::console::Console;
 use crate::files;
@@ -61,17 +61,25 @@ pub(crate) fn is_path(name_or_path: &str, is_name: bool) -> bool {
         || (Path::new(name_or_path).exists() && (name_or_path.contains('/') || !is_name))
 }
 
-/// A config.json, or the one in a folder.
-pub(crate) fn of_file(path: &str) -> Result<Transformer, Stop> {
-    Ok(read(path)?.0)
+/// A config.json, or the one in a folder: the language model, and the vision encoder in front of it.
+pub(crate) fn with_vision(path: &str) -> Result<(Transformer, Option<Vision>), Stop> {
+    let (file, text) = text(path)?;
+    let configuration = Configuration::parse(Source::new(&file, &text))?;
+    Ok((configuration.transformer()?, configuration.vision()?))
 }
 
 fn read(path: &str) -> Result<(Transformer, Vec<Remark>), Stop> {
+    let (file, text) = text(path)?;
+    let configuration = Configuration::parse(Source::new(&file, &text))?;
+    Ok((configuration.transformer()?, configuration.remarks()?))
+}
+
+/// The name and the text of a config.json, or of the one in a folder.
+fn text(path: &str) -> Result<(String, String), Stop> {
     let file = match Path::new(path).is_dir() {
         true => format!("{}/config.json", path.trim_end_matches('/')),
         false => path.to_owned(),
     };
     let text = files::read_text(&file)?;
-    let configuration = Configuration::parse(Source::new(&file, &text))?;
-    Ok((configuration.transformer()?, configuration.remarks()?))
+    Ok((file, text))
 }

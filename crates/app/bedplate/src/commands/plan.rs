@@ -82,6 +82,8 @@ pub(crate) const PAGES: &[&bedplate_diag::Page] = &[
     &own_runs::NO_STEPS,
     &own_runs::NO_HOST,
     &own_runs::NOTHING_PRICED,
+    &serve::NO_ENCODER,
+    &serve::NO_RATE,
     &planned_jobs::NOT_A_PLAN,
     &planned_jobs::NO_REPORTS,
 ];

@@ -38,6 +38,9 @@ impl Sized<'_> {
             remarks
                 .push("keys and values in fp8 need Hopper GPUs and a model with heads of 64 or 128".into());
         }
+        if self.need.options.adapters.is_some() {
+            remarks.push("give each adapter as --adapter NAME=FOLDER".into());
+        }
         remarks.push("the model is a folder in Hugging Face's format".into());
         flags
     }
@@ -50,6 +53,7 @@ impl Sized<'_> {
         lacks.extend((degrees > 1).then(|| "a replica over several GPUs".to_owned()));
         let weights = self.cut().weights;
         lacks.extend((weights == WeightFormat::Fp4).then(|| format!("weights in {}", weights.name())));
+        lacks.extend(self.need.options.images.map(|_| "images".to_owned()));
         lacks.extend(self.need.options.speculation.map(|_| "drafts by the model itself".to_owned()));
         lacks
     }

@@ -136,7 +136,7 @@ spec:
 "
         );
         let text = format!(
-            "terminationGracePeriodSeconds: 120
+            "{}terminationGracePeriodSeconds: 120
 containers:
 - name: engine
   image: {}
@@ -148,6 +148,7 @@ containers:
   volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
 volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
 ",
+            pool.selector(""),
             self.image(),
             quoted(&command),
             self.resource,
@@ -305,7 +306,7 @@ spec:
     replicas: {}
 {multinode}    podTemplate:
       spec:
-        containers:
+{}        containers:
         - name: main
           image: {}
           command: [sh, -c, {}]
@@ -313,6 +314,7 @@ spec:
           resources: {{limits: {{{}: \"{}\"}}}}
 ",
                 pool.replicas,
+                pool.selector("        "),
                 self.image(),
                 quoted(&format!("exec {}", command.join(" "))),
                 self.resource,
@@ -326,6 +328,13 @@ spec:
 impl Pool {
     fn gpus(&self) -> u32 {
         self.replicas * self.nodes * self.gpus_per_node
+    }
+
+    /// The line that keeps it on its machines, where the pools have different ones.
+    fn selector(&self, indent: &str) -> String {
+        self.machine.as_ref().map_or(String::new(), |machine| {
+            format!("{indent}nodeSelector: {{node.kubernetes.io/instance-type: {}}}\n", quoted(machine))
+        })
     }
 
     fn title_in_cluster(&self) -> String {

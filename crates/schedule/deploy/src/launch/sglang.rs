@@ -6,7 +6,7 @@ use bedplate_transformer::Precision;
 use super::{Duty, Sized};
 
 impl Sized<'_> {
-    pub(super) fn sglang(&self) -> Vec<String> {
+    pub(super) fn sglang(&self, remarks: &mut Vec<String>) -> Vec<String> {
         let Parallel { pipeline, expert, attention_data, .. } = self.cut().parallel;
         let nodes = self.nodes();
         // SGLang counts all GPUs of a stage as tensor ranks and splits them into attention data ranks.
@@ -37,6 +37,15 @@ impl Sized<'_> {
             WeightFormat::Bf16 | WeightFormat::Int4 => None,
         });
         flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8_e4m3".to_owned()));
+        if let Some(pictures) = self.need.options.images {
+            flags.push(format!("--limit-mm-data-per-request '{{\"image\":{}}}'", pictures.per_request));
+        }
+        if let Some(adapters) = self.need.options.adapters {
+            let loaded = adapters.loaded;
+            flags.push(format!("--enable-lora --max-loras-per-batch {loaded} --max-loaded-loras {loaded}"));
+            flags.push(format!("--max-lora-rank {}", adapters.rank));
+            remarks.push("give adapters as --lora-paths NAME=FOLDER".to_owned());
+        }
         if let Some(speculation) = self.need.options.speculation {
             let drafts = speculation.drafts;
             flags.push(format!("--speculative-algorithm EAGLE --speculative-num-steps {drafts}"));

@@ -1,9 +1,11 @@
 //! Flags of vLLM, as of the commit that `tests/deploy/vllm.csv` names.
 
-use bedplate_perf::serving::{Parallel, WeightFormat};
+use bedplate_perf::serving::{Engine, Parallel, WeightFormat};
 use bedplate_transformer::Precision;
 
 use super::{Duty, Sized};
+
+const ADAPTERS_LATER: &str = "give adapters as --lora-modules NAME=FOLDER, or load them while it runs";
 
 impl Sized<'_> {
     pub(super) fn vllm(&self, command: &str, remarks: &mut Vec<String>) -> Vec<String> {
@@ -33,6 +35,14 @@ impl Sized<'_> {
             WeightFormat::Bf16 | WeightFormat::Int4 => None,
         });
         flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8".to_owned()));
+        if let Some(pictures) = self.need.options.images {
+            flags.push(format!("--limit-mm-per-prompt '{{\"image\":{}}}'", pictures.per_request));
+        }
+        if let Some(adapters) = self.need.options.adapters {
+            let rank = adapters.reserved_rank(Engine::Vllm);
+            flags.push(format!("--enable-lora --max-loras {} --max-lora-rank {rank}", adapters.loaded));
+            remarks.push(ADAPTERS_LATER.to_owned());
+        }
         if let Some(speculation) = self.need.options.speculation {
             let drafts = speculation.drafts;
             flags.push(format!(

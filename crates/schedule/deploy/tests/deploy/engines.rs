@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use bedplate_deploy::launch::{Pool, Software, launch, pools};
-use bedplate_deploy::{Pattern, Plan, Workers};
+use bedplate_deploy::{Pattern, Pictures, Plan, Workers};
+use bedplate_perf::serving::Adapters;
+use bedplate_transformer::Image;
 
 use crate::support::question;
 use crate::table::{Accepts, accepted};
@@ -29,8 +31,14 @@ const PLANS: [(&str, &str, &str); 12] = [
 ];
 
 fn each_plan(mut see: impl FnMut(&str, &dyn Fn(Software) -> Vec<Pool>, &dyn Fn(Software) -> String)) {
-    for (model, cluster, pattern) in PLANS {
-        let question = question(model, cluster, (4000, 500, 1.0), (0.0, 0.0));
+    for (at, (model, cluster, pattern)) in PLANS.into_iter().enumerate() {
+        let mut question = question(model, cluster, (4000, 500, 1.0), (0.0, 0.0));
+        // Adapters of a rank that is no choice of vLLM's, and images, with every other plan.
+        if at % 2 == 1 {
+            question.options.adapters = Some(Adapters { loaded: 6, rank: 24 });
+            let image = Image { patches: 4096, tokens: 256 };
+            question.options.images = Some(Pictures { per_request: 2, image });
+        }
         let need = question.need();
         let pattern: Pattern = pattern.parse().expect("it is a pattern");
         let workers = |cut, replicas| Workers { cut, replicas, seats: 64 };

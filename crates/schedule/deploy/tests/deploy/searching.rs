@@ -152,7 +152,9 @@ proptest! {
             prefill: workers(cut("tp2"), replicas),
             decode: workers(cut("tp4"), more),
         };
-        match plan.within(gpus) {
+        let mut supply = question.supply.clone();
+        supply.hardware.gpus = gpus;
+        match plan.within(&supply) {
             Some(smaller) => prop_assert!(smaller.gpus() <= gpus && smaller.gpus() <= plan.gpus()),
             None => prop_assert!(plan.gpus() > gpus),
         }

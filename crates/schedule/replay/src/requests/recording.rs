@@ -162,7 +162,7 @@ impl Shared {
                 }
             }
             // The last token of a prompt is always computed.
-            found += cached.min(u64::from(planned.prompt_tokens - 1)) as f64;
+            found += cached.min(u64::from(planned.prompt_tokens.saturating_sub(1))) as f64;
         }
         has_hashes.then_some(Self { share: found / prompts, tokens })
     }

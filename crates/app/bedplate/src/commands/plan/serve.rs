@@ -1,5 +1,6 @@
 //! `bedplate plan serve`: the cheapest deployment that meets the objectives.
 
+mod load;
 mod page;
 mod show;
 
@@ -15,7 +16,7 @@ use bedplate_deploy::{
     outlook, search,
 };
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
-use bedplate_replay::requests::{Lengths, Objectives, SharedPrefix};
+use bedplate_replay::requests::Objectives;
 use bedplate_transformer::{Precision, published_as};
 
 use super::constants::Choice;
@@ -27,6 +28,8 @@ use crate::console::Console;
 use crate::files;
 use crate::stop::Stop;
 
+pub(super) use self::load::{NO_ENCODER, NO_RATE};
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +40,10 @@ Examples:
       --rate 4/s --slo ttft=2s,itl=60ms --precision fp8 --explain tp16
   bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 \\
       --rate 5/s --slo itl=30ms --launch vllm --report serve.html
+  bedplate plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --trace requests.jsonl \\
+      --slo ttft=500ms,itl=20ms
+  bedplate plan serve --model llama-3.3-70b --prompt-on p5.48xlarge:2 --decode-on p5en.48xlarge:2 \\
+      --isl 4000 --osl 500 --rate 5/s --slo ttft=1s,itl=30ms --launch dynamo
 
 Without --cluster every priced machine of the catalog is tried whose chips have measured
 serving rows; --any-chip tries the others too. Quantised weights may cost quality;
@@ -48,21 +55,14 @@ pub(super) struct Arguments {
     /// INSTANCE:COUNT or a cluster file; may be repeated, to choose between them
     #[arg(long, value_name = "CLUSTER")]
     cluster: Vec<String>,
-    /// Tokens of a prompt: `4000`, or `500..8000` for lengths spread evenly
-    #[arg(long, value_name = "TOKENS", value_parser = grammar::lengths)]
-    isl: Lengths,
-    /// Tokens of an answer, likewise
-    #[arg(long, value_name = "TOKENS", value_parser = grammar::lengths)]
-    osl: Lengths,
-    /// Share of each prompt that a group of requests has in common, in percent
-    #[arg(long, visible_alias = "prefix", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
-    shared_prefix: Option<u32>,
-    /// How many different prefixes are shared
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..), requires = "shared_prefix")]
-    prefix_groups: u32,
-    /// Requests per second
-    #[arg(long, value_parser = grammar::rate)]
-    rate: f64,
+    /// GPUs for prompts, as for --cluster, where they are not those that decode
+    #[arg(long, value_name = "CLUSTER", requires = "decode_on", conflicts_with_all = ["cluster", "pools"])]
+    prompt_on: Vec<String>,
+    /// GPUs that decode what --prompt-on computed; a network connects the two
+    #[arg(long, value_name = "CLUSTER", requires = "prompt_on")]
+    decode_on: Vec<String>,
+    #[command(flatten)]
+    asked: load::Asked,
     /// Objectives of a request: `ttft`, `itl`, `e2e`
     #[arg(long, value_parser = grammar::objectives, value_name = "LIMITS")]
     slo: Option<Objectives>,
@@ -155,6 +155,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
 /// The loaded inputs of the question.
 struct Loaded {
     model: ServedModel,
+    expected: load::Expected,
     supplies: Vec<Supply>,
     alternatives: Vec<Supply>,
     /// Chips of the catalog that are not tried because no serving was measured on them.
@@ -164,6 +165,19 @@ struct Loaded {
     site: Option<Site>,
 }
 
+impl Arguments {
+    /// The GPUs that were given: clusters, or every pair of GPUs for prompts and GPUs for decodes.
+    fn given(&self, catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
+        let mut supplies = self.payment.supplies(&self.cluster, catalog)?;
+        let decodes = self.payment.supplies(&self.decode_on, catalog)?;
+        for prompts in self.payment.supplies(&self.prompt_on, catalog)? {
+            let pair = |decodes: &Supply| Supply::apart(prompts.clone(), decodes.clone());
+            supplies.extend(decodes.iter().map(pair));
+        }
+        Ok(supplies)
+    }
+}
+
 impl Loaded {
     fn load(arguments: &Arguments, catalog: &Catalog) -> Result<Self, Stop> {
         let errors = ServingErrors::builtin();
@@ -171,11 +185,13 @@ impl Loaded {
         let may_be_chosen = |supply: &Supply| arguments.any_chip || errors.has_measured(&supply.accelerator);
         let (known, unknown): (Vec<Supply>, Vec<Supply>) = all.into_iter().partition(may_be_chosen);
         let names: BTreeSet<String> = unknown.into_iter().map(|supply| supply.accelerator).collect();
-        let has_clusters = !arguments.cluster.is_empty();
+        let has_clusters = !arguments.cluster.is_empty() || !arguments.prompt_on.is_empty();
+        let model = load_model(&arguments.model)?;
         Ok(Self {
-            model: load_model(&arguments.model)?,
+            expected: arguments.asked.load(&model)?,
+            model,
             supplies: match has_clusters {
-                true => arguments.payment.supplies(&arguments.cluster, catalog)?,
+                true => arguments.given(catalog)?,
                 false => known.clone(),
             },
             alternatives: known,
@@ -192,12 +208,8 @@ impl Loaded {
         let speculation = arguments.drafts.zip(arguments.tokens_per_step);
         Need {
             model: &self.model,
-            load: Load {
-                shared: arguments
-                    .shared_prefix
-                    .map(|percent| SharedPrefix { percent, groups: arguments.prefix_groups }),
-                ..Load::drawn(arguments.isl, arguments.osl, arguments.rate)
-            },
+            load: self.expected.load,
+            recording: self.expected.recording.as_ref(),
             objectives: arguments.slo.unwrap_or_default(),
             constants: &self.constants,
             site: self.site.as_ref(),
@@ -210,6 +222,8 @@ impl Loaded {
                 pooling: arguments.pools,
                 speculation: speculation
                     .map(|(drafts, tokens_per_step)| Speculation { drafts, tokens_per_step }),
+                adapters: self.expected.adapters,
+                images: self.expected.pictures,
                 share: arguments.share / 100.0,
                 seed: arguments.seed,
                 near: self.errors.near(),
@@ -236,7 +250,7 @@ fn how_to_start(
         image: arguments.image.as_deref(),
         software,
         resource: "nvidia.com/gpu",
-        gpus: supply.gpus(),
+        gpus: supply.kinds().map(Supply::gpus).sum(),
     };
     let pools = pools(need, supply, plan, model, software);
     deployment.manifests(&pools, plan.decoders().seats).trim_end().to_owned()
@@ -310,14 +324,34 @@ impl<'a> Found<'a> {
         outlook(self.need, &self.supplies[held.supply], &held.plan, &held.shown, self.errors)
     }
 
+    /// What no measured row had: chips, adapters, images, pools of different GPUs.
+    fn doubts(&self) -> Option<String> {
+        let options = &self.need.options;
+        let is_apart = self.supply().prompts.is_some();
+        let unlike = [
+            (options.adapters.is_some(), "adapters"),
+            (options.images.is_some(), "images"),
+            (is_apart, "pools of different GPUs"),
+        ];
+        let unlike = unlike.into_iter().filter(|(is_asked, _)| *is_asked && self.outlook.is_some());
+        let unlike = unlike.map(|(_, what)| format!("with {what}: intervals are those of serving without"));
+        let doubts: Vec<String> = self.doubt().into_iter().chain(unlike).collect();
+        (!doubts.is_empty()).then(|| doubts.join("; "))
+    }
+
     /// What is said of chips on which no serving was measured.
     fn doubt(&self) -> Option<String> {
-        let chip = &self.supply().accelerator;
+        let unmeasured = |kind: &&Supply| !self.errors.has_measured(&kind.accelerator);
+        let chips = self.supply().kinds().filter(unmeasured).map(|kind| kind.accelerator.as_str());
+        let chips = Vec::from_iter(BTreeSet::from_iter(chips));
+        if chips.is_empty() {
+            return None;
+        }
         let figures = match &self.outlook {
             Some(_) => "intervals and confidence are those of other chips of its family",
             None => "figures are the performance model's alone, without intervals or confidence",
         };
-        (!self.errors.has_measured(chip)).then(|| format!("of serving on {chip}: {figures}"))
+        Some(format!("of serving on {}: {figures}", chips.join(" and ")))
     }
 
     fn supply(&self) -> &Supply {
@@ -327,13 +361,20 @@ impl<'a> Found<'a> {
     fn title(&self) -> String {
         let Load { per_second, shared, .. } = self.need.load;
         let (input, output) = self.need.load.lengths();
+        if self.need.recording.is_some() {
+            return format!(
+                "{} on {}: requests of a trace at {per_second:.3}/s",
+                self.need.model.transformer.name,
+                self.supply().label()
+            );
+        }
         let shared = shared.map_or(String::new(), |shared| {
             format!(", {}% of each from one of {} prefixes", shared.percent, shared.groups)
         });
         format!(
             "{} on {}: prompts of {input} tokens{shared}, answers of {output}, {per_second} requests/s",
             self.need.model.transformer.name,
-            self.supply().name
+            self.supply().label()
         )
     }
 }

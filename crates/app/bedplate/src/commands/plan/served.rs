@@ -63,6 +63,9 @@ impl Payment {
 pub(crate) fn load_model(name_or_path: &str) -> Result<ServedModel, Stop> {
     match ServedModel::named(name_or_path) {
         found if !model::is_path(name_or_path, found.is_ok()) => Ok(found?),
-        _ => Ok(model::of_file(name_or_path)?.into()),
+        _ => {
+            let (transformer, vision) = model::with_vision(name_or_path)?;
+            Ok(ServedModel { vision, ..ServedModel::from(transformer) })
+        }
     }
 }

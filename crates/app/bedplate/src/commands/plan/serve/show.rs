@@ -6,12 +6,12 @@ use bedplate_deploy::test_time::{Effort, Price};
 use bedplate_deploy::{
     Edge, Expectation, Explanation, FrontPoint, Held, Outlook, Plan, Supply, Workers, front_outlook,
 };
-use bedplate_perf::serving::KvRoom;
+use bedplate_perf::serving::{KvRoom, ServingMemory};
 use bedplate_replay::requests::{Objectives, seconds};
 use bedplate_units::{Count, Dollars, Seconds, Watts, grouped};
 use serde_json::{Value, json};
 
-use super::Found;
+use super::{Found, load};
 use crate::commands::replay::requests::show as replayed;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table, wrap};
@@ -123,10 +123,11 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
             facts.add("prompts", pool(prefill, "worker")).add("decodes", pool(decode, "worker"));
         }
     }
-    let units = supply.units(gpus);
     facts
-        .add_known("no measurements", found.doubt())
-        .add("GPUs", format!("{gpus} of {}, on {units} x {}", supply.gpus(), supply.name))
+        .add_known("trace", found.need.recording.map(|recording| load::taken(recording, &found.need.load)))
+        .add_known("images", found.need.options.images.as_ref().map(load::pictured))
+        .add_known("no measurements", found.doubts())
+        .add("GPUs", on(&best.plan, supply))
         .add_known("memory", memory(found))
         .add_known("cost", cost(best))
         .add_known("energy", energy(found, best).map(|energy| energy.to_string()))
@@ -150,17 +151,41 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
     facts
 }
 
+/// How many GPUs of which machines a plan takes.
+fn on(plan: &Plan, supply: &Supply) -> String {
+    let of = |gpus: u32, supply: &Supply| {
+        format!("{gpus} of {}, on {} x {}", supply.gpus(), supply.units(gpus), supply.name)
+    };
+    match (plan, &supply.prompts) {
+        (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
+            format!("{} for prompts; {} for decodes", of(prefill.gpus(), prompts), of(decode.gpus(), supply))
+        }
+        _ => of(plan.gpus(), supply),
+    }
+}
+
 fn pool(workers: &Workers, what: &str) -> String {
     let plural = if workers.replicas == 1 { "" } else { "s" };
     format!("{} {what}{plural} of {}, {} seats each", workers.replicas, workers.cut, workers.seats)
 }
 
-fn memory(found: &Found<'_>) -> Option<String> {
+/// Memory of a replica that decodes.
+fn memory_of(found: &Found<'_>) -> Option<ServingMemory> {
     let replica = found.answer.best.plan.decoders().cut.replica(found.need, found.supply()).ok()?;
-    let memory = replica.memory();
+    Some(*replica.memory())
+}
+
+fn memory(found: &Found<'_>) -> Option<String> {
+    let memory = memory_of(found)?;
     let KvRoom::Fits { tokens, .. } = memory.room else { return None };
+    let adapters = found.need.options.adapters.map_or(String::new(), |adapters| {
+        format!(", {} of {} adapters of rank {}", memory.adapters_per_gpu, adapters.loaded, adapters.rank)
+    });
+    let encoder = found.need.model.vision.as_ref().map_or(String::new(), |vision| {
+        format!(", {} of a vision encoder of {} parameters", memory.encoder_per_gpu, Count(vision.parameters))
+    });
     Some(format!(
-        "{} of weights on a GPU, room for {} tokens of KV in a replica that decodes",
+        "{} of weights{adapters}{encoder} on a GPU, room for {} tokens of KV in a replica that decodes",
         memory.weights_per_gpu,
         Count(tokens)
     ))
@@ -176,23 +201,32 @@ fn cost(held: &Held) -> Option<String> {
 /// What the GPUs in use take for a token if all of them draw the most they can.
 struct Energy {
     joules_per_token: f64,
-    gpus: u32,
-    watts: Watts,
+    /// GPUs of each kind.
+    drawn: Vec<(u32, Watts)>,
 }
 
 impl fmt::Display for Energy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Energy { joules_per_token, gpus, watts } = self;
-        let each = if *gpus == 1 { "1 GPU".to_owned() } else { format!("{gpus} GPUs") };
-        write!(f, "at most {joules_per_token:.3} J for a token generated: {each} at {watts}")
+        let each = |(gpus, watts): &(u32, Watts)| match gpus {
+            1 => format!("1 GPU at {watts}"),
+            gpus => format!("{gpus} GPUs at {watts}"),
+        };
+        let drawn: Vec<String> = self.drawn.iter().map(each).collect();
+        write!(f, "at most {:.3} J for a token generated: {}", self.joules_per_token, drawn.join(", "))
     }
 }
 
 fn energy(found: &Found<'_>, held: &Held) -> Option<Energy> {
-    let watts = found.supplies[held.supply].watts_per_gpu?;
-    let gpus = held.plan.gpus();
+    let supply = &found.supplies[held.supply];
+    let counted = match (&held.plan, &supply.prompts) {
+        (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
+            vec![(prefill.gpus(), prompts.watts_per_gpu?), (decode.gpus(), supply.watts_per_gpu?)]
+        }
+        (plan, _) => vec![(plan.gpus(), supply.watts_per_gpu?)],
+    };
     let tokens = held.shown.outcome.output_tokens_per_second();
-    (tokens > 0.0).then(|| Energy { joules_per_token: watts.get() * f64::from(gpus) / tokens, gpus, watts })
+    let watts: f64 = counted.iter().map(|(gpus, watts)| watts.get() * f64::from(*gpus)).sum();
+    (tokens > 0.0).then(|| Energy { joules_per_token: watts / tokens, drawn: counted })
 }
 
 fn share(found: &Found<'_>) -> String {
@@ -241,7 +275,7 @@ pub(super) fn others(found: &Found<'_>) -> Table {
             least.unwrap_or_default(),
             Seconds::new(seconds(outcome.ttft.p95)).to_string(),
             Seconds::new(seconds(outcome.itl.p95)).to_string(),
-            found.supplies[held.supply].name.clone(),
+            found.supplies[held.supply].label(),
             edge,
         ]);
     }
@@ -272,7 +306,7 @@ pub(super) fn front(points: &[FrontPoint], supplies: &[Supply]) -> Table {
             point.users.to_string(),
             Seconds::new(point.ttft).to_string(),
             point.plan.to_string(),
-            supplies[point.supply].name.clone(),
+            supplies[point.supply].label(),
         ]);
     }
     table
@@ -309,7 +343,7 @@ pub(super) fn explained(explanation: &Explanation, supplies: &[Supply]) -> Facts
     for tried in explanation.matches.iter().take(MOST) {
         let name = match supplies.len() {
             1 => tried.what.to_string(),
-            _ => format!("{} on {}", tried.what, supplies[tried.supply].name),
+            _ => format!("{} on {}", tried.what, supplies[tried.supply].label()),
         };
         facts.add(&name, tried.verdict.to_string());
     }
@@ -323,7 +357,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         let interval = |figure: Option<Expectation>| figure.map(|figure| [figure.low, figure.high]);
         json!({
             "deployment": point.plan.to_string(),
-            "machine": found.supplies[point.supply].name,
+            "machine": found.supplies[point.supply].label(),
             "gpus": point.plan.gpus(),
             "users": point.users,
             "tokens_per_s_per_user": point.per_user,
@@ -354,7 +388,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         let matches = explanation.matches.iter().map(|tried| {
             json!({
                 "what": tried.what.to_string(),
-                "machine": found.supplies[tried.supply].name,
+                "machine": found.supplies[tried.supply].label(),
                 "verdict": tried.verdict.to_string(),
             })
         });
@@ -362,17 +396,30 @@ pub(super) fn json(found: &Found<'_>) -> Value {
     };
     json!({
         "model": found.need.model.transformer.name,
-        "machine": found.supply().name,
+        "machine": found.supply().label(),
         "input_tokens": found.need.load.input,
         "output_tokens": found.need.load.output,
-        "input_tokens_longest": found.need.load.lengths().0.longest(),
-        "output_tokens_longest": found.need.load.lengths().1.longest(),
+        "trace": found.need.recording.map(load::json),
+        "adapters": found.need.options.adapters.map(|adapters| json!({
+            "loaded": adapters.loaded,
+            "rank": adapters.rank,
+            "bytes_per_gpu": memory_of(found).map(|memory| memory.adapters_per_gpu.get()),
+        })),
+        "images": found.need.options.images.map(|pictures| json!({
+            "per_request": pictures.per_request,
+            "patches": pictures.image.patches,
+            "tokens": pictures.image.tokens,
+            "encoder_bytes_per_gpu": memory_of(found).map(|memory| memory.encoder_per_gpu.get()),
+        })),
+        "input_tokens_longest": found.need.load.longest_prompt(),
+        "output_tokens_longest": found.need.recording.map_or(found.need.load.lengths().1.longest(), |it| it.output.longest),
         "shared_prefix_percent": found.need.load.shared.map(|shared| shared.percent),
         "shared_prefixes": found.need.load.shared.map(|shared| shared.groups),
         "requests_per_s": found.need.load.per_second,
         "best": held(best, found),
         "replay": replayed::json(&best.shown.outcome, &found.need.objectives),
         "others": found.answer.others.iter().map(other).collect::<Vec<_>>(),
+        "no_measurements": found.doubts(),
         "near_tie": found.need.options.near,
         "chips_left_out": found.left_out,
         "pareto_front": found.answer.front.iter().map(point).collect::<Vec<_>>(),
@@ -400,8 +447,9 @@ fn held(held: &Held, found: &Found<'_>) -> Value {
     };
     json!({
         "deployment": held.plan.to_string(),
-        "machine": supply.name,
-        "is_measured_chip": found.errors.has_measured(&supply.accelerator),
+        "machine": supply.label(),
+        "prompt_machine": supply.prompts.as_ref().map(|prompts| &prompts.name),
+        "is_measured_chip": supply.kinds().all(|kind| found.errors.has_measured(&kind.accelerator)),
         "gpus": held.plan.gpus(),
         "dollars_per_hour": held.dollars_per_hour,
         "most_joules_per_token": energy(found, held).map(|energy| energy.joules_per_token),

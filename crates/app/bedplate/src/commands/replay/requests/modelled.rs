@@ -88,6 +88,7 @@ impl LoadedReplicas {
         Need {
             model: &self.model,
             load: usual_load(traffic),
+            recording: None,
             objectives: Objectives::default(),
             constants: &self.constants,
             site: None,
