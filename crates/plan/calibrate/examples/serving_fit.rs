@@ -1,6 +1,6 @@
 //! Fits the serving constants to a table of measurements: `serving_fit FILE [ITERATIONS]`, with `--write` into
-//! data/serving/constants.toml, with `--warm` from there, with `--holdout` scored on sources left out, with `--left-out` those fits
-//! and their errors into left_out.toml and intervals.toml beside it.
+//! data/serving/constants.toml, with `--warm` from there, with `--every 3` to a third of the rows, with `--holdout` scored on sources left
+//! out, with `--left-out` those fits and their errors into left_out.toml and intervals.toml beside it. All rows are scored.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use std::collections::BTreeMap;
 
@@ -23,7 +23,10 @@ fn main() {
     } else {
         ServingConstants::priors()
     };
-    let fitted = fit_serving(&rows, &start, iterations).rounded();
+    let every = std::env::args().skip_while(|argument| argument != "--every").nth(1);
+    let every: usize = every.map_or(1, |text| text.parse().unwrap());
+    let seen: Vec<&ServingCase> = rows.iter().copied().step_by(every).collect();
+    let fitted = fit_serving(&seen, &start, iterations).rounded();
     for (value, field) in fitted.values().iter().zip(ServingConstants::FIELDS) {
         if field.origin == Origin::Serving {
             println!(
@@ -45,12 +48,15 @@ fn main() {
     }
     if has("--holdout") || has("--left-out") {
         let groups: Vec<String> = rows.iter().map(|case| case.source()).collect();
-        let fits = fit_without_each(&rows, &groups, &fitted, 4);
+        let seen_groups: Vec<String> = seen.iter().map(|case| case.source()).collect();
+        let fits = fit_without_each(&seen, &seen_groups, &fitted, 4);
         if has("--left-out") {
             write_left_out(&cases, &fits, &fitted);
         }
-        print("left out", &aggregated, |case| &fits[&case.source()]);
-        print("left out, pools", &pools, |case| &fits[&case.source()]);
+        // A source of which no row was seen is left out of all fits.
+        let of = |case: &ServingCase| fits.get(&case.source()).unwrap_or(&fitted);
+        print("left out", &aggregated, of);
+        print("left out, pools", &pools, of);
         let mut names = groups.clone();
         names.sort();
         names.dedup();
@@ -60,7 +66,7 @@ fn main() {
             if members.is_empty() {
                 continue;
             }
-            print(&format!("  {name:<26}"), &members, |case| &fits[&case.source()]);
+            print(&format!("  {name:<26}"), &members, of);
         }
     }
 }
@@ -73,7 +79,7 @@ fn write_left_out(
     fits: &BTreeMap<String, ServingConstants>,
     fitted: &ServingConstants,
 ) {
-    let made = "# Made by `cargo run --release -p bedplate-calibrate --example serving_fit -- data/serving/measured.csv 0 --warm --left-out`";
+    let made = "# Made by `cargo run --release -p bedplate-calibrate --example serving_fit -- data/serving/measured.csv 0 --warm --every 3 --left-out`";
     let left_out =
         LeftOut::new(*fitted, fits.iter().map(|(name, fit)| (name.clone(), fit.rounded())).collect());
     let about = "from measured serving rows: the fitted serving constants, without each source (a model on a GPU) in turn.";

@@ -104,7 +104,7 @@ const SHARES: [&str; 31] = [
 ];
 
 /// Those of the serving side.
-const SERVING_SHARES: [&str; 18] = [
+const SERVING_SHARES: [&str; 21] = [
     "bf16_rate_ampere",
     "bf16_rate_hopper",
     "bf16_rate_blackwell",
@@ -116,6 +116,9 @@ const SERVING_SHARES: [&str; 18] = [
     "expert_read_hopper",
     "expert_read_blackwell",
     "expert_rate_hopper",
+    "expert_fp8_rate_hopper",
+    "expert_fp8_rate_blackwell",
+    "fp4_read_blackwell",
     "expert_rate_blackwell",
     "kv_read",
     "attention_rate_hopper",

@@ -119,10 +119,55 @@ proptest! {
         let Some(found) = closed_loop(&replica, &load) else { return Ok(()) };
         prop_assert!(found.first_token > 0.0 && found.inter_token >= 0.0);
         prop_assert!(found.end_to_end >= found.first_token);
-        // Little's law: no more than `users` requests are in flight on average.
-        let in_flight = found.output_tokens_per_second / load.output.mean() * (found.end_to_end - replica.arrival().first_token);
+        // Little's law: X R = N, but for the end, when users have no more to ask.
+        let in_flight = found.output_tokens_per_second / load.output.mean() * found.end_to_end;
         prop_assert!(in_flight <= f64::from(users) * 1.15 + 0.1, "{in_flight} of {users}");
     }
+
+    #[test]
+    fn one_user_waits_for_every_answer(replica in any_replica(), input in 1u32..3000, output in 1u32..50, way in 0.0..3.0) {
+        let adjustment = Adjustment { first_token: way, ..replica.deployment().adjustment };
+        let slow = Deployment { adjustment, ..replica.deployment().clone() };
+        let slow = Replica::new(slow, &ServingConstants::builtin()).expect("the same layout");
+        let load = ClosedLoop { concurrency: 1, requests: 20, input: Lengths::fixed(input), output: Lengths::fixed(output), prefixes: Prefixes::default() };
+        let Some(found) = closed_loop(&slow, &load) else { return Ok(()) };
+        let in_flight = found.output_tokens_per_second / f64::from(output) * found.end_to_end;
+        prop_assert!((in_flight - 1.0).abs() < 1e-9, "{in_flight} of 1");
+        let pools = Pools { prefill: &slow, prefill_workers: 1, decode: &slow, decode_workers: 1, link: KvLink::ScaleUp, hand_off: way };
+        let Some(found) = disaggregated(&pools, &load) else { return Ok(()) };
+        let in_flight = found.output_tokens_per_second / f64::from(output) * found.end_to_end;
+        prop_assert!((in_flight - 1.0).abs() < 1e-6, "{in_flight} of 1 with pools");
+    }
+}
+
+/// SGLang's large-scale EP blog (May 2025): DeepSeek-V3 in fp8, experts over 32 H100 with DeepEP and two batches, 16k tokens a GPU and step.
+#[test]
+fn prompts_of_wide_expert_parallelism_take_as_long_as_published() {
+    let wide = Parallel { tensor: 1, pipeline: 1, expert: 32, attention_data: 32 };
+    let made = Deployment { engine: Engine::Sglang, ..deployment("deepseek-v3", "h100", wide) };
+    let replica = Replica::new(made, &ServingConstants::builtin()).expect("a layout with meaning");
+    for (length, published) in [(1024, 57_674.0), (2048, 54_543.0), (4096, 50_302.0)] {
+        let mut shape = StepShape::default();
+        for _ in 0..32 * 16_384 / length {
+            shape.add_prefill(0, length);
+        }
+        let per_node = 8.0 * 16_384.0 / replica.timer().seconds(&shape);
+        let off: f64 = per_node / published - 1.0;
+        assert!(off.abs() < 0.15, "{per_node:.0} tokens/s of a node for prompts of {length}: {off:+.2}");
+        let step = replica.step(&shape);
+        assert!(step[Part::ScaleOut].hidden > step[Part::ScaleOut].exposed, "exchanges are hidden");
+    }
+}
+
+/// A rank that has a narrow slice of every expert multiplies slower than one that has few whole ones.
+#[test]
+fn narrow_slices_of_experts_multiply_slower() {
+    let compute = |expert: u32| {
+        let parallel = Parallel { expert, ..Parallel::tensor(8) };
+        let step = replica("qwen3.5-397b-a17b", "h200", parallel).step(&StepShape::prefill(0, 16_384));
+        step[Part::Compute].exposed.get()
+    };
+    assert!(compute(1) > 1.1 * compute(8), "{} {}", compute(1), compute(8));
 }
 
 #[test]

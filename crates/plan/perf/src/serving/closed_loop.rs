@@ -1,9 +1,12 @@
-//! One replica under a constant number of users, each of whom sends a new request as soon as the last is answered.
+//! One replica under a constant number of users, each of whom sends a new request once the last answer has been delivered.
 //!
 //! A first-in-first-out engine in virtual time. A step that holds prompts is one event; a stretch of
-//! decode-only steps up to the next completion or newly seen request is one event too, because the time of
+//! decode-only steps up to the next completion or new request is one event too, because the time of
 //! such steps is a sum along a line. Completions are in a heap by the decode step in which they
 //! occur, so an event costs O(log n) in the running sequences.
+//!
+//! What a first token waits for outside the engine's steps is over when later ones come, so it delays the end of short answers only.
+//! A user asks again when the whole answer has been delivered and always waits for exactly one, which is Little's law.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -71,7 +74,7 @@ pub struct Latency {
     /// Between tokens after the first: `(end - first token) / (tokens - 1)`.
     pub inter_token: f64,
     pub end_to_end: f64,
-    /// Output tokens of all requests over the time from the first request to the last answer.
+    /// Output tokens of all requests over the time from the first request to the delivery of the last answer.
     pub output_tokens_per_second: f64,
 }
 
@@ -81,7 +84,7 @@ pub fn closed_loop(replica: &Replica, load: &ClosedLoop) -> Option<Latency> {
     while engine.finished < load.requests {
         engine.advance();
     }
-    let latency = engine.tally.means(engine.now);
+    let latency = engine.tally.means();
     Some(match replica.deployment().settings.stream_limit {
         Some(limit) => latency.streamed(load, limit),
         None => latency,
@@ -106,7 +109,7 @@ struct Request {
     output: u32,
     sent: f64,
     first_token: f64,
-    /// The first engine step in which the engine sees it.
+    /// The first step in which the engine sees it, once it has arrived.
     visible: u64,
 }
 
@@ -124,25 +127,32 @@ pub(super) struct Tally {
     inter_token: f64,
     end_to_end: f64,
     tokens: f64,
+    /// When the last answer was delivered.
+    last: f64,
 }
 
 impl Tally {
-    /// One answered request.
-    pub(super) fn add(&mut self, sent: f64, first: f64, end: f64, tokens: u32, way: f64) {
+    /// Counts a request whose tokens the engine made by these times, and returns when its user has all of them; `way` is what
+    /// the first one takes outside the engine's steps.
+    pub(super) fn deliver(&mut self, sent: f64, first: f64, end: f64, tokens: u32, way: f64) -> f64 {
+        let first = first + way;
+        let end = end.max(first);
         self.requests += 1.0;
-        self.first_token += first - sent + way;
-        self.end_to_end += end - sent + way;
+        self.first_token += first - sent;
+        self.end_to_end += end - sent;
         self.inter_token += if tokens > 1 { (end - first) / f64::from(tokens - 1) } else { 0.0 };
         self.tokens += f64::from(tokens);
+        self.last = self.last.max(end);
+        end
     }
 
-    pub(super) fn means(&self, now: f64) -> Latency {
+    pub(super) fn means(&self) -> Latency {
         let count = self.requests.max(1.0);
         Latency {
             first_token: self.first_token / count,
             inter_token: self.inter_token / count,
             end_to_end: self.end_to_end / count,
-            output_tokens_per_second: self.tokens / now.max(1e-12),
+            output_tokens_per_second: self.tokens / self.last.max(1e-12),
         }
     }
 }
@@ -151,6 +161,8 @@ struct Simulated<'a> {
     replica: &'a Replica,
     load: &'a ClosedLoop,
     requests: Vec<Request>,
+    /// Requests that users will send when their last answers have been delivered, the earliest first.
+    coming: VecDeque<u32>,
     waiting: VecDeque<u32>,
     partial: Option<Partial>,
     /// Completions by decode step.
@@ -179,6 +191,7 @@ impl<'a> Simulated<'a> {
             replica,
             load,
             requests: Vec::with_capacity(load.requests as usize),
+            coming: VecDeque::new(),
             waiting: VecDeque::new(),
             partial: None,
             running: BinaryHeap::new(),
@@ -195,35 +208,61 @@ impl<'a> Simulated<'a> {
         for _ in 0..load.concurrency {
             engine.send(0.0);
         }
+        // The engine is idle, so it sees them at once.
+        while let Some(id) = engine.coming.pop_front() {
+            engine.waiting.push_back(id);
+        }
         Some(engine)
     }
 
-    /// A user sends its next request, unless all have been sent.
-    fn send(&mut self, delay_steps: f64) {
+    /// A user sends its next request at a time from now on, unless all have been sent.
+    fn send(&mut self, at: f64) {
         let id = self.requests.len() as u32;
         if id >= self.load.requests {
             return;
         }
-        let delay = (delay_steps + spread(id, 2)).floor() as u64;
         self.requests.push(Request {
             input: self.load.input.at(spread(id, 0)),
             output: self.load.output.at(spread(id, 1)),
-            sent: self.now,
+            sent: at,
             first_token: 0.0,
-            visible: self.steps + delay,
+            visible: 0,
         });
-        self.waiting.push_back(id);
+        let place = self.coming.partition_point(|other| self.requests[*other as usize].sent <= at);
+        self.coming.insert(place, id);
+    }
+
+    /// Requests that were sent by now arrive; the engine sees them some steps later.
+    fn receive(&mut self) {
+        let after = self.replica.arrival().visible_after;
+        while let Some(id) = self.coming.front().copied().filter(|id| self.request(*id).sent <= self.now) {
+            self.coming.pop_front();
+            self.requests[id as usize].visible = self.steps + (after + spread(id, 2)).floor() as u64;
+            self.waiting.push_back(id);
+        }
     }
 
     fn advance(&mut self) {
+        self.receive();
         let mut shape = self.compose();
         if shape.prefill_tokens > 0 {
             self.prompt_step(&mut shape);
         } else if self.running.is_empty() {
-            // The engine is idle, so it sees new requests at once.
-            self.steps = self.waiting.front().map_or(self.steps, |id| self.request(*id).visible);
+            self.idle();
         } else {
             self.decode_stretch();
+        }
+    }
+
+    /// With nothing to do the engine sees the next request as soon as it is there.
+    fn idle(&mut self) {
+        match (self.waiting.front(), self.coming.front()) {
+            (Some(id), _) => self.steps = self.steps.max(self.request(*id).visible),
+            (None, Some(id)) => {
+                self.now = self.request(*id).sent;
+                self.receive();
+            }
+            (None, None) => {}
         }
     }
 
@@ -318,17 +357,18 @@ impl<'a> Simulated<'a> {
 
     fn decode_stretch(&mut self) {
         let next_end = self.running.peek().map_or(0, |Reverse((step, _))| step - self.decode_steps);
-        let steps = match self.waiting.front() {
-            Some(id) if self.request(*id).visible > self.steps => {
-                next_end.min(self.request(*id).visible - self.steps)
-            }
-            _ => next_end,
-        }
-        .max(1);
+        let seen_in =
+            self.waiting.front().map_or(0, |id| self.request(*id).visible.saturating_sub(self.steps));
+        let mut steps = if seen_in > 0 { next_end.min(seen_in) } else { next_end }.max(1);
         let decodes = self.running.len() as u32;
-        let growth = f64::from(decodes) * self.replica.deployment().tokens_per_step();
-        self.now +=
-            self.replica.timer().decode_seconds(decodes, self.context as u64, growth.round() as u64, steps);
+        let (timer, context) = (self.replica.timer(), self.context as u64);
+        let growth = (f64::from(decodes) * self.replica.deployment().tokens_per_step()).round() as u64;
+        if let Some(id) = self.coming.front() {
+            let until = self.request(*id).sent - self.now;
+            let each = timer.decode_seconds(decodes, context, growth, 1).max(1e-12);
+            steps = steps.min((until / each).ceil().max(1.0) as u64);
+        }
+        self.now += timer.decode_seconds(decodes, context, growth, steps);
         self.steps += steps;
         self.grow(steps);
         self.finish_answers();
@@ -351,10 +391,11 @@ impl<'a> Simulated<'a> {
             let steps = (f64::from(request.output - 1) / each).ceil();
             self.context = (self.context - f64::from(request.input) - steps * each).max(0.0);
             self.reserved -= self.need(&request);
-            let arrival = self.replica.arrival();
-            self.tally.add(request.sent, request.first_token, self.now, request.output, arrival.first_token);
+            let way = self.replica.arrival().first_token;
+            let delivered =
+                self.tally.deliver(request.sent, request.first_token, self.now, request.output, way);
             self.finished += 1;
-            self.send(arrival.visible_after);
+            self.send(delivered);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! work add up, as kernels of one stream do. With pipeline stages each processes one micro-batch of the
 //! step, so a step takes one pass with a share of its tokens.
 
-use bedplate_transformer::{Layer, Part, Precision, Reach};
+use bedplate_transformer::{Dense, Layer, Part, Precision, Reach};
 
 use super::adapters::LowRank;
 use super::experts::Touched;
@@ -38,12 +38,15 @@ pub(crate) struct Pass {
     pair: f64,
     ramp: f64,
     latency: f64,
-    eager: f64,
+    /// What the host takes to launch the kernels of a step that holds prompts, without a captured graph: the GPU may wait for it.
+    launches: f64,
     /// Seconds of one draft, without experts and collectives.
     draft: f64,
     layers: f64,
     pub(crate) wires: Wires,
     host_per_sequence: f64,
+    /// What an engine never hides of a step's host work.
+    executor: f64,
     host_per_step: f64,
     /// Measured over predicted, where a site has measured it.
     adjustment: f64,
@@ -68,7 +71,7 @@ struct Window {
 }
 
 /// The seconds of one step by cause.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Seconds {
     /// Reads and arithmetic of weights: what each takes alone, and both together.
     pub(crate) read: f64,
@@ -83,6 +86,8 @@ pub(crate) struct Seconds {
     pub(crate) latency: f64,
     pub(crate) scale_up: f64,
     pub(crate) scale_out: f64,
+    pub(crate) scale_up_hidden: f64,
+    pub(crate) scale_out_hidden: f64,
     pub(crate) host: f64,
     pub(crate) host_hidden: f64,
 }
@@ -101,6 +106,8 @@ impl Seconds {
             &mut self.latency,
             &mut self.scale_up,
             &mut self.scale_out,
+            &mut self.scale_up_hidden,
+            &mut self.scale_out_hidden,
             &mut self.host,
             &mut self.host_hidden,
         ] {
@@ -154,9 +161,13 @@ impl Pass {
         }
         let latency = latency(deployment, constants);
         let tokens_per_decode = 1.0 + deployment.speculation.map_or(0.0, |s| f64::from(s.drafts));
-        let read = (dense.bytes + head.bytes) / tensor / rates.dense_read;
-        let draft = latency / layers + (dense.bytes / layers + head.bytes) / tensor / rates.dense_read;
+        let read = (dense.read + head.read) / tensor;
+        let draft = latency / layers + (dense.read / layers + head.read) / tensor;
         let attention = AttentionCosts::new(deployment, &rates, tokens_per_decode);
+        let (host_per_sequence, executor) = match deployment.engine {
+            Engine::TensorRtLlm => (constants.sequence_host_trtllm, constants.step_host_trtllm),
+            _ => (constants.sequence_host, 0.0),
+        };
         // Negative while hidden behind the GPU's work.
         let host_per_step = match deployment.host {
             HostWork::Overlapped => -constants.serial_host,
@@ -178,11 +189,12 @@ impl Pass {
             pair: attention.pair,
             ramp: constants.attention_ramp,
             latency,
-            eager: layers * constants.eager_latency,
+            launches: layers * constants.eager_latency,
             draft,
             layers,
             wires: Wires::new(deployment, constants),
-            host_per_sequence: constants.sequence_host,
+            host_per_sequence,
+            executor,
             host_per_step,
             adjustment: deployment.adjustment.step,
         }
@@ -205,10 +217,8 @@ impl Pass {
         let encoding = self.encoding * shape.prefill_tokens as f64 * unshared / self.ranks;
         let low_rank = adapters.map_or(0.0, |adapters| adapters.latency);
         let drafting = if shape.decodes > 0 { self.drafting(decodes) } else { 0.0 };
-        let eager = if is_prefill { self.eager } else { 0.0 };
-        let (scale_up, scale_out) = self.wires.seconds(tokens);
         let host = self.host_per_sequence * f64::from(shape.decodes) * self.tokens_per_decode / self.ranks;
-        Seconds {
+        let mut seconds = Seconds {
             read,
             arithmetic,
             products: rounded_max(read, arithmetic),
@@ -217,13 +227,31 @@ impl Pass {
             expert_products: rounded_max(experts.read, experts.arithmetic),
             prefill_attention: unshared * self.prefill_attention(shape) + encoding,
             decode_attention: self.decode_attention(decodes, shape.decode_context as f64 / self.stages),
-            latency: self.latency + low_rank + eager + drafting,
-            scale_up,
-            scale_out,
-            host: host + self.host_per_step.max(0.0),
+            latency: self.latency + low_rank + drafting,
+            host: host + self.executor + self.host_per_step.max(0.0),
             host_hidden: (-self.host_per_step).max(0.0),
+            ..Seconds::default()
+        };
+        self.add_wires(&mut seconds, tokens, prefill);
+        if is_prefill {
+            let total = seconds.total();
+            seconds.latency += rounded_max(total, self.launches) - total;
         }
-        .times(self.adjustment)
+        seconds.times(self.adjustment)
+    }
+
+    /// Adds the collectives; those of prompts that are exchanged beside another batch are hidden behind its computing.
+    fn add_wires(&self, seconds: &mut Seconds, tokens: f64, prefill: f64) {
+        let (up, out) = self.wires.seconds(tokens);
+        let (beside_up, beside_out) = self.wires.beside_prompts(tokens);
+        let computing = seconds.products + seconds.expert_products + seconds.prefill_attention;
+        let exchanging = (beside_up + beside_out) * prefill / tokens.max(1.0);
+        let hidden =
+            if exchanging > 0.0 { (computing / exchanging).min(1.0) * prefill / tokens } else { 0.0 };
+        seconds.scale_up_hidden = hidden * beside_up;
+        seconds.scale_out_hidden = hidden * beside_out;
+        seconds.scale_up = up - seconds.scale_up_hidden;
+        seconds.scale_out = out - seconds.scale_out_hidden;
     }
 
     /// A prompt is attended by one data rank: with fewer prompts than ranks, the factor by which they take longer
@@ -292,12 +320,15 @@ impl Experts {
         let parameters = model.parameters().of(Part::Experts);
         let (experts, per_token) = (mixture.experts as f64, mixture.per_token as f64);
         let places = deployment.parallel.expert_places(mixture.experts) as f64;
-        let work = rates.work(Part::Experts, parameters as f64, deployment);
-        let seconds = 2.0 * parameters as f64 * per_token / experts / rates.experts(deployment) / stage;
+        let bytes = parameters as f64 * deployment.weights.experts.bytes_per_value();
+        let inner = mixture.expert.width as f64 * ranks / stage;
+        let shallow = shallow(&mixture.expert, constants.expert_depth, model.hidden as f64, inner);
+        let seconds =
+            2.0 * parameters as f64 * per_token / experts / rates.experts(deployment) / stage * shallow;
         // The busiest of r ranks gets about mean + sqrt(2 ln r mean) of the visits.
         let uneven = if ranks > 1.0 { (2.0 * ranks.ln() * ranks / per_token).sqrt() } else { 0.0 };
         Some(Self {
-            read: work.bytes * places / experts / stage / rates.expert_read,
+            read: bytes * places / experts / stage / rates.expert_read,
             touched: Touched::new(experts, places, per_token, constants.expert_skew, ranks),
             per_token: seconds,
             uneven: seconds * uneven,
@@ -310,6 +341,13 @@ impl Experts {
         let arithmetic = self.per_token * tokens + self.uneven * tokens.sqrt() + self.padding * touched;
         Pair { read: self.read * touched, arithmetic }
     }
+}
+
+/// How much longer the products of an expert take for their depth: those into it sum over the width of the model, the one out of
+/// it over as much of its own width as a rank has.
+fn shallow(expert: &Dense, half_rate: f64, hidden: f64, inner: f64) -> f64 {
+    let ups = if expert.is_gated { 2.0 } else { 1.0 };
+    (ups * (1.0 + half_rate / hidden) + (1.0 + half_rate / inner)) / (ups + 1.0)
 }
 
 /// Parameters by part, those of linear attention included.
@@ -330,32 +368,34 @@ fn parameters(deployment: &Deployment) -> impl Iterator<Item = (Part, f64)> {
 fn latency(deployment: &Deployment, constants: &ServingConstants) -> f64 {
     let model = &deployment.model;
     let matured = (-constants.maturity * deployment.maturity_years()).exp();
-    let block = match deployment.engine {
-        Engine::TensorRtLlm => constants.block_latency_trtllm,
-        _ => constants.block_latency,
+    let (every, block) = match deployment.engine {
+        Engine::TensorRtLlm => (constants.layer_latency_trtllm, constants.block_latency_trtllm),
+        _ => (constants.layer_latency, constants.block_latency),
     };
+    let is_fused = deployment.engine == Engine::TensorRtLlm || is_blackwell(&deployment.hardware);
+    let mixture = if is_fused { constants.mixture_latency_fused } else { constants.mixture_latency };
     let of = |layer: &Layer| {
-        let mixture = if layer.mlp.mixture().is_some() { constants.mixture_latency } else { 0.0 };
+        let mixture = if layer.mlp.mixture().is_some() { mixture } else { 0.0 };
         let is_latent = matches!(layer.attention, bedplate_transformer::Attention::Latent(_));
         let latent = if is_latent { constants.latent_latency } else { 0.0 };
         let sparse = if model.sparse_keys.is_some() { constants.sparse_latency } else { 0.0 };
         let block = if deployment.weights.casts_blocks(&model.transformer) { block } else { 0.0 };
-        let seconds = constants.layer_latency + mixture + latent + sparse + block;
+        let seconds = every + mixture + latent + sparse + block;
         if layer.mlp.mixture().is_some() { seconds * matured } else { seconds }
     };
     model.transformer.runs.iter().map(|run| run.count as f64 * of(&run.layer)).sum()
 }
 
-/// Bytes of some weights, and seconds of arithmetic per token as if one GPU held them all.
+/// Seconds of reading some weights, and of arithmetic per token, as if one GPU held them all.
 #[derive(Debug, Clone, Copy, Default)]
 struct Work {
-    bytes: f64,
+    read: f64,
     seconds_per_token: f64,
 }
 
 impl Work {
     fn add(&mut self, other: &Work) {
-        self.bytes += other.bytes;
+        self.read += other.read;
         self.seconds_per_token += other.seconds_per_token;
     }
 }
@@ -366,9 +406,10 @@ struct Rates {
     fp8: f64,
     fp4: f64,
     dense_read: f64,
+    fp4_read: f64,
     expert_read: f64,
     expert_rate: f64,
-    is_blackwell: bool,
+    expert_fp8_rate: f64,
     kv_read: f64,
     attention: f64,
 }
@@ -376,7 +417,7 @@ struct Rates {
 impl Rates {
     fn new(hardware: &Hardware, constants: &ServingConstants) -> Self {
         let c = constants;
-        let is_blackwell = matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
+        let is_blackwell = is_blackwell(hardware);
         let by = |hopper: f64, blackwell: f64| if is_blackwell { blackwell } else { hopper };
         let bf16 =
             if hardware.generation == Generation::Ampere { c.bf16_rate_ampere } else { c.bf16_rate_hopper };
@@ -386,9 +427,10 @@ impl Rates {
             fp8: hardware.peak_fp8 * by(c.fp8_rate_hopper, c.fp8_rate_blackwell),
             fp4: hardware.peak_fp4 * c.fp4_rate_blackwell,
             dense_read: bandwidth * by(c.dense_read_hopper, c.dense_read_blackwell),
+            fp4_read: bandwidth * by(c.dense_read_hopper, c.fp4_read_blackwell),
             expert_read: bandwidth * by(c.expert_read_hopper, c.expert_read_blackwell),
             expert_rate: by(c.expert_rate_hopper, c.expert_rate_blackwell),
-            is_blackwell,
+            expert_fp8_rate: by(c.expert_fp8_rate_hopper, c.expert_fp8_rate_blackwell),
             kv_read: bandwidth * c.kv_read,
             attention: hardware.peak_bf16 * by(c.attention_rate_hopper, c.attention_rate_blackwell),
         }
@@ -402,17 +444,24 @@ impl Rates {
         }
     }
 
-    /// FLOP/s of grouped products. Before Blackwell, casts and scales cancel the gain of fp8.
+    /// FLOP/s of grouped products that are large and deep.
     fn experts(&self, deployment: &Deployment) -> f64 {
-        let narrow = self.of(deployment.weights.experts, &deployment.hardware);
-        self.expert_rate * if self.is_blackwell { narrow } else { self.bf16 }
+        let weights = deployment.weights.experts;
+        let arithmetic = self.of(weights, &deployment.hardware);
+        arithmetic * if weights == Precision::Fp8 { self.expert_fp8_rate } else { self.expert_rate }
     }
 
     fn work(&self, part: Part, parameters: f64, deployment: &Deployment) -> Work {
         let precision = deployment.weights.of(part);
         let rate = self.of(precision, &deployment.hardware);
-        Work { bytes: parameters * precision.bytes_per_value(), seconds_per_token: 2.0 * parameters / rate }
+        let read = if precision == Precision::Nvfp4 { self.fp4_read } else { self.dense_read };
+        let bytes = parameters * precision.bytes_per_value();
+        Work { read: bytes / read, seconds_per_token: 2.0 * parameters / rate }
     }
+}
+
+fn is_blackwell(hardware: &Hardware) -> bool {
+    matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra)
 }
 
 /// Bytes per token that a DSA indexer keeps in a layer: 128 values of fp8 and a scale.

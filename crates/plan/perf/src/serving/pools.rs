@@ -42,7 +42,7 @@ pub fn disaggregated(pools: &Pools<'_>, load: &ClosedLoop) -> Option<Latency> {
     }
     let mut play = Play::new(pools, load);
     play.run();
-    Some(play.tally.means(play.now))
+    Some(play.tally.means())
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +113,7 @@ impl<'a> Play<'a> {
             answered: 0,
         };
         for _ in 0..load.concurrency {
-            play.send();
+            play.send(0.0);
         }
         play
     }
@@ -137,15 +137,16 @@ impl<'a> Play<'a> {
         self.events.push(Reverse(((at.max(0.0) * 1e9) as u64, event)));
     }
 
-    fn send(&mut self) {
+    /// A user sends its next request at that time, unless all have been sent.
+    fn send(&mut self, at: f64) {
         let id = self.requests.len() as u32;
         if id >= self.load.requests {
             return;
         }
         let input = self.load.input.at(spread(id, 0));
         let output = self.load.output.at(spread(id, 1));
-        self.requests.push(Request { input, output, sent: self.now, first_token: 0.0 });
-        self.schedule(self.now + self.pools.hand_off, Event::Sent { request: id });
+        self.requests.push(Request { input, output, sent: at, first_token: 0.0 });
+        self.schedule(at + self.pools.hand_off, Event::Sent { request: id });
     }
 
     /// Idle prompt workers take whole prompts up to a step's tokens, at least one.
@@ -279,8 +280,9 @@ impl<'a> Play<'a> {
         state.context = (state.context - f64::from(request.input) - steps * each).max(0.0);
         state.reserved -= need;
         let way = self.pools.decode.arrival().first_token;
-        self.tally.add(request.sent, request.first_token, state.now, request.output, way);
+        let end = state.now;
+        let delivered = self.tally.deliver(request.sent, request.first_token, end, request.output, way);
         self.answered += 1;
-        self.send();
+        self.send(delivered);
     }
 }

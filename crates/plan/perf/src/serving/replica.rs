@@ -56,26 +56,30 @@ impl Replica {
             (seconds.read, seconds.arithmetic, seconds.products),
             (seconds.expert_read, seconds.expert_arithmetic, seconds.expert_products),
         ] {
-            let (longer, shorter, hidden) = if read >= arithmetic {
+            let (longer, shorter, beside) = if read >= arithmetic {
                 (Part::Memory, Part::Compute, arithmetic)
             } else {
                 (Part::Compute, Part::Memory, read)
             };
             add(longer, exposed(together));
-            add(shorter, Span::hidden(Seconds::new(hidden)));
+            add(shorter, hidden(beside));
         }
         add(Part::Compute, exposed(seconds.prefill_attention));
         add(Part::Memory, exposed(seconds.decode_attention));
         add(Part::Other, exposed(seconds.latency));
-        add(Part::ScaleUp, exposed(seconds.scale_up));
-        add(Part::ScaleOut, exposed(seconds.scale_out));
-        add(Part::Host, exposed(seconds.host) + Span::hidden(Seconds::new(seconds.host_hidden)));
+        add(Part::ScaleUp, exposed(seconds.scale_up) + hidden(seconds.scale_up_hidden));
+        add(Part::ScaleOut, exposed(seconds.scale_out) + hidden(seconds.scale_out_hidden));
+        add(Part::Host, exposed(seconds.host) + hidden(seconds.host_hidden));
         step
     }
 }
 
 fn exposed(seconds: f64) -> Span {
     Span::exposed(Seconds::new(seconds))
+}
+
+fn hidden(seconds: f64) -> Span {
+    Span::hidden(Seconds::new(seconds))
 }
 
 /// Seconds of steps only: folded constants, no allocation, tens of nanoseconds per call.

@@ -3,13 +3,14 @@
 //! Tensor ranks reduce twice per layer. Attention data ranks reduce only inside a rank and exchange tokens
 //! around routed experts: gathered (one byte per value where weights are narrow) and reduce-scattered (two),
 //! or sent to the experts they visit where that is less. Traffic that leaves a scale-up domain uses the rings of
-//! training, with the bandwidths and latencies measured there.
+//! training, with the bandwidths and latencies measured there. Where tokens leave it for their experts, engines compute prompts in two batches,
+//! one of which is exchanged while the other is computed.
 
 use std::sync::LazyLock;
 
 use bedplate_transformer::{LayerRun, Precision};
 
-use super::{Deployment, ServingConstants};
+use super::{Deployment, Engine, ServingConstants};
 use crate::Constants;
 use crate::collective::{Group, Links};
 
@@ -54,13 +55,22 @@ struct Collective {
     out: Line,
 }
 
+impl Collective {
+    fn inside(&self, tokens: f64) -> f64 {
+        self.one_shot.at(tokens).min(self.two_shots.at(tokens))
+    }
+}
+
 impl Wires {
     pub(crate) fn new(deployment: &Deployment, constants: &ServingConstants) -> Self {
         let Deployment { model, hardware, parallel, weights, .. } = deployment;
         let fabric = Fabric {
             links: Links::new(hardware, &TRAINING),
             domain: f64::from(hardware.domain.max(1)),
-            latency: constants.reduce_latency,
+            latency: match deployment.engine {
+                Engine::TensorRtLlm => constants.reduce_latency_trtllm,
+                _ => constants.reduce_latency,
+            },
             up: hardware.scale_up * constants.reduce_reach,
         };
         let hidden = model.transformer.hidden as f64;
@@ -85,10 +95,17 @@ impl Wires {
 
     /// Seconds inside scale-up domains and between them.
     pub(crate) fn seconds(&self, tokens: f64) -> (f64, f64) {
-        let inside = |kind: &Collective| kind.one_shot.at(tokens).min(kind.two_shots.at(tokens));
-        let up = inside(&self.reduce) + inside(&self.exchange) + self.hand_over.at(tokens);
+        let up = self.reduce.inside(tokens) + self.exchange.inside(tokens) + self.hand_over.at(tokens);
         let out = self.reduce.out.at(tokens) + self.exchange.out.at(tokens) + self.hand_over_out.at(tokens);
         (up, out)
+    }
+
+    /// Of those, seconds of exchanges that go on while another batch of prompts is computed.
+    pub(crate) fn beside_prompts(&self, tokens: f64) -> (f64, f64) {
+        if self.exchange.out == Line::default() {
+            return (0.0, 0.0);
+        }
+        (self.exchange.inside(tokens), self.exchange.out.at(tokens))
     }
 }
 

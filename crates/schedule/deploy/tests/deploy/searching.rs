@@ -29,7 +29,7 @@ fn a_small_model_at_a_low_rate_gets_one_gpu_in_its_own_format() {
 fn a_rate_beyond_one_replica_gets_several() {
     check(
         &question("llama-3.1-8b", "p5en.48xlarge:1", (2000, 300, 40.0), (500.0, 20.0)),
-        expect!["3 x tp1 in bf16.kv-fp8 | 3 GPUs | $23.74/h"],
+        expect!["2 x tp1 + 1 x tp1 in bf16.kv-fp8 | 3 GPUs | $23.74/h"],
     );
 }
 
@@ -37,16 +37,16 @@ fn a_rate_beyond_one_replica_gets_several() {
 fn a_large_model_is_cut() {
     check(
         &question("llama-3.3-70b", "p5en.48xlarge:2", (4000, 500, 4.0), (1000.0, 30.0)),
-        expect!["3 x tp2 in fp8.kv-fp8 | 6 GPUs | $47.47/h"],
+        expect!["2 x tp2 + 1 x tp4 in fp8.kv-bf16 | 8 GPUs | $63.30/h"],
     );
 }
 
 #[test]
 fn pools_are_chosen_where_one_pool_cannot_keep_tokens_steady() {
-    let mut question = question("llama-3.3-70b", "p5en.48xlarge:4", (4000, 500, 20.0), (600.0, 25.0));
-    check(&question, expect!["6 x tp4 + 3 x tp2 in fp8.kv-fp8 | 30 GPUs | $237.36/h"]);
+    let mut question = question("llama-3.3-70b", "p5en.48xlarge:5", (4000, 500, 20.0), (600.0, 25.0));
+    check(&question, expect!["6 x tp4 + 5 x tp2 in fp8.kv-bf16 | 34 GPUs | $269.01/h"]);
     question.options.pooling = Pooling::Aggregated;
-    check(&question, expect!["16 x tp2 in fp8.kv-fp8 | 32 GPUs | $253.18/h"]);
+    check(&question, expect!["9 x tp4 in fp8.kv-bf16 | 36 GPUs | $284.83/h"]);
 }
 
 #[test]
