@@ -136,11 +136,10 @@ fn least_that_fits(
     layout: Layout,
     workload: Workload,
 ) -> (Layout, Workload) {
-    let is_near = hardware.host_link >= 200e9;
     let choices = [
         (Recompute::None, Offload::Nothing, true),
         (Recompute::Selective, Offload::Nothing, true),
-        (Recompute::None, Offload::Activations, is_near),
+        (Recompute::None, Offload::Activations, hardware.has_grace()),
         (Recompute::Full, Offload::Nothing, true),
     ];
     let choices = choices
@@ -211,7 +210,8 @@ fn flops_per_token(rule: &str, model: &Transformer, workload: &Workload) -> Opti
         "hfu_full" => (AttentionFlops::Full, RecomputeFlops::Counted),
         _ => return None,
     };
-    let counts_prediction = workload.trains_prediction && workload.stack != Stack::Fsdp;
+    let counts_prediction =
+        workload.trains_prediction && !matches!(workload.stack, Stack::Fsdp | Stack::FsdpTe);
     let prediction = if counts_prediction { Prediction::Counted } else { Prediction::LeftOut };
     let convention = FlopsConvention { attention, recompute, prediction };
     Some(model.flops_per_token(workload.sequence, convention).training().get())

@@ -15,7 +15,7 @@
 //! | offload | activations, where they do not fit, over NVLink-C2C | recipes of Megatron-Bridge |
 //! | micro-batch | 8/4/2/1 by width in 2021–22; 2 without stages, else 1 | bubbles ask for small ones |
 //! | precision | fp8 on Hopper and later under Megatron, else bf16 | records are set in the narrower format |
-//! | stack | Megatron by the release in the notes; stock for fine-grained mixtures before Megatron-Bridge | no recipes yet |
+//! | stack | Megatron by the release in the notes; stock for fine-grained mixtures before Megatron-Bridge; FSDP with Transformer Engine where its kernels are noted | no recipes yet; other kernels |
 //! | dispatcher | NCCL where noted or under `flops_rule` full, else deduplicating | recipes since Megatron-Bridge |
 //! | expert overlap | as noted; else off | rows fit better than with a guess |
 //! | global batch | micro-batch x gpus where the notes say "per GPU" | FSDP blog |
@@ -44,9 +44,18 @@ pub(crate) fn stack(record: &Record, model: &Transformer) -> Stack {
             Some(Stack::MegatronStock)
         }
         "megatron" => Some(megatron_release(record.notes())),
+        "fsdp" if uses_transformer_engine(record.notes()) => Some(Stack::FsdpTe),
         other => Stack::find(other),
     };
     known.unwrap_or_else(|| guessed_stack(&software, record))
+}
+
+/// Notes list the kernels that a row used; attention kernels of PyTorch's own are named where they replace those of Transformer
+/// Engine.
+fn uses_transformer_engine(notes: &str) -> bool {
+    let mut kernels = notes.split(';').next().unwrap_or_default().split(" + ").map(str::trim);
+    kernels.clone().any(|kernel| kernel == "TE")
+        && !kernels.any(|kernel| matches!(kernel, "FlexAttn" | "TorchSDPA"))
 }
 
 /// Stacks that the table does not name, by what they are made of.
@@ -93,6 +102,10 @@ fn is_old(stack: Stack) -> bool {
     matches!(stack, Stack::Megatron2021 | Stack::MegatronDeepSpeed | Stack::DeepSpeedZero3)
 }
 
+fn is_fsdp(stack: Stack) -> bool {
+    matches!(stack, Stack::Fsdp | Stack::FsdpTe)
+}
+
 fn is_megatron(stack: Stack) -> bool {
     matches!(stack, Stack::Megatron | Stack::MegatronBefore2606 | Stack::MegatronStock)
 }
@@ -101,7 +114,7 @@ pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> 
     let notes = record.notes();
     let sequence = record.count("seq_len").or(match stack {
         Stack::Nanotron => Some(4096),
-        Stack::Fsdp => Some(8192),
+        Stack::Fsdp | Stack::FsdpTe => Some(8192),
         _ => None,
     });
     let dispatcher = if notes.contains("NCCL alltoall") || record.text("flops_rule") == "full" {
@@ -131,7 +144,7 @@ pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> 
         } else {
             Scaling::PerTensor
         },
-        trains_prediction: !record.text("model").contains("w/o MTP") && stack != Stack::Fsdp,
+        trains_prediction: !record.text("model").contains("w/o MTP") && !is_fsdp(stack),
         copies: PeerCopies::None,
     })
 }
@@ -205,7 +218,7 @@ pub(crate) fn layout(
 
 /// Sharded data parallelism without printed degrees has no other degrees.
 fn degrees(record: &Record, stack: Stack) -> Result<(u32, u32), Skip> {
-    let is_sharded = matches!(stack, Stack::Fsdp | Stack::MaxText);
+    let is_sharded = is_fsdp(stack) || stack == Stack::MaxText;
     match (record.degree("tp"), record.degree("pp")) {
         (Some(tensor), Some(pipeline)) => Ok((tensor, pipeline)),
         (tensor, pipeline) if is_sharded => Ok((tensor.unwrap_or(1), pipeline.unwrap_or(1))),
@@ -285,7 +298,7 @@ fn sharding(record: &Record, stack: Stack, replicas: u32, unsharded: f64) -> Sha
         text if text.contains("zero2") => Sharding::Gradients,
         text if text.contains("zero1") => Sharding::Optimizer,
         text if text.contains("zero0") => Sharding::None,
-        _ if matches!(stack, Stack::Fsdp | Stack::MaxText) => Sharding::Weights,
+        _ if is_fsdp(stack) || stack == Stack::MaxText => Sharding::Weights,
         _ if is_old(stack) => Sharding::None,
         _ if unsharded > 0.95 => Sharding::Weights,
         _ => Sharding::Optimizer,
@@ -304,7 +317,7 @@ fn unsharded_share(model: &Transformer, hardware: &Hardware, ranks: u32, workloa
 /// Whether a row says what it recomputes, or its stack does.
 pub(crate) fn says_recompute(record: &Record, model: &Transformer, workload: &Workload) -> bool {
     let is_stock = workload.stack == Stack::MegatronStock && workload.expert_overlap == ExpertOverlap::Serial;
-    let is_adapter = matches!(workload.task, Task::Lora { .. }) && workload.stack == Stack::Fsdp;
+    let is_adapter = matches!(workload.task, Task::Lora { .. }) && is_fsdp(workload.stack);
     let is_large = model.parameters().total > 30_000_000_000;
     !record.text("recompute").is_empty() || is_old(workload.stack) || is_stock || is_adapter && is_large
 }

@@ -5,7 +5,7 @@
 //! its members there (multi-rail), and it never runs faster than the scale-up fabric. Hops inside and
 //! between domains have their own latencies. All-reduce is a reduce-scatter and an all-gather, or goes over a tree of nodes
 //! where latency counts. Over EFA a ring goes at the pace of its slowest step, an all-to-all pays for every peer, and the
-//! host drives what the GPU drives itself over RDMA; `data/training/collectives.csv` has the measurements. Groups are laid
+//! host drives what the GPU drives itself over RDMA, at a rate that does not follow the cards; `data/training/collectives.csv` has the measurements. Groups are laid
 //! out one after another, so where their span does not divide a domain some cross its border; a step waits
 //! for those.
 
@@ -108,7 +108,8 @@ impl Links {
         let out = cards * reach;
         let is_efa = matches!(hardware.network, Network::EfaV2 | Network::EfaV3 | Network::EfaV4);
         let (alltoall, dispatch) = if is_efa {
-            (cards * c.efa_alltoall, cards * c.efa_alltoall)
+            let driven = c.efa_alltoall.min(cards);
+            (driven, driven)
         } else {
             (out * c.alltoall_network, out)
         };

@@ -69,9 +69,8 @@ impl Field {
 }
 
 /// Constants that are shares of something.
-const SHARES: [&str; 31] = [
+const SHARES: [&str; 30] = [
     "efa_reach",
-    "efa_alltoall",
     "tree_reach",
     "gemm_ampere",
     "gemm_hopper",
@@ -216,12 +215,11 @@ constants! {
     fp8_ultra = 0.637, Training, 0.15, "The same on B300 and GB300 (tables: 0.60 to 0.68).";
     fp4_blackwell = 0.326, Training, 0.15, "Share of the fp4 peak on B200 and GB200 (tables: 0.43).";
     fp4_ultra = 0.368, Training, 0.15, "The same on B300 and GB300 (tables: 0.35).";
-    attention_ampere = 0.355, Training, 0.2, "Share of the bf16 peak that fused attention reaches, forward and backward together, on A100.";
-    attention_hopper = 0.409, Training, 0.2, "The same with Hopper's own kernels (FlashAttention-3, cuDNN).";
+    attention_ampere = 0.374, Training, 0.2, "Share of the bf16 peak that the products of fused attention reach, forward and backward together, beside its exponentials on A100.";
+    attention_hopper = 0.463, Training, 0.2, "The same with Hopper's own kernels (FlashAttention-3, cuDNN).";
     attention_portable = 0.45, Training, 0.08, "What Ampere's attention kernels reach on Hopper, as a share of Hopper's own.";
-    attention_blackwell = 0.433, Training, 0.2, "Fused attention on Blackwell.";
+    attention_blackwell = 0.53, Training, 0.2, "Fused attention on Blackwell.";
     attention_ramp = 200.0, KernelTable, 0.5, "Sequence length, in tokens, at which attention reaches half of its rate.";
-    head_dim_exponent = 0.22, Training, 0.4, "How attention slows with heads narrower than 128.";
     head_misalignment = 5.0, Training, 0.3, "Slowdown of unfused attention whose heads are not a multiple of 8 wide, which tensor cores need.";
     scan = 0.3, Training, 1.0, "Rate of scans over a state against fused attention on as many keys (Mamba-2, arXiv:2405.21060: as fast as attention over 2,048 tokens).";
     reduction_ampere = 100.0, KernelTable, 0.3, "Inner dimension at which a product reaches half of its rate on A100.";
@@ -253,10 +251,10 @@ constants! {
     stack_eager = 0.87, Training, 0.2, "Rate of matrix products in FSDP and nanotron against Megatron.";
     host_tuned = 68e-6, Training, 0.5, "Seconds of launch overhead per layer and micro-batch, Megatron.";
     host_eager = 267e-6, Training, 0.5, "The same in eager PyTorch.";
-    host_experts = 3.3e-3, Training, 0.5, "Seconds of routing overhead per MoE layer and micro-batch at eight local experts.";
-    host_growth = 0.3, Training, 0.5, "Exponent with which routing overhead grows with local experts.";
-    host_domain = 0.51, Training, 0.5, "Routing overhead in a rack-scale domain against eight-GPU domains.";
-    host_stock = 9e-3, Training, 0.5, "Seconds of overhead per MoE layer and micro-batch without a recipe.";
+    host_experts = 6.2e-3, Training, 0.5, "Seconds of routing by the host per MoE layer and micro-batch.";
+    host_each = 2.3e-4, Training, 0.5, "Seconds that each local expert adds to it.";
+    host_domain = 0.51, Training, 0.5, "Routing by the host in a rack-scale domain, whose recipes replay parts of it as CUDA graphs, against eight-GPU domains.";
+    host_stock = 11e-3, Training, 0.5, "Seconds of routing by the host per MoE layer and micro-batch without a recipe.";
     host_latent = 0.3, Stated, 0.5, "How much more overhead latent attention makes there.";
     host_dispatcher = 1.3, Training, 0.3, "Overhead of deduplicating dispatchers against NCCL there.";
     host_unfused = 1.5e-3, Training, 0.7, "Seconds of launch overhead per layer and micro-batch in Megatron-DeepSpeed, whose kernels are not fused.";
@@ -270,7 +268,7 @@ constants! {
     network_growth = 0.37, EfaTcp, 0.5, "Loss of network bandwidth per doubling of nodes beyond sixteen, over EFA v1 and TCP.";
     efa_reach = 0.88, Collectives, 0.2, "Share of the cards' bandwidth that rings reach over EFA since v2.";
     efa_step = 10.4e-6, Collectives, 0.3, "Seconds of a ring's step over EFA v2, at whose pace the whole ring goes.";
-    efa_alltoall = 0.82, Collectives, 0.2, "Share of the cards' bandwidth that all-to-all and dispatch reach over EFA since v2.";
+    efa_alltoall = 41e9, Collectives, 0.2, "Bytes per second and GPU of all-to-all and dispatch over EFA since v2, which the host drives, whatever the cards.";
     tree_reach = 0.25, Collectives, 0.3, "Share of a node's bandwidth that an all-reduce over a tree of nodes delivers, three of them or more.";
     alltoall_start = 2.6e-4, Collectives, 0.3, "Seconds to start an NCCL all-to-all between domains over EFA.";
     alltoall_peer = 2.6e-6, Collectives, 0.3, "Seconds that each peer adds to it.";

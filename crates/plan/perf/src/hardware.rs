@@ -227,6 +227,11 @@ impl Hardware {
         Self { network: Network::Tcp, ..self }
     }
 
+    /// Whether the host is as near as Grace, over NVLink-C2C.
+    pub fn has_grace(&self) -> bool {
+        self.host_link >= 200e9
+    }
+
     /// Bytes per second that a GPU can count on between domains, before protocol losses.
     pub(crate) fn network_bandwidth(&self) -> f64 {
         self.scale_out / self.oversubscription

@@ -2,9 +2,12 @@
 //!
 //! A product `m x k` by `k x n` takes `t = (tc^4 + tm^4)^(1/4)`, where `tc = 2mnk / (peak e) (1 + k0/k) q`
 //! is arithmetic and `tm = bytes / bandwidth` is traffic; the fourth power rounds the roofline's corner.
-//! `q` prices tiles: the last wave of 256 x 128 tiles fills the multiprocessors only in part,
-//! and shapes that are not multiples of 64 miss the fast kernels. Form and `k0`, `wave_weight` come from the
-//! GEMM tables of aiconfigurator-core 0.12.0 (4,000 shapes per chip, 4 to 6 % median error in bf16).
+//! `q` prices tiles: the last wave of 256 x 128 tiles fills the multiprocessors only in part, tiles that stick out of the
+//! matrix work for nothing, and shapes that are not multiples of 64 miss the fast kernels. Form and `k0`, `wave_weight` come
+//! from the GEMM tables of aiconfigurator-core 0.12.0 (4,000 shapes per chip, 4 to 6 % median error in bf16).
+//!
+//! Fused attention takes its products and, beside them, one exponential per score in each pass. Units for exponentials grew
+//! slower than those for products, so narrow heads, with less arithmetic per score, gain less from newer chips.
 
 use bedplate_layout::ComputePrecision;
 
@@ -25,7 +28,8 @@ pub(crate) struct Kernels {
     pub(crate) bandwidth: f64,
     attention_rate: f64,
     attention_ramp: f64,
-    head_dim_exponent: f64,
+    /// Exponentials per second.
+    exponentials: f64,
     head_misalignment: f64,
     grouped: f64,
     /// Bytes of a weight's gradient that its product reads and writes.
@@ -145,7 +149,7 @@ impl Kernels {
             bandwidth: hardware.memory_bandwidth * c.memory_reach,
             attention_rate: hardware.peak_bf16 * attention_share * portable,
             attention_ramp: c.attention_ramp,
-            head_dim_exponent: c.head_dim_exponent,
+            exponentials: hardware.peak_bf16 / flops_per_exponential(hardware.generation),
             head_misalignment: c.head_misalignment,
             grouped: c.grouped,
             gradient_write,
@@ -190,32 +194,23 @@ impl Kernels {
     fn quantisation(&self, product: Product) -> f64 {
         let Product { m, n, k, groups } = product;
         let waves = groups * (m / 256.0).ceil() * (n / 128.0).ceil() / self.multiprocessors;
-        let padded = (m / 128.0).ceil() * (n / 128.0).ceil() * 128.0 * 128.0 / (m * n);
-        let idle = (waves.ceil() / waves * padded).min(8.0);
+        let idle = (waves.ceil() / waves).min(8.0);
         let missed = if is_misaligned(n) || is_misaligned(k) { 1.0 + self.misalignment } else { 1.0 };
-        (1.0 + self.wave_weight * (idle - 1.0)) * missed
+        (1.0 + self.wave_weight * (idle - 1.0)) * missed * padding(m) * padding(n)
     }
 
     /// Fused causal attention: `tokens` queries of `heads` heads against `keys` keys on average.
     ///
-    /// Forward FLOPs are `2 tokens heads (dqk + dv) keys`; backward needs 2.5 times as many. `at_once` of the
-    /// keys are seen by one launch: fewer than all with ring attention.
-    pub(crate) fn attention(
-        &self,
-        tokens: f64,
-        heads: f64,
-        widths: f64,
-        keys: f64,
-        at_once: f64,
-        head_dim: f64,
-    ) -> Passes {
+    /// Forward FLOPs are `2 tokens heads (dqk + dv) keys`; backward needs 2.5 times as many, and the exponentials again.
+    /// `at_once` of the keys are seen by one launch: fewer than all with ring attention.
+    pub(crate) fn attention(&self, tokens: f64, heads: f64, widths: f64, keys: f64, at_once: f64) -> Passes {
         if keys <= 0.0 {
             return Passes::default();
         }
-        let narrow = (head_dim / 128.0).min(1.0).powf(self.head_dim_exponent);
-        let ramp = 1.0 + self.attention_ramp / (2.0 * at_once);
-        let forward = 2.0 * tokens * heads * widths * keys / (self.attention_rate * narrow) * ramp;
-        Passes { forward, backward: 2.5 * forward }
+        let scores = tokens * heads * keys * (1.0 + self.attention_ramp / (2.0 * at_once));
+        let products = 2.0 * widths * scores / self.attention_rate;
+        let softmax = scores / self.exponentials;
+        Passes { forward: products + softmax, backward: 2.5 * products + softmax }
     }
 
     /// Attention that writes its scores: twice the causal FLOPs, as nothing is masked away, and ten bytes
@@ -238,6 +233,22 @@ impl Kernels {
 pub(crate) fn rounded_max(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()
+}
+
+/// FLOPs in bf16 that a multiprocessor does in the time of one exponential: it does 16 exponentials per clock beside 2,048
+/// FLOPs on Ampere, 4,096 on Hopper and 8,192 on Blackwell; Blackwell Ultra has twice the units for exponentials.
+fn flops_per_exponential(generation: Generation) -> f64 {
+    match generation {
+        Generation::Ampere => 128.0,
+        Generation::Blackwell => 512.0,
+        Generation::Hopper | Generation::BlackwellUltra | Generation::Host | Generation::Other => 256.0,
+    }
+}
+
+/// Work of whole tiles over that of the matrix along one side. Short sides get tiles of 64, long ones of 256.
+fn padding(side: f64) -> f64 {
+    let tile = if side < 512.0 { 64.0 } else { 256.0 };
+    (side / tile).ceil() * tile / side
 }
 
 fn is_misaligned(width: f64) -> bool {

@@ -10,7 +10,7 @@ use bedplate_transformer::Layer;
 
 use crate::block::{Cut, Sum};
 use crate::exchange::Exchanges;
-use crate::kernel::{AttentionKernel, Passes, Product};
+use crate::kernel::{AttentionKernel, Passes, Product, rounded_max};
 use crate::problem::Problem;
 use crate::{ExpertOverlap, Generation, Stack, Task};
 
@@ -228,7 +228,8 @@ impl Problem {
             if key.hides_experts { ExpertOverlap::Overlapped } else { self.workload.expert_overlap };
         let exchanges = self.exchanges(&sum, cut, work, attention.both(), repeats.exchanges, overlap);
         let busy = work + exchanges.exposed();
-        let host = self.waiting_for_host(sum.host * repeats.launches, busy, overlap);
+        let routing = waiting_for_host(sum.host_routing * repeats.launches, busy, overlap);
+        let host = sum.host * repeats.launches + routing;
         let head = self.head(cut);
         LayerCosts {
             key,
@@ -274,15 +275,6 @@ impl Problem {
         }
     }
 
-    /// Routing makes the host wait for the GPU in every layer, so its time is exposed; with two micro-batches
-    /// interleaved the host works for one while the GPU works for the other.
-    fn waiting_for_host(&self, launches: f64, busy: f64, overlap: ExpertOverlap) -> f64 {
-        match overlap {
-            ExpertOverlap::Overlapped if self.is_mixture => self.contention.exposed(busy, launches),
-            _ => launches,
-        }
-    }
-
     /// Trainable parameters: all, or the adapters of each matrix.
     fn trained(&self, parameters: f64, adapters_per_rank: f64) -> f64 {
         match self.workload.task {
@@ -306,11 +298,12 @@ impl Problem {
         }
     }
 
-    /// Software since Megatron Core 26.06 runs MoE layers faster on Blackwell.
+    /// Software since Megatron Core 26.06 runs MoE layers faster on Blackwell: products of gated experts, activation and casts are
+    /// one kernel, and the host does not wait for routing.
     pub(crate) fn maturity(&self, layer: &Layer) -> f64 {
         let is_blackwell =
             matches!(self.hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
-        let has_experts = layer.mlp.mixture().is_some();
+        let has_experts = layer.mlp.mixture().is_some_and(|mixture| mixture.expert.is_gated);
         let applies = has_experts && is_blackwell && self.workload.stack == Stack::Megatron;
         if applies { self.profile.expert_maturity } else { 1.0 }
     }
@@ -324,6 +317,17 @@ impl Problem {
             compute: passes.both() * self.predictions,
             memory: self.kernels.stream(bytes) * self.predictions,
         }
+    }
+}
+
+/// What the routing of experts by the host adds to a layer that keeps the GPU `busy`.
+///
+/// The host runs ahead of the GPU until routing makes it wait for a result, so each hides a part of the other; with two
+/// micro-batches interleaved the host works for one while the GPU works for the other, and nearly all of the shorter is hidden.
+fn waiting_for_host(routing: f64, busy: f64, overlap: ExpertOverlap) -> f64 {
+    match overlap {
+        ExpertOverlap::Serial => busy.hypot(routing) - busy,
+        ExpertOverlap::Overlapped => rounded_max(busy, routing) - busy,
     }
 }
 

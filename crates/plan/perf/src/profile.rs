@@ -15,8 +15,6 @@ pub(crate) struct Profile {
     pub(crate) step_host: f64,
     /// Bytes per parameter that the optimizer reads and writes.
     pub(crate) optimizer_bytes: f64,
-    /// MoE overhead per layer and micro-batch, in seconds, at eight local experts.
-    pub(crate) host_experts: f64,
     /// Share of tensor-parallel traffic that is always exposed; 1 hides nothing.
     pub(crate) tensor_uncovered: f64,
     /// The same of data-parallel traffic.
@@ -77,7 +75,6 @@ impl Profile {
             host: c.host_tuned,
             step_host: c.step_host,
             optimizer_bytes: OPTIMIZER_BYTES,
-            host_experts: c.host_experts,
             tensor_uncovered: c.tensor_uncovered,
             data_uncovered: c.data_uncovered,
             gradient_bytes: 2.0,
@@ -117,6 +114,22 @@ impl Profile {
             extra_state: 4.0,
             ..megatron
         };
+        let fsdp = Self {
+            rate: c.stack_eager,
+            attention: AttentionKernel::Portable,
+            host: c.host_eager,
+            tensor_uncovered: 0.5,
+            // PyTorch's policy keeps every other product and no element-wise result (torchtitan).
+            selective: Some(Selective { products: 0.5, kept: 0.5 }),
+            weight_gathers: 2.0,
+            // Scattered before they are added up.
+            gradient_write: 2.0,
+            gradient_memory: 4.0,
+            activation_memory: c.eager_activations,
+            // Fused losses keep bf16 logits and their gradient.
+            logit_memory: 4.0,
+            ..megatron
+        };
         match stack {
             Stack::Megatron => Self { expert_maturity: c.expert_maturity, ..megatron },
             Stack::MegatronBefore2606 => megatron,
@@ -133,28 +146,12 @@ impl Profile {
                 logit_memory: 0.5,
                 ..megatron
             },
-            Stack::MegatronStock => {
-                Self { host_experts: c.host_stock, gradient_write: 8.0, gradient_memory: 4.0, ..megatron }
-            }
+            Stack::MegatronStock => Self { gradient_write: 8.0, gradient_memory: 4.0, ..megatron },
             Stack::Megatron2021 => old,
             Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, host: c.host_unfused, ..old },
             Stack::DeepSpeedZero3 => Self { rate: c.stack_deepspeed, is_single_rail: true, ..old },
-            Stack::Fsdp => Self {
-                rate: c.stack_eager,
-                attention: AttentionKernel::Portable,
-                host: c.host_eager,
-                tensor_uncovered: 0.5,
-                // PyTorch's policy keeps every other product and no element-wise result (torchtitan).
-                selective: Some(Selective { products: 0.5, kept: 0.5 }),
-                weight_gathers: 2.0,
-                // Scattered before they are added up.
-                gradient_write: 2.0,
-                gradient_memory: 4.0,
-                activation_memory: c.eager_activations,
-                // Fused losses keep bf16 logits and their gradient.
-                logit_memory: 4.0,
-                ..megatron
-            },
+            Stack::Fsdp => fsdp,
+            Stack::FsdpTe => Self { attention: AttentionKernel::Native, ..fsdp },
             // MaxText's policy keeps queries, keys, values and attention; the rest, most of it the MLP, is repeated.
             Stack::MaxText => Self {
                 weight_gathers: 2.0,

@@ -88,6 +88,8 @@ pub enum Stack {
     DeepSpeedZero3,
     /// PyTorch FSDP, eager or compiled.
     Fsdp,
+    /// FSDP around Transformer Engine's kernels, as in NeMo Automodel.
+    FsdpTe,
     /// JAX MaxText.
     MaxText,
     Nanotron,
@@ -96,7 +98,7 @@ pub enum Stack {
 }
 
 impl Stack {
-    pub const ALL: [(&'static str, Stack); 10] = [
+    pub const ALL: [(&'static str, Stack); 11] = [
         ("megatron", Stack::Megatron),
         ("megatron-before-26.06", Stack::MegatronBefore2606),
         ("megatron-stock", Stack::MegatronStock),
@@ -104,6 +106,7 @@ impl Stack {
         ("megatron-deepspeed", Stack::MegatronDeepSpeed),
         ("deepspeed-zero3", Stack::DeepSpeedZero3),
         ("fsdp", Stack::Fsdp),
+        ("fsdp-te", Stack::FsdpTe),
         ("maxtext", Stack::MaxText),
         ("nanotron", Stack::Nanotron),
         ("bedplate", Stack::Bedplate),

@@ -197,7 +197,6 @@ fn ideal() -> Constants {
         "host_tuned",
         "step_host",
         "straggler",
-        "head_dim_exponent",
         "imbalance",
     ];
     let one = ["gemm_hopper", "attention_hopper", "memory_reach"];
@@ -223,7 +222,8 @@ fn one_gpu_without_losses_runs_at_the_roofline() {
         FlopsConvention { attention: AttentionFlops::CausalHalved, ..FlopsConvention::default() };
     let flops = model.flops_per_token(4096, convention);
     // Fused attention computes its scores once more in the backward pass: 2.5 instead of 2 times.
-    let all = flops.training().get() + 0.5 * flops.forward.attention_scores.get();
+    // Beside the 512 FLOPs of a score, each pass has an exponential, which takes Hopper as long as 256 FLOPs.
+    let all = flops.training().get() + (0.5 + 2.0 * 256.0 / 512.0) * flops.forward.attention_scores.get();
     let roofline = all * workload.tokens() / machine.peak_bf16;
     let ratio = step.time[Part::Compute].exposed.get() / roofline;
     assert!((1.0..1.001).contains(&ratio), "{ratio}");

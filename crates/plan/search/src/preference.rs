@@ -16,7 +16,8 @@ pub enum Doubt {
     /// The named software does not have it.
     NotInStack,
     /// No measured run of the stack has it: experts whose weights are split over data ranks, a stack of 2021–22 without
-    /// recomputation, micro-batches of many sequences through experts.
+    /// recomputation, micro-batches of many sequences through experts, PyTorch's FSDP with other kinds of parallelism or
+    /// selective recomputation.
     NotMeasured,
     /// Weights split within groups instead of over all data ranks.
     ShardGroups,
@@ -141,6 +142,9 @@ fn is_measured(stack: Stack, layout: &Layout, is_mixture: bool) -> bool {
         Stack::Megatron2021 | Stack::MegatronDeepSpeed | Stack::DeepSpeedZero3 => {
             layout.recompute != Recompute::None
         }
+        Stack::Fsdp => {
+            layout.tensor * layout.pipeline * layout.context == 1 && layout.recompute != Recompute::Selective
+        }
         _ => true,
     }
 }
@@ -161,7 +165,7 @@ fn stack_has(stack: Stack, layout: &Layout) -> bool {
             layout.tensor * layout.pipeline * layout.context == 1 && layout.recompute != Recompute::Selective
         }
         // One of DDP and FSDP; the optimizer alone is not split.
-        Stack::Fsdp => layout.sharding != Sharding::Optimizer && layout.expert_tensor == 1,
+        Stack::Fsdp | Stack::FsdpTe => layout.sharding != Sharding::Optimizer && layout.expert_tensor == 1,
         Stack::MaxText => layout.virtual_stages == 1 && layout.sharding != Sharding::Optimizer,
         Stack::Nanotron => !splits_more && layout.context == 1 && layout.virtual_stages == 1,
         Stack::Bedplate => true,
