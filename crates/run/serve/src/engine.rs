@@ -115,6 +115,11 @@ impl Engine {
             Ok((network, weights))
         };
         let draft = draft.map(load).transpose()?;
+        let kv_bytes = match &draft {
+            Some((of, _)) => kv_bytes_beside::<E>(&device, &network, of, options),
+            None => options.kv_bytes,
+        };
+        let options = &EngineOptions { kv_bytes, ..options.clone() };
         Self::with_weights(device, network, weights, draft, adapters, &model.end_tokens, options)
     }
 
@@ -510,15 +515,33 @@ fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &S
     }
 }
 
-/// Refuses a model that is larger than the memory that is left, before anything of it is read.
+/// Of what the weights leave on a GPU: activations, logits and scratch memory take the rest.
+const KV_SHARE: f64 = 0.8;
+
 /// Bytes for keys and values: on a GPU most of what the weights leave, unless it was said.
 fn kv_bytes(device: &Device, parameters: usize, format: WeightFormat, options: &EngineOptions) -> u64 {
-    /// Of what the weights leave: activations, logits and scratch memory take the rest.
-    const SHARE: f64 = 0.8;
     match (device.free_memory(), options.kv_bytes_on_gpu) {
         (Some(free), Some(most)) => {
             let left = free as f64 - weight_bytes(device, parameters, format);
-            most.min((SHARE * left).max(0.0) as u64)
+            most.min((KV_SHARE * left).max(0.0) as u64)
+        }
+        _ => options.kv_bytes,
+    }
+}
+
+/// The same once the weights of a model and of its draft are there: the draft has as many blocks of its own.
+fn kv_bytes_beside<E: Element>(
+    device: &Device,
+    model: &Network,
+    draft: &Network,
+    options: &EngineOptions,
+) -> u64 {
+    let tokens = options.block_tokens.max(1) as usize;
+    let block = |network: &Network| KvPool::<E>::bytes_of_block(network, tokens, options.kv) as f64;
+    match (device.free_memory(), options.kv_bytes_on_gpu) {
+        (Some(free), Some(_)) => {
+            let share = block(model) / (block(model) + block(draft));
+            options.kv_bytes.min((KV_SHARE * share * free as f64) as u64)
         }
         _ => options.kv_bytes,
     }
@@ -547,6 +570,7 @@ fn weight_bytes(device: &Device, parameters: usize, format: WeightFormat) -> f64
     parameters as f64 * bits / 8.0
 }
 
+/// Refuses a model that is larger than the memory that is left, before anything of it is read.
 fn check_memory(
     device: &Device,
     parameters: usize,

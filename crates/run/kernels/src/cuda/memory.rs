@@ -51,21 +51,25 @@ pub(super) struct Scratch(RefCell<Option<(Memory, usize)>>);
 
 impl Scratch {
     pub(super) fn of(&self, context: &Arc<Context>, bytes: usize) -> u64 {
+        self.try_of(context, bytes).unwrap_or_else(|error| panic!("{error}: {bytes} bytes of scratch"))
+    }
+
+    /// The same where there is another way without it.
+    pub(super) fn try_of(&self, context: &Arc<Context>, bytes: usize) -> Result<u64, CudaError> {
         let mut held = self.0.borrow_mut();
         match &*held {
-            Some((memory, size)) if *size >= bytes => memory.address,
+            Some((memory, size)) if *size >= bytes => Ok(memory.address),
             _ => {
                 // Somewhat more than what it had, so that what grows little by little rarely moves.
                 let grown = held.take().map_or(0, |(_, size)| size + size / 8);
                 context.note_move();
                 let size = bytes.max(grown).next_multiple_of(1 << 21);
-                let memory = Memory::new(context, size)
-                    .unwrap_or_else(|error| panic!("{error}: {size} bytes of scratch"));
+                let memory = Memory::new(context, size)?;
                 // What was there before may be NaN, which attention would multiply by weights of zero.
                 memory.clear(size);
                 let address = memory.address;
                 *held = Some((memory, size));
-                address
+                Ok(address)
             }
         }
     }

@@ -175,7 +175,7 @@ impl Cuda {
         let is_flash = matches!(shape.head_dim, 64 | 128) && task.is_turned && has_kernel;
         match is_decoding {
             true => {}
-            false if is_flash && self.is_hopper() => self.attend_gathered(&task, sight),
+            false if is_flash && self.is_hopper() && self.attend_gathered(&task, sight) => {}
             false => self.attend_plainly(&task, if has_kernel { FEW_ROWS } else { 0 }),
         }
         if is_copied {
@@ -233,11 +233,17 @@ impl Cuda {
         );
     }
 
-    /// Sequences with many rows on Hopper: keys and values are gathered, and attended to as matrices.
-    fn attend_gathered(&self, task: &Task<'_>, sight: Sight) {
+    /// Sequences with many rows on Hopper: keys and values are gathered, and attended to as matrices. Not done where the memory for it is used up and there is
+    /// another way, which blocks of fp8 do not have.
+    fn attend_gathered(&self, task: &Task<'_>, sight: Sight) -> bool {
         let shape = task.shape;
         let (width, tokens) = (shape.kv_heads * shape.head_dim, task.entries * shape.block_tokens);
-        let keys = self.sides[0].of(&self.context, 4 * tokens * width);
+        let bytes = 4 * tokens * width;
+        let keys = match self.sides[0].try_of(&self.context, bytes) {
+            Ok(keys) => keys,
+            Err(_) if shape.format != KvFormat::Fp8 => return false,
+            Err(error) => panic!("{error}: {bytes} bytes of scratch"),
+        };
         let values = keys + (2 * tokens * width) as u64;
         let common = [Words(&task.words), Words(&task.steps), address(task.pool), address(keys)];
         let [words, steps, pool, to] = common;
@@ -277,6 +283,7 @@ impl Cuda {
                 word(task.out.stride),
             ],
         );
+        true
     }
 
     fn attend_plainly(&self, task: &Task<'_>, skip: usize) {
