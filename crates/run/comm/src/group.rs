@@ -94,7 +94,7 @@ impl Group {
             .with_engine(call, |engine, waiting| engine.meet_with_parts(transfers, &listed, waiting))?;
         for (part, gpus) in parts.iter().zip(made) {
             if let Some(part) = part {
-                part.inner.set_gpus(gpus);
+                drop(part.inner.replace_gpus(gpus));
             }
         }
         Ok(())
@@ -509,7 +509,10 @@ impl Drop for Group {
     fn drop(&mut self) {
         if self.transfers.get().is_some() {
             // Here, and not in the group's thread: the program may end before that does, and NCCL with it.
-            self.inner.set_gpus(Gpus::default());
+            let gpus = self.inner.replace_gpus(Gpus::default());
+            if self.inner.place.core.watch.check().is_ok() {
+                gpus.end();
+            }
         }
         self.inner.close();
     }

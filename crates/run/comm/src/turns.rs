@@ -109,11 +109,12 @@ impl Turns {
         completion
     }
 
-    /// Takes a way between the members' GPUs that was made elsewhere.
-    pub(crate) fn set_gpus(&self, gpus: Gpus) {
+    /// Takes a way between the members' GPUs that was made elsewhere, and gives back what was there.
+    pub(crate) fn replace_gpus(&self, gpus: Gpus) -> Gpus {
         let mut engine = self.take_engine();
-        engine.gpus = gpus;
+        let before = std::mem::replace(&mut engine.gpus, gpus);
         self.put_back(engine);
+        before
     }
 
     /// Lets the group's thread end once it has nothing more to do.

@@ -1,5 +1,6 @@
 //! A world: ranks that have met, at one epoch. After a fault it can do no more, and the survivors make the next one.
 
+mod devices;
 mod rebuilding;
 mod registered;
 

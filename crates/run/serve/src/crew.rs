@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bedplate_comm::{CommError, Group, Reduction, World};
-use bedplate_kernels::{Buffer, Device, Element, KvFormat, View, ViewMut};
+use bedplate_kernels::{Buffer, Device, DeviceChoice, Element, KvFormat, View, ViewMut};
 use bedplate_network::{
     Adapters, Among, Cut, KvPool, Network, PackedWeights, Peers, ServingRoom, ServingShape, Share, StepRows,
 };
@@ -63,10 +63,10 @@ impl Crew {
         self.links.world.host_ranks().len()
     }
 
-    /// This rank's place among those of its host.
-    pub(crate) fn place_here(&self) -> usize {
-        let (world, me) = (&self.links.world, self.links.world.rank());
-        world.host_ranks().iter().position(|rank| *rank == me).unwrap_or(0)
+    /// What a choice means for this rank.
+    pub(crate) fn choose_device(&self, choice: DeviceChoice) -> Result<DeviceChoice, ServeError> {
+        let chosen = self.links.world.choose_device(choice, None);
+        chosen.map_err(|trouble| ServeError::Ranks(Box::new(trouble)))
     }
 
     /// Makes the way between the ranks' GPUs, so that what is missing is found before weights are loaded.

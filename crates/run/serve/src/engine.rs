@@ -347,7 +347,7 @@ impl<E: Element> Loaded<E> {
             threads => threads,
         };
         let choice = match crew {
-            Some(crew) => options.device.of_rank(crew.place_here(), crew.ranks_here())?,
+            Some(crew) => crew.choose_device(options.device)?,
             None => options.device,
         };
         let device = choice.open(threads)?;

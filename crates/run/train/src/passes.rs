@@ -139,7 +139,10 @@ impl<E: Trained> Trainer<E> {
         if let Some(mail) = mail.as_mut().filter(|_| !is_first) {
             mail.streams.forward_in.take(device, ranks, room.input_mut())?;
         }
-        expect(device, ranks, mail, next)?;
+        // A GPU waits for a message on the GPU itself: nothing may come between the two that waits for all of its work.
+        if device.is_cpu() {
+            expect(device, ranks, mail, next)?;
+        }
         for block in before_head(blocks, network) {
             adapter::enter(device, network, store, adapters.as_deref(), ranks, block, uses.next())?;
             network.forward_block(device, block, store.working().block(block), &mut room);
@@ -147,11 +150,14 @@ impl<E: Trained> Trainer<E> {
             tend(device, store, adapters.as_deref(), copies, snapshot, ranks)?;
         }
         let is_last = ranks.stage().is_last(pass.chunk);
-        if let Some(mail) = mail {
+        if let Some(mail) = mail.as_mut() {
             mail.forward_shares(device, ranks, &mut room, &mut shares[slot], is_first, is_last)?;
             if !is_last {
                 mail.streams.forward_out.send(device, ranks, room.output())?;
             }
+        }
+        if !device.is_cpu() {
+            expect(device, ranks, mail, next)?;
         }
         Ok(())
     }
@@ -181,7 +187,9 @@ impl<E: Trained> Trainer<E> {
             }
             mail.backward_shares(device, ranks, &mut room, &mut shares[slot], is_first, is_last)?;
         }
-        expect(device, ranks, mail, next)?;
+        if device.is_cpu() {
+            expect(device, ranks, mail, next)?;
+        }
         for block in before_head(blocks, network).rev() {
             adapter::enter(device, network, store, adapters.as_deref(), ranks, block, uses.next())?;
             match adapters {
@@ -206,6 +214,9 @@ impl<E: Trained> Trainer<E> {
         }
         if let Some(mail) = mail.as_mut().filter(|_| !is_first) {
             mail.streams.back_out.send(device, ranks, room.input_gradient())?;
+        }
+        if !device.is_cpu() {
+            expect(device, ranks, mail, next)?;
         }
         Ok(loss)
     }

@@ -298,12 +298,6 @@ impl Ranks {
         }
     }
 
-    /// This rank's place among those of its host.
-    pub(crate) fn place_on_host(&self) -> usize {
-        let here = self.world.as_ref().map(World::host_ranks).unwrap_or_default();
-        here.iter().position(|rank| *rank == self.rank).unwrap_or(0)
-    }
-
     /// Makes the ways between the ranks' GPUs, so that what is missing is found before anything is computed. Pairs of neighbours meet when they first speak.
     pub(crate) fn meet(&self, device: &Device) -> Result<(), CommError> {
         let Some(everyone) = &self.everyone else { return Ok(()) };

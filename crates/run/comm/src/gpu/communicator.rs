@@ -57,8 +57,14 @@ impl Communicator {
         let mut part = Self { nccl: self.nccl, handle: 0, me, members, transfers: Arc::clone(transfers) };
         let colour_of = colour.map_or(NO_COLOUR, |colour| colour as i32);
         let config = &mut Config::not_blocking();
-        let answer = self.nccl.functions.split(self.handle, colour_of, me as i32, &mut part.handle, config);
-        self.settle(answer, waiting)?;
+        // NCCL's thread writes the handle when the split is over, also where nobody waits for it any more.
+        let mut made = Box::new(0);
+        let answer = self.nccl.functions.split(self.handle, colour_of, me as i32, &mut made, config);
+        if let Err(fault) = self.settle(answer, waiting) {
+            Box::leak(made);
+            return Err(fault);
+        }
+        part.handle = *made;
         if colour.is_none() {
             return Ok(None);
         }
@@ -185,6 +191,25 @@ impl Communicator {
         trouble(why, waiting)
     }
 
+    /// Lets go of it once everything has gone where it was sent.
+    pub(super) fn end(mut self) {
+        let (handle, nccl) = (std::mem::take(&mut self.handle), self.nccl);
+        let transfers = Arc::clone(&self.transfers);
+        in_time("comm-end", move || {
+            transfers.stream();
+            let mut state = nccl.functions.finalize(handle);
+            let began = Instant::now();
+            while state == UNDER_WAY && began.elapsed() < FAREWELL {
+                thread::sleep(NAP);
+                nccl.functions.state(handle, &mut state);
+            }
+            match state {
+                DONE => nccl.functions.destroy(handle),
+                _ => nccl.functions.abort(handle),
+            };
+        });
+    }
+
     /// Ends what is under way. Kernels that wait for a peer end too, so the stream can be used again.
     fn give_up(&mut self) {
         let (handle, nccl) = (std::mem::take(&mut self.handle), self.nccl);
@@ -208,25 +233,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        let (handle, nccl) = (std::mem::take(&mut self.handle), self.nccl);
-        if handle == 0 {
-            return;
-        }
-        // What was sent may still be on its way to a peer.
-        let transfers = Arc::clone(&self.transfers);
-        in_time("comm-end", move || {
-            transfers.stream();
-            let mut state = nccl.functions.finalize(handle);
-            let began = Instant::now();
-            while state == UNDER_WAY && began.elapsed() < FAREWELL {
-                thread::sleep(NAP);
-                nccl.functions.state(handle, &mut state);
-            }
-            match state {
-                DONE => nccl.functions.destroy(handle),
-                _ => nccl.functions.abort(handle),
-            };
-        });
+        self.give_up();
     }
 }
 

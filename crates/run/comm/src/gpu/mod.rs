@@ -36,6 +36,13 @@ pub(crate) struct Gpus {
     communicator: Option<Communicator>,
 }
 
+impl Gpus {
+    /// Lets go of it in good order: what was sent may still be on its way to a peer. Merely dropped, it is given up.
+    pub(crate) fn end(self) {
+        self.communicator.into_iter().for_each(Communicator::end);
+    }
+}
+
 /// A part of a group, and this member's place in it.
 pub(crate) struct Part<'a> {
     pub(crate) colour: u32,
@@ -122,7 +129,13 @@ impl Engine {
             Some(part) => whole.split(Some(part.colour), (part.me, part.members), part.transfers, waiting),
             None => whole.split(None, (0, 0), transfers, waiting),
         };
-        parts.iter().map(|part| Ok(Gpus { communicator: split(part)? })).collect()
+        let made: Result<Vec<Gpus>, Fault> =
+            parts.iter().map(|part| Ok(Gpus { communicator: split(part)? })).collect();
+        if made.is_err() {
+            // NCCL's own threads are still about the split.
+            self.gpus = Gpus::default();
+        }
+        made
     }
 
     /// Makes the communicator: members show their cards, and the first has drawn what they meet by.
@@ -141,7 +154,13 @@ impl Engine {
         let mut cards = vec![0; ranks.len() * Card::BYTES];
         let call = Call::new(Operation::AllGather, Format::U8, Card::BYTES);
         // One member may be about to send and another to receive.
-        let meeting = Waiting { call, waited: RefCell::default(), has_asked: Cell::default(), ..*waiting };
+        let meeting = Waiting {
+            call,
+            number: self.number,
+            waited: RefCell::default(),
+            has_asked: Cell::default(),
+            ..*waiting
+        };
         let shown = Span::over(&card);
         let gathered = Span::over_mut(&mut cards);
         self.run(&Request::Collective { call, source: shown, target: gathered }, &meeting)?;

@@ -17,6 +17,7 @@ functions! {
         device_count = c"cuDeviceGetCount"(count: &mut i32);
         device = c"cuDeviceGet"(device: &mut i32, ordinal: i32);
         device_name = c"cuDeviceGetName"(name: *mut c_char, length: i32, device: i32);
+        bus_id = c"cuDeviceGetPCIBusId"(text: *mut c_char, length: i32, device: i32);
         attribute = c"cuDeviceGetAttribute"(value: &mut i32, attribute: i32, device: i32);
         retain = c"cuDevicePrimaryCtxRetain"(context: &mut usize, device: i32);
         set_current = c"cuCtxSetCurrent"(context: usize);
@@ -125,13 +126,20 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many GPUs the driver shows.
-pub(super) fn count() -> Result<usize, CudaError> {
+/// The GPUs that the driver shows, each by its place on the bus.
+pub(super) fn list() -> Result<Vec<String>, CudaError> {
     let functions = Functions::load(&Library::open(&DRIVER)?)?;
     let mut count = 0;
     refused(&functions, functions.init(0), "start")?;
     refused(&functions, functions.device_count(&mut count), "count GPUs")?;
-    Ok(count as usize)
+    let bus_id = |ordinal: i32| {
+        let (mut device, mut text) = (0, [0 as c_char; 32]);
+        refused(&functions, functions.device(&mut device, ordinal), "open the GPU")?;
+        refused(&functions, functions.bus_id(text.as_mut_ptr(), 32, device), "tell a GPU's place")?;
+        // SAFETY: the driver wrote a text that ends with a zero within the array.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    };
+    (0..count).map(bus_id).collect()
 }
 
 impl Context {

@@ -96,10 +96,10 @@ impl Cuda {
     }
 
     /// GPUs that the driver shows; none where there is no driver.
-    pub(crate) fn count() -> Result<usize, CudaError> {
-        match driver::count() {
-            Err(error) if error.is_no_gpu() => Ok(0),
-            counted => counted,
+    pub(crate) fn list() -> Result<Vec<String>, CudaError> {
+        match driver::list() {
+            Err(error) if error.is_no_gpu() => Ok(Vec::new()),
+            listed => listed,
         }
     }
 

@@ -12,7 +12,7 @@ pub enum DeviceChoice {
     #[default]
     Auto,
     Cpu,
-    /// A GPU of its own for every rank of a host, in the order of ranks; the first for a process alone.
+    /// A GPU of its own for every rank; the first for a process alone.
     Gpu,
     Cuda(usize),
 }
@@ -34,27 +34,6 @@ impl DeviceChoice {
                 Err(error) if error.is_no_gpu() => Ok(Device::cpu(threads)),
                 opened => opened,
             },
-        }
-    }
-
-    /// What it means for one of several ranks of this host: `auto` gives each a GPU of its own where there are as many, else all the processor.
-    pub fn of_rank(self, rank: usize, ranks: usize) -> Result<Self, CudaError> {
-        match self {
-            DeviceChoice::Cpu | DeviceChoice::Cuda(_) => Ok(self),
-            DeviceChoice::Auto | DeviceChoice::Gpu if ranks <= 1 => Ok(self),
-            DeviceChoice::Auto | DeviceChoice::Gpu => {
-                let is_hidden = std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
-                Ok(self.among(rank, ranks, Device::gpus()?, is_hidden))
-            }
-        }
-    }
-
-    /// A launcher that shows every rank its own GPU alone has hidden the others.
-    fn among(self, rank: usize, ranks: usize, gpus: usize, is_hidden: bool) -> Self {
-        match gpus {
-            1 if is_hidden => DeviceChoice::Cuda(0),
-            _ if self == DeviceChoice::Auto && gpus < ranks => DeviceChoice::Cpu,
-            _ => DeviceChoice::Cuda(rank),
         }
     }
 }
@@ -99,18 +78,5 @@ mod tests {
         for name in ["", "gpu", "cuda:", "cuda:x", "CPU"] {
             assert!(name.parse::<DeviceChoice>().is_err(), "{name}");
         }
-    }
-
-    #[test]
-    fn ranks_get_gpus_of_their_own_or_none_does() {
-        use DeviceChoice::{Auto, Cpu, Cuda, Gpu};
-        let is_hidden = false;
-        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 8, is_hidden)), [Cuda(0), Cuda(1)]);
-        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 1, is_hidden)), [Cpu, Cpu]);
-        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 0, is_hidden)), [Cpu, Cpu]);
-        // The second finds no such GPU and says so.
-        assert_eq!([0, 1].map(|rank| Gpu.among(rank, 2, 1, is_hidden)), [Cuda(0), Cuda(1)]);
-        assert_eq!([0, 1].map(|rank| Auto.among(rank, 2, 1, true)), [Cuda(0), Cuda(0)]);
-        assert_eq!(Cuda(3).of_rank(1, 2).unwrap(), Cuda(3));
     }
 }

@@ -91,9 +91,9 @@ impl Device {
         Ok(Self { room: Room::Cuda(Box::new(Cuda::new(ordinal)?)) })
     }
 
-    /// GPUs that the driver shows; none where there is no driver.
-    pub fn gpus() -> Result<usize, CudaError> {
-        Cuda::count()
+    /// GPUs that the driver shows this process, in its order, each by its place on the host's bus; none where there is no driver.
+    pub fn gpus() -> Result<Vec<String>, CudaError> {
+        Cuda::list()
     }
 
     /// Whether this is the processor, which reaches the device's memory.

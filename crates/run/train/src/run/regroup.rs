@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bedplate_comm::{CommError, Fault, Gap, JoinError, Numbering, World};
-use bedplate_kernels::Device;
 use bedplate_layout::Layout;
 
 use super::shapes::Shapes;
@@ -145,7 +144,9 @@ impl Regrouping<'_> {
     fn hand_over(&self, world: &World, past: &mut Past, kept: u32) -> Result<(), TrainError> {
         let layout = Layout { data: world.size(), ..Layout::default() };
         let ranks = Ranks::among(world, layout, false, None)?;
-        past.carried.hand_over(&Device::cpu(1), &ranks, kept as usize, &Steps::of(self.config))
+        // What they hold lies where they compute.
+        let device = past.open_device(self.config, Some(world), 1)?;
+        past.carried.hand_over(&device, &ranks, kept as usize, &Steps::of(self.config))
     }
 
     /// Leaves the others and comes back when they need this process.

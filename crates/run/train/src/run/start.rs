@@ -73,7 +73,7 @@ impl<'a, E: Trained> Run<'a, E> {
     ) -> Result<Self, TrainError> {
         let architecture = read_architecture(&config.model.config)?;
         let model = architecture.transformer.clone();
-        let device = past.open_device(config, &ranks)?;
+        let device = past.open_device(config, ranks.world(), threads(config.training.threads, &ranks))?;
         ranks.meet(&device)?;
         let on_device = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
         let free = options.free_memory.or(on_device).or_else(free_memory);
@@ -183,13 +183,19 @@ fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, 
 
 impl Past {
     /// Every rank has a GPU of its own or all compute on the processor. What a rank has begun on it stays on, also as the last one that is left.
-    fn open_device(&mut self, config: &TrainConfig, ranks: &Ranks) -> Result<Device, TrainError> {
-        let chosen = match self.device {
-            Some(chosen) => chosen,
-            None => config.training.device.of_rank(ranks.place_on_host(), ranks.on_this_host())?,
+    pub(super) fn open_device(
+        &mut self,
+        config: &TrainConfig,
+        world: Option<&World>,
+        threads: usize,
+    ) -> Result<Device, TrainError> {
+        let choice = config.training.device;
+        let chosen = match world {
+            Some(world) => world.choose_device(choice, self.device)?,
+            None => choice,
         };
         self.device = Some(chosen);
-        Ok(chosen.open(threads(config.training.threads, ranks))?)
+        Ok(chosen.open(threads)?)
     }
 }
 

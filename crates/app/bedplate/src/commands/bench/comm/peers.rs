@@ -108,7 +108,7 @@ impl Ours {
         }
         if self.device != DeviceChoice::Cpu {
             command.args(["--device", &self.device.to_string()]);
-            if Device::gpus().is_ok_and(|gpus| gpus < ranks as usize) {
+            if Device::gpus().is_ok_and(|gpus| gpus.len() < ranks as usize) {
                 command.env("NCCL_HOSTID", format!("rank-{rank}"));
             }
         }

@@ -90,13 +90,11 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
 }
 
 /// A GPU of its own for this rank, or the first for all where there are fewer.
-fn open(choice: DeviceChoice, world: &World) -> Result<Device, CudaError> {
-    let here = world.host_ranks();
-    let place = here.iter().position(|rank| *rank == world.rank()).unwrap_or(0);
+fn open(choice: DeviceChoice, world: &World) -> Result<Device, Stop> {
     let is_first = |error: &CudaError| matches!(error, CudaError::NoSuchDevice { count, .. } if *count > 0);
-    match choice.of_rank(place, here.len())?.open(1) {
-        Err(error) if choice == DeviceChoice::Gpu && is_first(&error) => Device::cuda(0),
-        opened => opened,
+    match world.choose_device(choice, None)?.open(1) {
+        Err(error) if choice == DeviceChoice::Gpu && is_first(&error) => Ok(Device::cuda(0)?),
+        opened => Ok(opened?),
     }
 }
 
