@@ -16,6 +16,9 @@ const LIFETIMES: f64 = 8.0;
 const WARM_UP: usize = 4;
 const FEWEST: f64 = 2_000.0;
 const MOST: f64 = 100_000.0;
+/// Seconds between the first and the last arrival; the clock of a replay ends at less than twice as many. Requests that would take
+/// longer to arrive come faster, and are still too far apart to meet: 83 minutes.
+const LONGEST: f64 = 1e7;
 
 /// A replay of a plan and its result.
 #[derive(Debug, Clone)]
@@ -91,20 +94,21 @@ impl<'a> Stage<'a> {
     pub fn play(&self, end_to_end: f64, seed: u64) -> Result<Shown, OptionsFlaw> {
         let load = &self.need.load;
         let requests = (LIFETIMES * load.per_second * end_to_end).clamp(FEWEST, MOST) as u32;
+        let per_second = load.per_second.max(f64::from(requests) / LONGEST);
         let traffic = match self.need.recording {
-            Some(recording) => Traffic::Trace(recording.drawn(requests, load.per_second, seed)),
-            None => Traffic::Generated(self.generated(requests, seed)),
+            Some(recording) => Traffic::Trace(recording.drawn(requests, per_second, seed)),
+            None => Traffic::Generated(self.generated(requests, per_second, seed)),
         };
         let outcome = simulate(traffic, &self.fleet())?;
         Ok(Shown::judge(outcome, &self.need.objectives, end_to_end))
     }
 
-    fn generated(&self, requests: u32, seed: u64) -> GeneratedLoad {
+    fn generated(&self, requests: u32, per_second: f64, seed: u64) -> GeneratedLoad {
         let load = &self.need.load;
         let (prompt, output) = load.lengths();
         GeneratedLoad {
             requests,
-            arrivals: Arrivals::Poisson { per_second: load.per_second },
+            arrivals: Arrivals::Poisson { per_second },
             prompt,
             output,
             shared: load.shared,

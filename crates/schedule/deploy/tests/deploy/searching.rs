@@ -213,3 +213,11 @@ fn experts_spread_over_whole_nvlink_domains_with_copies() {
     assert_eq!(parallel.expert_places(256), 288);
     assert!(explanation.matches.iter().all(|tried| !matches!(tried.verdict, Verdict::Refused(_))));
 }
+
+#[test]
+fn requests_days_apart_are_answered() {
+    for per_second in [1e-4, 1e-7] {
+        let question = question("llama-3.1-8b", "p5en.48xlarge:1", (1000, 200, per_second), (500.0, 30.0));
+        check(&question, expect!["1 x tp1 in bf16.kv-bf16 | 1 GPUs | $7.91/h"]);
+    }
+}

@@ -88,7 +88,7 @@ impl Series {
         let whole = (ended - began).max(1) as f64;
         let mut from = began;
         loop {
-            let until = ended.min((from / self.window + 1) * self.window);
+            let until = ended.min((from / self.window + 1).saturating_mul(self.window));
             let elapsed = seconds(until - from);
             let share = (until - from) as f64 / whole;
             let window = self.at(from);
@@ -105,7 +105,7 @@ impl Series {
     }
 
     fn coarsen(&mut self) {
-        self.window *= 2;
+        self.window = self.window.saturating_mul(2);
         let joined = self.windows.chunks(2).map(|pair| match pair {
             [first, second] => first.join(*second),
             [first] => *first,
