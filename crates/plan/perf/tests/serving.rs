@@ -4,9 +4,9 @@
 use bedplate_breakdown::Part;
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    Adjustment, ClosedLoop, Deployment, Engine, HostWork, KvLink, KvRoom, KvTier, Lengths, Parallel, Pools,
-    Prefixes, Replica, ServedModel, ServingConstants, Site, Speculation, StepShape, WeightFormat,
-    closed_loop, disaggregated,
+    Adapters, Adjustment, ClosedLoop, Deployment, Engine, HostWork, KvLink, KvRoom, KvTier, Lengths,
+    Parallel, Pools, Prefixes, Replica, ServedModel, ServingConstants, Site, Speculation, StepShape,
+    WeightFormat, closed_loop, disaggregated,
 };
 use bedplate_perf::{Hardware, Origin};
 use proptest::prelude::*;
@@ -292,4 +292,21 @@ fn constants_are_valid_and_no_more_than_forty_are_fitted() {
     assert_eq!(read.unwrap(), builtin);
     let fitted = ServingConstants::FIELDS.iter().filter(|field| field.origin == Origin::Serving).count();
     assert!(fitted <= 40, "{fitted}");
+}
+
+/// A pass crosses all stages, and so the adapters of all layers.
+#[test]
+fn stages_take_as_long_for_adapters_as_one() {
+    let adding = |pipeline: u32| {
+        let step = |adapters: Option<Adapters>| {
+            let parallel = Parallel { pipeline, ..Parallel::tensor(1) };
+            let deployment = Deployment { adapters, ..deployment("llama-3.1-8b", "h100", parallel) };
+            let replica =
+                Replica::new(deployment, &ServingConstants::builtin()).expect("a layout with meaning");
+            replica.timer().seconds(&StepShape::decode(8 * pipeline, 1))
+        };
+        step(Some(Adapters { loaded: 1, rank: 64 })) - step(None)
+    };
+    let (one, four) = (adding(1), adding(4));
+    assert!((four / one - 1.0).abs() < 1e-6, "{four} against {one}");
 }

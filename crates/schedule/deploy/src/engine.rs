@@ -9,8 +9,7 @@ use bedplate_replay::requests::{DecodeTime, Picoseconds, StepTime, Transfer, pic
 /// A replay needs one line per number of decodes. Layers with a window bend that line where the window fills;
 /// the line of the side of the bend that contains `usual_context` is used. Drafts yield several tokens per
 /// step; a replay gives one, so a decode-only step takes the share of one token, and a step with prompts
-/// is charged in full. The performance model lets stages share the prompts of a step; a prompt passes them one
-/// after the other, so with fewer prompts than stages they take longer by that factor.
+/// is charged in full. Prompts pass stages one after the other.
 #[derive(Debug, Clone)]
 pub struct TimedReplica {
     replica: Replica,
@@ -84,18 +83,9 @@ impl TimedReplica {
     }
 }
 
-/// Seconds of a step that holds prompts, which stages cannot share when there are fewer prompts than stages.
-pub(crate) fn prompt_step(replica: &Replica, mut shape: StepShape) -> f64 {
-    let stages = u64::from(replica.deployment().parallel.pipeline);
-    let sharing = u64::from(shape.prefill_sequences).clamp(1, stages);
-    shape.prefill_tokens = shape.prefill_tokens * stages / sharing;
-    shape.prefill_pairs = shape.prefill_pairs.saturating_mul(stages) / sharing;
-    replica.timer().seconds(&shape)
-}
-
 impl StepTime for TimedReplica {
     fn prefill(&self, shape: &StepShape) -> Picoseconds {
-        picoseconds(prompt_step(&self.replica, *shape))
+        picoseconds(self.replica.timer().seconds_in_sequence(shape))
     }
 
     fn decode(&self, decodes: u32) -> DecodeTime {

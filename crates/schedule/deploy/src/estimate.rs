@@ -10,7 +10,6 @@ use bedplate_perf::serving::{PrefillStyle, Prefixes, Replica};
 use bedplate_replay::requests::{Objectives, seconds};
 
 use crate::Load;
-use crate::engine::prompt_step;
 
 /// One replica at one number of sequences in flight. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,7 +175,7 @@ impl Steady<'_> {
             for _ in 0..together {
                 shape.add_prefill(done, tokens);
             }
-            let step = prompt_step(self.replica, shape);
+            let step = self.replica.timer().seconds_in_sequence(&shape);
             alone += step;
             stall += step - without;
             done += tokens;

@@ -60,7 +60,9 @@ impl LowRank {
         arithmetic: f64,
     ) -> Option<Self> {
         let adapters = deployment.adapters?;
-        let values = f64::from(adapters.rank) * values_per_rank(deployment);
+        // A pass crosses all stages.
+        let values =
+            f64::from(adapters.rank) * values_per_rank(deployment) * f64::from(deployment.parallel.pipeline);
         let kernels: u64 =
             deployment.model.transformer.runs.iter().map(|run| run.count * kernels(&run.layer)).sum();
         Some(Self {

@@ -31,7 +31,6 @@ pub(super) fn seconds_per_token(
     let (Some(vision), Some(images)) = (&deployment.model.vision, &deployment.images) else { return 0.0 };
     let flops = vision.product_flops(&images.image) / products;
     let pairs = vision.attention_flops(&images.image) / attention;
-    // Encoders run without captured graphs.
-    let latency = vision.layers as f64 * (constants.layer_latency + constants.eager_latency);
+    let latency = vision.layers as f64 * constants.layer_latency;
     images.per_prompt_token * ((flops + pairs) / f64::from(deployment.parallel.tensor) + latency)
 }

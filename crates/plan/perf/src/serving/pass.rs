@@ -201,6 +201,27 @@ impl Pass {
     }
 
     pub(crate) fn seconds(&self, shape: &StepShape) -> Seconds {
+        self.seconds_with(shape, self.encoding(shape))
+    }
+
+    /// A step whose prompts pass the stages one after the other: with fewer prompts than stages they take longer by that factor than if
+    /// all stages shared them. Images are encoded by the first stage alone, once.
+    pub(crate) fn in_sequence(&self, shape: &StepShape) -> Seconds {
+        let stages = self.stages as u64;
+        let sharing = u64::from(shape.prefill_sequences).clamp(1, stages);
+        let longer = StepShape {
+            prefill_tokens: shape.prefill_tokens * stages / sharing,
+            prefill_pairs: shape.prefill_pairs.saturating_mul(stages) / sharing,
+            ..*shape
+        };
+        self.seconds_with(&longer, self.encoding(shape))
+    }
+
+    fn encoding(&self, shape: &StepShape) -> f64 {
+        self.encoding * shape.prefill_tokens as f64 * self.unshared(shape) / self.ranks
+    }
+
+    fn seconds_with(&self, shape: &StepShape, encoding: f64) -> Seconds {
         let decodes = f64::from(shape.decodes) / self.stages;
         let prefill = shape.prefill_tokens as f64 / self.stages;
         let tokens = decodes * self.tokens_per_decode + prefill;
@@ -213,8 +234,7 @@ impl Pass {
         let sequences = decodes + f64::from(shape.prefill_sequences) / self.stages;
         let adapters = self.adapters.as_ref();
         let read = self.dense_read + adapters.map_or(0.0, |adapters| adapters.read(sequences));
-        let arithmetic = arithmetic + adapters.map_or(0.0, |adapters| adapters.arithmetic(tokens));
-        let encoding = self.encoding * shape.prefill_tokens as f64 * unshared / self.ranks;
+        let arithmetic = arithmetic + adapters.map_or(0.0, |adapters| adapters.arithmetic(ranked));
         let low_rank = adapters.map_or(0.0, |adapters| adapters.latency);
         let drafting = if shape.decodes > 0 { self.drafting(decodes) } else { 0.0 };
         let host = self.host_per_sequence * f64::from(shape.decodes) * self.tokens_per_decode / self.ranks;

@@ -94,6 +94,12 @@ impl StepTimer {
         if shape.is_empty() { 0.0 } else { self.pass.seconds(shape).total() }
     }
 
+    /// Seconds of a step whose prompts pass pipeline stages one after the other; [`Self::seconds`] lets stages share them, as many
+    /// prompts in a row do.
+    pub fn seconds_in_sequence(&self, shape: &StepShape) -> f64 {
+        if shape.is_empty() { 0.0 } else { self.pass.in_sequence(shape).total() }
+    }
+
     /// The linear time of decode-only steps of `decodes` sequences, from `context` cached tokens on.
     pub fn decode_line(&self, decodes: u32, context: u64) -> DecodeLine {
         self.pass.decode_line(decodes, context)

@@ -3,7 +3,7 @@
 use bedplate_deploy::launch::{Software, launch};
 use bedplate_deploy::{Load, Pattern, Pictures, Plan, Workers, fit, search};
 use bedplate_diag::Source;
-use bedplate_perf::serving::{ServedModel, WeightFormat};
+use bedplate_perf::serving::{ServedModel, StepShape, WeightFormat};
 use bedplate_transformer::Configuration;
 
 use crate::support::{Question, question};
@@ -50,11 +50,29 @@ fn the_encoder_takes_memory_and_time_on_top_of_its_tokens() {
     let mut text = asked(0, 0);
     text.load = question.load;
     let without = fit(&text.need(), &text.supply, &cut).expect("it fits");
-    let mut prompt = bedplate_perf::serving::StepShape::default();
+    let mut prompt = StepShape::default();
     prompt.add_prefill(0, u64::from(question.load.input));
     let encoding = with.timer().seconds(&prompt) - without.timer().seconds(&prompt);
     // 7.8 TFLOP at what an H200's products reach, and the latency of 32 layers.
     assert!((0.008..0.025).contains(&encoding), "{encoding}");
+}
+
+#[test]
+fn stages_encode_an_image_once() {
+    let encoding = |stages: u32| {
+        let (with, mut without) = (asked(1, 2048), asked(0, 0));
+        without.load = with.load;
+        let [with, without] = [with, without].map(|question| {
+            let need = question.need();
+            let pattern = format!("tp1.pp{stages}.bf16").parse::<Pattern>().expect("it is a pattern");
+            let replica = fit(&need, &question.supply, &pattern.first.completed(&need)).expect("it fits");
+            let prompt = StepShape::prefill(0, u64::from(question.load.input));
+            replica.timer().seconds_in_sequence(&prompt)
+        });
+        with - without
+    };
+    let (one, four) = (encoding(1), encoding(4));
+    assert!((four / one - 1.0).abs() < 0.02, "{four} against {one}");
 }
 
 #[test]
