@@ -1,6 +1,6 @@
 //! The steady state of a replica in closed form: no queue, no events.
 //!
-//! With `b` sequences in flight, `b / output` prompts come with every step, so a token waits for its own step
+//! With `b` sequences in flight, `b / output` prompts come with every step and share it, so a token waits for its own step
 //! and for its share of prompts. That predicts the time between tokens within a few percent of a simulation and
 //! takes a microsecond, so it ranks what to replay. A first token's wait is that of a queue with
 //! independent arrivals and equal service times (M/D/1), which is rough; the replay decides.
@@ -10,6 +10,7 @@ use bedplate_perf::serving::{PrefillStyle, Prefixes, Replica};
 use bedplate_replay::requests::{Objectives, seconds};
 
 use crate::Load;
+use crate::candidate::PREFILL_SEATS;
 
 /// One replica at one number of sequences in flight. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -141,8 +142,7 @@ impl Steady<'_> {
     /// Prompt tokens that one step may hold, and whether decodes pause meanwhile.
     fn budget(&self, decodes: u32) -> (u64, bool) {
         let deployment = self.replica.deployment();
-        let side_by_side = deployment.parallel.attention_data.saturating_mul(deployment.parallel.pipeline);
-        let chunk = u64::from(deployment.settings.chunk) * u64::from(side_by_side);
+        let chunk = u64::from(deployment.settings.chunk) * self.side_by_side();
         match deployment.settings.prefill {
             PrefillStyle::Separate => (chunk, true),
             PrefillStyle::Chunked => (chunk.saturating_sub(decodes.into()).max(1), false),
@@ -153,16 +153,30 @@ impl Steady<'_> {
         }
     }
 
-    /// One prompt with `decodes` decoding sequences; with attention data ranks and stages, one for each of them.
-    fn prompt(&self, decodes: u32) -> Prompt {
+    /// One prompt with `decodes` decoding sequences, where a step holds `expected` prompts on average: as many as that go together
+    /// if the budget has room, with attention data ranks and stages at least one for each of them.
+    fn prompt(&self, decodes: u32, expected: f64) -> Prompt {
+        let (budget, _) = self.budget(decodes);
+        let computed = self.load.input - self.prefixes().cached(self.load.input);
+        let fitting = budget / u64::from(computed).max(1);
+        let together = expected.max(self.side_by_side() as f64).min(fitting as f64).max(1.0);
+        let (low, share) = (together as u64, together.fract());
+        let mut found = self.prompts(decodes, low);
+        if share > 0.0 {
+            let high = self.prompts(decodes, low + 1);
+            found.alone += share * (high.alone - found.alone);
+            found.stall += share * (high.stall - found.stall);
+        }
+        Prompt { stall: found.stall / together, ..found }
+    }
+
+    /// Prompts that go together, and the stall of all of them.
+    fn prompts(&self, decodes: u32, together: u64) -> Prompt {
         let (budget, stands_still) = self.budget(decodes);
         let (input, cached) =
             (u64::from(self.load.input), u64::from(self.prefixes().cached(self.load.input)));
-        let parallel = self.replica.deployment().parallel;
-        let side_by_side = u64::from(parallel.attention_data) * u64::from(parallel.pipeline);
-        let together = (budget / (input - cached).max(1)).clamp(1, side_by_side);
         // Tokens of each prompt in a step: a chunk, or its share when several go together.
-        let each = (budget / if together > 1 { together } else { side_by_side }).max(1);
+        let each = (budget / if together > 1 { together } else { self.side_by_side() }).max(1);
         let base = match stands_still {
             true => StepShape::default(),
             false => StepShape::decode(decodes, u64::from(decodes) * self.load.usual_context()),
@@ -180,7 +194,13 @@ impl Steady<'_> {
             stall += step - without;
             done += tokens;
         }
-        Prompt { alone, stall: stall / together as f64 }
+        Prompt { alone, stall }
+    }
+
+    /// Attention data ranks and stages, which compute different prompts.
+    fn side_by_side(&self) -> u64 {
+        let parallel = self.replica.deployment().parallel;
+        u64::from(parallel.attention_data) * u64::from(parallel.pipeline)
     }
 
     fn way(&self, step: f64) -> f64 {
@@ -195,10 +215,11 @@ impl Steady<'_> {
     }
 
     fn parts(&self, batch: f64) -> (f64, Prompt, f64) {
-        let prompt = self.prompt(batch as u32);
+        let tokens_per_step = self.replica.deployment().tokens_per_step();
+        let prompts_per_token = batch / f64::from(self.load.output.max(1));
+        let prompt = self.prompt(batch as u32, prompts_per_token * tokens_per_step);
         let step = self.decode(batch);
-        let per_token = step / self.replica.deployment().tokens_per_step();
-        let itl = per_token + batch / f64::from(self.load.output.max(1)) * prompt.stall;
+        let itl = step / tokens_per_step + prompts_per_token * prompt.stall;
         (itl, prompt, self.way(step))
     }
 
@@ -261,15 +282,20 @@ fn last_that(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
 
 /// A replica that computes prompts only: requests per second at which most first tokens are in time.
 pub(crate) fn prefill_rate(steady: &Steady<'_>, limits: &Limits, way: f64) -> Result<Estimate, Miss> {
-    let prompt = steady.prompt(0);
-    let best = way + prompt.alone;
+    let best = way + steady.prompt(0, 1.0).alone;
     if best > limits.ttft {
         return Err(Miss { bound: Bound::Ttft, best, limit: limits.ttft });
     }
-    // The utilisation at which WAITS mean waits use up what the limit leaves.
-    let waits = (limits.ttft - best) / (WAITS * prompt.alone);
-    let busy = if waits.is_finite() { 2.0 * waits / (1.0 + 2.0 * waits) } else { BUSIEST };
-    let rate = busy.min(BUSIEST) / prompt.stall.max(1e-12);
+    let rate = |prompt: Prompt| {
+        // The utilisation at which WAITS mean waits use up what the limit leaves.
+        let waits = ((limits.ttft - way - prompt.alone) / (WAITS * prompt.alone)).max(0.0);
+        let busy = if waits.is_finite() { 2.0 * waits / (1.0 + 2.0 * waits) } else { BUSIEST };
+        busy.min(BUSIEST) / prompt.stall.max(1e-12)
+    };
+    // Prompts that queue share steps, which pays where they hardly lengthen them.
+    let together = std::iter::successors(Some(1), |prompts| Some(2 * prompts));
+    let together = together.take_while(|prompts| *prompts <= PREFILL_SEATS);
+    let rate = together.map(|prompts| rate(steady.prompt(0, prompts.into()))).fold(0.0, f64::max);
     Ok(Estimate { batch: 1, ttft: best, itl: 0.0, rate })
 }
 

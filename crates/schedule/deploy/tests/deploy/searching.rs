@@ -221,3 +221,14 @@ fn requests_days_apart_are_answered() {
         check(&question, expect!["1 x tp1 in bf16.kv-bf16 | 1 GPUs | $7.91/h"]);
     }
 }
+
+/// The host launches the kernels of a step once, however many prompts it holds.
+#[test]
+fn short_prompts_share_steps() {
+    let mut question = question("llama-3.1-8b", "p5en.48xlarge:8", (50, 50, 600.0), (1000.0, 40.0));
+    question.options.weights = vec![WeightFormat::Bf16];
+    question.options.kv = vec![Precision::Bf16];
+    question.options.chunks = vec![8192];
+    question.options.pooling = Pooling::Aggregated;
+    check(&question, expect!["2 x tp1 in bf16.kv-bf16 | 2 GPUs | $15.82/h"]);
+}
