@@ -9,7 +9,7 @@ use crate::candidate::{Fitting, PREFILL_SEATS, transfer_seconds};
 use crate::estimate::{Limits, Steady, decoding, prefill_rate};
 use crate::launch::Duty;
 use crate::outlook::looped;
-use crate::{Need, Plan, Supply, Workers};
+use crate::{Need, Plan, Pooling, Supply, Workers};
 
 /// A deployment under a constant number of users.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,8 +44,13 @@ fn ladder(most: u32) -> impl Iterator<Item = u32> {
 
 /// The front, from the most tokens per user to the most per GPU.
 pub(crate) fn front(need: &Need<'_>, supplies: &[Supply], fitting: &[Fitting]) -> Vec<FrontPoint> {
-    let mut sketches = one_pool(need, fitting);
-    sketches.extend(two_pools(need, supplies, fitting));
+    let mut sketches = Vec::new();
+    if need.options.pooling != Pooling::Disaggregated {
+        sketches.extend(one_pool(need, fitting));
+    }
+    if need.options.pooling != Pooling::Aggregated {
+        sketches.extend(two_pools(need, supplies, fitting));
+    }
     let sketches = unbeaten(sketches, |sketch| &sketch.point);
     // A closed loop begins with all users at once; limits do not apply to that burst.
     let latest = BURST * Limits::of(&need.objectives).ttft;

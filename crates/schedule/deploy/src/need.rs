@@ -61,9 +61,9 @@ impl Load {
         }
     }
 
-    /// Requests that are all as long as the mean.
+    /// Requests that are all as long as the mean and share nothing.
     pub(crate) fn uniform(&self) -> Self {
-        Self { drawn: None, recorded: None, ..*self }
+        Self { drawn: None, shared: None, recorded: None, ..*self }
     }
 
     pub fn lengths(&self) -> (Lengths, Lengths) {

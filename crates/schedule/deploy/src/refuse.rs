@@ -7,8 +7,10 @@ use bedplate_units::Seconds;
 use crate::candidate::{Candidate, Fitting, fit};
 use crate::error::{Failing, Longer, Shortage};
 use crate::estimate::{Limits, Miss, Steady};
+use crate::launch::Duty;
 use crate::{
-    Cut, CutRefusal, DeployError, Load, Need, Options, Plan, Stage, Subject, Supply, Tried, Verdict,
+    Bound, Cut, CutRefusal, DeployError, Load, Need, Options, Plan, Pooling, Stage, Subject, Supply, Tried,
+    Verdict,
 };
 
 /// What makes a question invalid.
@@ -191,35 +193,63 @@ pub(crate) fn none_holds(
         _ => None,
     });
     let wanting = wanting.min_by_key(|(needed, ..)| *needed);
-    let (reason, nearest) = match (best_miss(tried), wanting, most_shown(tried)) {
+    let (reason, nearest) = match (best_miss(need, supplies, fitting, tried), wanting, most_shown(tried)) {
         (_, _, Some(shown)) if !candidates.is_empty() => by_replay(need, supplies, shown),
         (_, Some((needed, available, plan, supply)), _) => {
             let reason = Failing::Gpus { needed, available, plan: plan.to_string() };
             (reason, rate_that_holds(need, &supplies[supply], plan, needed))
         }
         (Some((miss, cut)), _, _) => by_speed(miss, &cut),
-        _ => by_speed(Miss { bound: crate::Bound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].cut),
+        _ => by_speed(Miss { bound: Bound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].cut),
     };
     let model = need.model.transformer.name.clone();
     let rate = need.load.per_second;
     DeployError::NoneHolds { model, machines: machines(supplies), rate, reason, nearest }
 }
 
-/// The cut that misses a limit by the smallest factor.
-fn best_miss(tried: &[Tried]) -> Option<(Miss, Cut)> {
-    let misses = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
-        (Verdict::TooSlow(miss), Subject::Cut(cut)) => Some((*miss, *cut)),
-        _ => None,
-    });
-    misses.min_by(|a, b| (a.0.best / a.0.limit).total_cmp(&(b.0.best / b.0.limit)))
+/// The cut that misses a limit by the smallest factor. Of two pools only one may be too slow, and then its limit is the one.
+fn best_miss(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    fitting: &[Fitting],
+    tried: &[Tried],
+) -> Option<(Miss, Cut)> {
+    let slow: Vec<(usize, Miss, Cut)> = tried
+        .iter()
+        .filter_map(|tried| match (&tried.verdict, &tried.what) {
+            (Verdict::TooSlow(miss), Subject::Cut(cut)) => Some((tried.supply, *miss, *cut)),
+            _ => None,
+        })
+        .collect();
+    let is_slow = |it: &Fitting, bound: Bound| {
+        slow.iter().any(|(supply, miss, cut)| (*supply, miss.bound, *cut) == (it.supply, bound, it.cut))
+    };
+    // Workers of prompts are judged by first tokens alone, those that decode by the time between tokens.
+    let mut kept = Vec::new();
+    for (at, supply) in supplies.iter().enumerate() {
+        if need.options.pooling == Pooling::Disaggregated || supply.prompts.is_some() {
+            for (bound, other) in [(Bound::Ttft, Duty::Decode), (Bound::Itl, Duty::Prefill)] {
+                let mut able = fitting.iter().filter(|it| it.supply == at && it.duty != other);
+                if able.any(|it| !is_slow(it, bound)) {
+                    kept.push((at, bound));
+                }
+            }
+        }
+    }
+    let factor = |miss: &Miss| miss.best / miss.limit;
+    let least = |all: &mut dyn Iterator<Item = &(usize, Miss, Cut)>| {
+        all.min_by(|a, b| factor(&a.1).total_cmp(&factor(&b.1))).map(|(_, miss, cut)| (*miss, *cut))
+    };
+    least(&mut slow.iter().filter(|(supply, miss, _)| !kept.contains(&(*supply, miss.bound))))
+        .or_else(|| least(&mut slow.iter()))
 }
 
 fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
     let Miss { bound, best, limit } = miss;
     let flag = match bound {
-        crate::Bound::Ttft => "ttft",
-        crate::Bound::Itl => "itl",
-        crate::Bound::EndToEnd | crate::Bound::Rate => "e2e",
+        Bound::Ttft => "ttft",
+        Bound::Itl => "itl",
+        Bound::EndToEnd | Bound::Rate => "e2e",
     };
     // 10 % above the latency of an empty replica leaves room for load.
     let relaxed = Seconds::new(best * 1.1);
@@ -232,7 +262,7 @@ fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
 }
 
 /// The plan with the highest share of requests within the objectives.
-fn most_shown(tried: &[Tried]) -> Option<(f64, Option<crate::Bound>, Plan, usize)> {
+fn most_shown(tried: &[Tried]) -> Option<(f64, Option<Bound>, Plan, usize)> {
     let shown = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
         (Verdict::Missed { share, bound }, Subject::Plan(plan)) => {
             Some((*share, *bound, *plan, tried.supply))
@@ -245,9 +275,9 @@ fn most_shown(tried: &[Tried]) -> Option<(f64, Option<crate::Bound>, Plan, usize
 fn by_replay(
     need: &Need<'_>,
     supplies: &[Supply],
-    (share, bound, plan, supply): (f64, Option<crate::Bound>, Plan, usize),
+    (share, bound, plan, supply): (f64, Option<Bound>, Plan, usize),
 ) -> (Failing, Vec<String>) {
-    let bound = bound.map_or("an objective", crate::Bound::name);
+    let bound = bound.map_or("an objective", Bound::name);
     let reason = Failing::Replay { share, asked: need.options.share, bound, plan: plan.to_string() };
     (reason, rate_that_holds(need, &supplies[supply], plan, plan.gpus()))
 }

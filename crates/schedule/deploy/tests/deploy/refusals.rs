@@ -1,6 +1,6 @@
 //! Questions without an answer say why, and name the nearest one that has one.
 
-use bedplate_deploy::{DeployError, Failing, Options, search};
+use bedplate_deploy::{DeployError, Failing, Options, Pooling, search};
 use bedplate_diag::Diagnostic;
 use bedplate_perf::serving::WeightFormat;
 
@@ -56,4 +56,12 @@ fn questions_about_nothing_are_refused() {
         let (error, _) = refused(&question("llama-3-8b", "p5en.48xlarge:1", load, (0.0, 0.0)));
         assert!(matches!(error, DeployError::NothingAsked { .. }), "{error}");
     }
+}
+
+#[test]
+fn of_two_pools_the_one_that_is_too_slow_is_blamed() {
+    let mut question = question("llama-3.3-70b", "p5en.48xlarge:1", (4000, 500, 1.0), (20.0, 10.0));
+    question.options.pooling = Pooling::Disaggregated;
+    let (error, _) = refused(&question);
+    assert!(error.to_string().contains("time to first token"), "{error}");
 }

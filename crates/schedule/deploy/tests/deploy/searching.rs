@@ -232,3 +232,14 @@ fn short_prompts_share_steps() {
     question.options.pooling = Pooling::Aggregated;
     check(&question, expect!["2 x tp1 in bf16.kv-bf16 | 2 GPUs | $15.82/h"]);
 }
+
+#[test]
+fn the_front_has_the_pools_that_were_asked_for() {
+    for (pooling, is_one) in [(Pooling::Aggregated, true), (Pooling::Disaggregated, false)] {
+        let mut question = question("llama-3.3-70b", "p5en.48xlarge:2", (4000, 500, 2.0), (0.0, 50.0));
+        question.options.pooling = pooling;
+        let answer = search(&question.need(), question.supplies()).expect("some deployment holds");
+        assert!(!answer.front.is_empty());
+        assert!(answer.front.iter().all(|point| matches!(point.plan, Plan::Aggregated(_)) == is_one));
+    }
+}

@@ -327,7 +327,8 @@ impl<'a> Found<'a> {
     /// What no measured row had: chips, adapters, images, pools of different GPUs.
     fn doubts(&self) -> Option<String> {
         let options = &self.need.options;
-        let is_apart = self.supply().prompts.is_some();
+        let is_other = |prompts: &Supply| prompts.accelerator != self.supply().accelerator;
+        let is_apart = self.supply().prompts.as_deref().is_some_and(is_other);
         let unlike = [
             (options.adapters.is_some(), "adapters"),
             (options.images.is_some(), "images"),

@@ -22,7 +22,7 @@ pub(super) struct Asked {
     /// Requests to take lengths, shared prefixes and the rate from, as for `replay requests`; `-` reads standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["isl", "osl", "shared_prefix", "prefix_groups"])]
     trace: Option<String>,
-    /// Share of each prompt that a group of requests has in common, in percent
+    /// Share of each prompt's text that a group of requests has in common, in percent
     #[arg(long, visible_alias = "prefix", value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     shared_prefix: Option<u32>,
     /// How many different prefixes are shared
@@ -142,7 +142,11 @@ impl Asked {
         };
         // What is cached under one adapter is of no use to another.
         let groups = self.prefix_groups.saturating_mul(self.adapters.unwrap_or(1));
-        let shared = self.shared_prefix.map(|percent| SharedPrefix { percent, groups });
+        // Images are never shared.
+        let of_all =
+            |percent: u32| u64::from(percent) * u64::from(text.mean()) / u64::from(input.mean().max(1));
+        let shared =
+            self.shared_prefix.map(|percent| SharedPrefix { percent: of_all(percent) as u32, groups });
         Load { shared, ..Load::drawn(input, output, rate) }
     }
 

@@ -400,6 +400,12 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         "input_tokens": found.need.load.input,
         "output_tokens": found.need.load.output,
         "trace": found.need.recording.map(load::json),
+        "memory": memory_of(found).map(|memory| json!({
+            "weights_bytes_per_gpu": memory.weights_per_gpu.get(),
+            "adapter_bytes_per_gpu": memory.adapters_per_gpu.get(),
+            "encoder_bytes_per_gpu": memory.encoder_per_gpu.get(),
+            "kv_room_tokens": memory.room.tokens(),
+        })),
         "adapters": found.need.options.adapters.map(|adapters| json!({
             "loaded": adapters.loaded,
             "rank": adapters.rank,
