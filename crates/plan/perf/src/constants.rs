@@ -56,17 +56,22 @@ pub struct Field {
 
 impl Field {
     /// The valid range: above zero, at most 1.2 for shares of a peak, a bandwidth or a time (1 on
-    /// the serving side), and at most a hundred times the prior for others.
+    /// the serving side), and at most a hundred times the prior for others, of which rates are at least a megabyte per second.
     pub fn limits(&self) -> (f64, f64) {
         if SHARES.contains(&self.name) {
             (1e-3, 1.2)
         } else if SERVING_SHARES.contains(&self.name) {
             (1e-3, 1.0)
+        } else if BYTES_PER_SECOND.contains(&self.name) {
+            (1e6, 100.0 * self.prior)
         } else {
             (f64::MIN_POSITIVE, 100.0 * self.prior)
         }
     }
 }
+
+/// Constants that are rates, which a share of something cannot be mistaken for.
+const BYTES_PER_SECOND: [&str; 2] = ["efa_alltoall", "device_rate"];
 
 /// Constants that are shares of something.
 const SHARES: [&str; 30] = [
@@ -289,7 +294,13 @@ pub(crate) fn read(source: Source<'_>, values: &mut [f64], fields: &[Field]) -> 
         let (least, most) = field.limits();
         if table.has(field.name) && !(least..=most).contains(value) {
             let lower = if least < 1e-3 { "above 0".to_owned() } else { format!("from {least}") };
-            let reason = format!("it must be a number {lower} and up to {most}");
+            let older = match BYTES_PER_SECOND.contains(&field.name) && (0.0..=1.2).contains(value) {
+                true => {
+                    "; it is in bytes per second and was a share in earlier versions: leave the line out, or calibrate again"
+                }
+                false => "",
+            };
+            let reason = format!("it must be a number {lower} and up to {most}{older}");
             return Err(table.bad_value(field.name, reason));
         }
     }

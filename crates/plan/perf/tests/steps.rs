@@ -237,6 +237,8 @@ fn constants_survive_their_file_and_refuse_nonsense() {
     {
         assert!(Constants::read(Source::new("d.toml", line), constants).is_err(), "{line}");
     }
+    let older = Constants::read(Source::new("e.toml", "efa_alltoall = 0.5\n"), constants).unwrap_err();
+    assert!(older.to_string().contains("bytes per second"), "{older}");
 }
 
 #[test]
