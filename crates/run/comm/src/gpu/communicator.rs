@@ -161,14 +161,14 @@ impl Communicator {
     /// Waits until NCCL has taken what it was asked for.
     fn settle(&self, answer: i32, waiting: &Waiting<'_>) -> Result<(), Fault> {
         if answer != DONE && answer != UNDER_WAY {
-            return Err(self.failed(&self.nccl.explain(answer), waiting));
+            return Err(trouble(&self.nccl.explain(answer), waiting));
         }
         wait(waiting, || self.state())
     }
 
     /// Waits until the GPU has done it. A peer that fails meanwhile makes NCCL's state an error.
     fn finish(&self, waiting: &Waiting<'_>) -> Result<(), Fault> {
-        let refused = |error: CudaError| self.failed(&error.to_string(), waiting);
+        let refused = |error: CudaError| trouble(&error.to_string(), waiting);
         let done = self.transfers.transfers().map_err(refused)?;
         wait(waiting, || {
             self.state()?;
@@ -185,10 +185,6 @@ impl Communicator {
             (DONE, UNDER_WAY) => Ok(false),
             (DONE, failed) | (failed, _) => Err(self.nccl.explain(failed)),
         }
-    }
-
-    fn failed(&self, why: &str, waiting: &Waiting<'_>) -> Fault {
-        trouble(why, waiting)
     }
 
     /// Lets go of it once everything has gone where it was sent.

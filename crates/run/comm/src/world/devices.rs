@@ -11,7 +11,7 @@ use crate::{CommError, Fault, World};
 
 /// What a rank shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Sight {
+struct Offer {
     /// What it computes on already.
     kept: Option<Kept>,
     /// The GPUs that it sees, in its own order.
@@ -50,7 +50,7 @@ impl World {
             DeviceChoice::Cuda(ordinal) => gpus.get(ordinal).copied().map(Kept::Gpu),
             DeviceChoice::Auto | DeviceChoice::Gpu => None,
         });
-        let own = Sight { kept, gpus };
+        let own = Offer { kept, gpus };
         let device = Device::cpu(1);
         let group = self.everyone()?;
         let (mut mine, mut all) = (device.zeros::<u64>(WORDS), device.zeros::<u64>(WORDS * group.members()));
@@ -58,14 +58,14 @@ impl World {
         group.all_gather(&device, mine.view(), all.view_mut())?;
         let mut words = vec![0; all.len()];
         device.read(all.view(), &mut words);
-        let seen: Vec<Sight> = words.chunks_exact(WORDS).map(Sight::read).collect();
+        let seen: Vec<Offer> = words.chunks_exact(WORDS).map(Offer::read).collect();
         let hosts: Vec<&str> = self.core.members.iter().map(|member| member.host.as_str()).collect();
         let chosen = decide(choice, &seen, &hosts);
         Ok(chosen[self.rank() as usize])
     }
 }
 
-impl Sight {
+impl Offer {
     fn words(&self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         words[0] = match self.kept {
@@ -97,26 +97,26 @@ fn word(place: &str) -> u64 {
 }
 
 /// What every rank computes on.
-fn decide(choice: DeviceChoice, seen: &[Sight], hosts: &[&str]) -> Vec<DeviceChoice> {
+fn decide(choice: DeviceChoice, seen: &[Offer], hosts: &[&str]) -> Vec<DeviceChoice> {
     let mut taken: BTreeSet<(&str, u64)> = BTreeSet::new();
-    for (sight, host) in seen.iter().zip(hosts) {
-        if let Some(Kept::Gpu(place)) = sight.kept {
+    for (offer, host) in seen.iter().zip(hosts) {
+        if let Some(Kept::Gpu(place)) = offer.kept {
             taken.insert((host, place));
         }
     }
     let assigned: Vec<Option<usize>> = (seen.iter().zip(hosts))
-        .map(|(sight, host)| match sight.kept {
-            Some(Kept::Gpu(place)) => sight.gpus.iter().position(|other| *other == place),
+        .map(|(offer, host)| match offer.kept {
+            Some(Kept::Gpu(place)) => offer.gpus.iter().position(|other| *other == place),
             Some(Kept::Processor) => None,
             None => {
                 let free = |place: &u64| !taken.contains(&(*host, *place));
-                let found = sight.gpus.iter().position(free)?;
-                taken.insert((host, sight.gpus[found]));
+                let found = offer.gpus.iter().position(free)?;
+                taken.insert((host, offer.gpus[found]));
                 Some(found)
             }
         })
         .collect();
-    let keeps = |what: fn(Kept) -> bool| seen.iter().any(|sight| sight.kept.is_some_and(what));
+    let keeps = |what: fn(Kept) -> bool| seen.iter().any(|offer| offer.kept.is_some_and(what));
     let is_on_gpus = keeps(|kept| matches!(kept, Kept::Gpu(_)));
     let is_on_processors = keeps(|kept| kept == Kept::Processor);
     let has_all = assigned.iter().all(Option::is_some);
@@ -135,10 +135,10 @@ mod tests {
     use super::*;
     use DeviceChoice::{Auto, Cpu, Cuda, Gpu};
 
-    fn sight(kept: Option<Kept>, gpus: &[u64]) -> Sight {
-        let sight = Sight { kept, gpus: gpus.iter().map(|place| place | 1 << 63).collect() };
-        assert_eq!(Sight::read(&sight.words()), sight);
-        sight
+    fn offer(kept: Option<Kept>, gpus: &[u64]) -> Offer {
+        let offer = Offer { kept, gpus: gpus.iter().map(|place| place | 1 << 63).collect() };
+        assert_eq!(Offer::read(&offer.words()), offer);
+        offer
     }
 
     fn on(place: u64) -> Option<Kept> {
@@ -147,8 +147,8 @@ mod tests {
 
     #[test]
     fn every_rank_gets_a_gpu_of_its_own_or_none_does() {
-        let new = |gpus: &[u64]| sight(None, gpus);
-        let check = |choice, seen: &[Sight], hosts: &[&str], expected: &[DeviceChoice]| {
+        let new = |gpus: &[u64]| offer(None, gpus);
+        let check = |choice, seen: &[Offer], hosts: &[&str], expected: &[DeviceChoice]| {
             assert_eq!(decide(choice, seen, hosts), expected);
         };
         check(Auto, &[new(&[7, 8]), new(&[7, 8])], &["a", "a"], &[Cuda(0), Cuda(1)]);
@@ -164,9 +164,9 @@ mod tests {
     #[test]
     fn newcomers_take_what_survivors_left() {
         let all = [5, 6, 7, 8];
-        let seen = [sight(on(6), &all), sight(on(7), &all), sight(on(8), &all), sight(None, &all)];
+        let seen = [offer(on(6), &all), offer(on(7), &all), offer(on(8), &all), offer(None, &all)];
         assert_eq!(decide(Auto, &seen, &["a"; 4]), [Cuda(1), Cuda(2), Cuda(3), Cuda(0)]);
-        let seen = [sight(Some(Kept::Processor), &all), sight(None, &all)];
+        let seen = [offer(Some(Kept::Processor), &all), offer(None, &all)];
         assert_eq!(decide(Auto, &seen, &["a"; 2]), [Cpu, Cpu]);
     }
 }
