@@ -1,6 +1,6 @@
 //! Keys of blocks: equal tokens after equal tokens, through the same adapter, have equal keys and values.
 
-use bedplate_batching::BlockKey;
+use bedplate_batching::{BlockKey, BlockKeys};
 use bedplate_random::mix;
 
 /// Keys of one engine. They follow from a secret, so that nobody can make up tokens whose keys are those of another's.
@@ -21,7 +21,7 @@ impl Keys {
     }
 
     /// The keys of all full blocks.
-    pub(crate) fn of(&self, tokens: &[u32], adapter: Option<usize>) -> Vec<BlockKey> {
+    pub(crate) fn of(&self, tokens: &[u32], adapter: Option<usize>) -> BlockKeys {
         let mut last = self.root(adapter);
         let blocks = tokens.chunks_exact(self.block_tokens);
         blocks
@@ -51,8 +51,8 @@ mod tests {
         let keys = Keys::new(7, 4);
         let (long, short) = (keys.of(&[1, 2, 3, 4, 5, 6, 7, 8, 9], None), keys.of(&[1, 2, 3, 4, 5], None));
         assert_eq!((long.len(), short.len()), (2, 1));
-        assert_eq!(long[0], short[0]);
-        assert_eq!(keys.next(Some(long[0]), &[5, 6, 7, 8], None), long[1]);
+        assert_eq!(long.first(1), short);
+        assert_eq!(Some(keys.next(short.last(), &[5, 6, 7, 8], None)), long.last());
         assert_ne!(keys.of(&[1, 2, 3, 4], Some(0)), short);
         assert_ne!(Keys::new(8, 4).of(&[1, 2, 3, 4], None), short);
     }

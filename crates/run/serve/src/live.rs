@@ -1,6 +1,6 @@
 //! Requests and sequences that are being answered.
 
-use bedplate_batching::BlockKey;
+use bedplate_batching::{BlockKey, BlockKeys};
 
 use crate::ask::{Continuation, Parser, Wants};
 use crate::draw::Drawer;
@@ -30,7 +30,7 @@ impl Job {
     }
 
     /// The next of its samples.
-    pub(crate) fn begin_sample(&mut self, request: u64, keys: &[BlockKey]) -> Live {
+    pub(crate) fn begin_sample(&mut self, request: u64, keys: &BlockKeys) -> Live {
         let sample = self.begun;
         self.begun += 1;
         let prompt = &self.ask.prompt;
@@ -44,8 +44,8 @@ impl Job {
             tokens: prompt.clone(),
             ahead: 0,
             is_behind: false,
-            keyed: keys.len(),
-            last_key: keys.last().copied(),
+            keyed: keys.len() as usize,
+            last_key: keys.last(),
             adapter: self.adapter,
             seen: 0,
             spare: None,

@@ -127,7 +127,7 @@ fn request(id: usize, planned: &Planned, now: u64, block_tokens: u32) -> Request
         priority: planned.priority,
         samples: planned.samples.into(),
         deadline: planned.deadline.map(|after| now + u64::from(after)),
-        keys: if planned.family == 3 { Vec::new() } else { keys.collect() },
+        keys: if planned.family == 3 { BlockKeys::default() } else { keys.collect() },
         start: if planned.is_transferred { Start::Transferred } else { Start::Prompt },
         ..Request::new(id as u64, planned.prompt.into(), planned.output.into())
     }

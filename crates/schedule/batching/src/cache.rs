@@ -3,8 +3,8 @@
 //! A block is in exactly one of the three places. Only the tree shares blocks; a sequence's private blocks
 //! are never visible to another. Free blocks run out before idle prefixes are evicted.
 
+use crate::keys::BlockKeys;
 use crate::prefix::{BlockId, Cached, Evicted, Held, PrefixTree};
-use crate::request::BlockKey;
 
 /// Where the blocks of a replica are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,21 +59,30 @@ impl KvCache {
         self.free.len() as u32 + self.tree.idle_blocks()
     }
 
-    pub(crate) fn cached(&self, keys: &[BlockKey]) -> Cached {
-        self.tree.cached(keys)
+    pub(crate) fn cached(&self, keys: &BlockKeys, most: u32) -> Cached {
+        self.tree.cached(keys, most)
+    }
+
+    pub(crate) fn known(&self, keys: &BlockKeys, most: u32) -> u32 {
+        self.tree.known(keys, most)
     }
 
     /// Moves `count` blocks to the end of `table`, evicting idle prefixes where free blocks do not suffice. The
     /// caller has checked that this many are available.
     pub(crate) fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
-        let missing = count.saturating_sub(self.free.len() as u32);
-        if missing > 0 {
-            self.tree.evict(missing, &mut self.free, self.evicted.as_mut());
-        }
+        self.make_free(count);
         let kept =
             self.free.len().checked_sub(count as usize).expect("the caller has checked what is available");
         table.extend_from_slice(&self.free[kept..]);
         self.free.truncate(kept);
+    }
+
+    /// Evicts idle prefixes until `count` blocks are free.
+    pub(crate) fn make_free(&mut self, count: u32) {
+        let missing = count.saturating_sub(self.free.len() as u32);
+        if missing > 0 {
+            self.tree.evict(missing, &mut self.free, self.evicted.as_mut());
+        }
     }
 
     /// Frees all blocks of a sequence.
@@ -97,15 +106,18 @@ impl KvCache {
         }
     }
 
-    /// Makes the first of a sequence's private blocks shareable under `keys`.
-    pub(crate) fn share(&mut self, held: Held, keys: &[BlockKey], table: &mut Vec<BlockId>) -> Held {
-        let held = self.tree.extend(held, keys, &table[..keys.len()], &mut self.free);
-        table.drain(..keys.len());
+    /// Makes the first of a sequence's private blocks shareable, so that its first `full` ones are.
+    pub(crate) fn share(
+        &mut self,
+        held: Held,
+        keys: &BlockKeys,
+        full: u32,
+        table: &mut Vec<BlockId>,
+    ) -> Held {
+        let shared = (full - held.blocks) as usize;
+        let held = self.tree.extend(held, keys, &table[..shared], &mut self.free);
+        table.drain(..shared);
         held
-    }
-
-    pub(crate) fn tree(&self) -> &PrefixTree {
-        &self.tree
     }
 
     pub(crate) fn tree_mut(&mut self) -> &mut PrefixTree {
@@ -121,13 +133,11 @@ impl KvCache {
     }
 
     /// Gives the tree idle blocks for the keys behind those that it has, at most `most` new ones.
-    pub(crate) fn adopt(&mut self, keys: &[BlockKey], most: u32) -> (u32, Vec<BlockId>) {
+    pub(crate) fn adopt(&mut self, keys: &BlockKeys, most: u32) -> (u32, Vec<BlockId>) {
         let held = self.tree.hold(keys);
-        let rest = &keys[held.blocks as usize..];
-        let rest = &rest[..rest.len().min(most.min(self.available()) as usize)];
         let mut blocks = Vec::new();
-        self.allocate(rest.len() as u32, &mut blocks);
-        let all = self.tree.extend(held, rest, &blocks, &mut self.free);
+        self.allocate((keys.len() - held.blocks).min(most).min(self.available()), &mut blocks);
+        let all = self.tree.extend(held, keys, &blocks, &mut self.free);
         self.tree.release(all);
         (held.blocks, blocks)
     }

@@ -1,76 +1,97 @@
-//! Which replicas may have how much of a prompt, without asking each of them.
+//! Which replicas have how much of a prompt, without asking each of them.
 //!
-//! It knows of some keys, the milestones, which replicas have got them; that bounds from above what a replica has of a prompt, to
-//! within the keys between two milestones. A router then asks only those replicas that might be the best. What replicas lose is
-//! found out by counting anew, once as much has come as there was: until then bounds are too high, never too low.
+//! It knows of every run of keys how far each replica has it, but for what replicas lost since they last reported and for the one piece of a run that each
+//! is losing block by block. So a replica has at most what is known here, and a router asks only those that might be the best.
 
-use crate::index::KeyIndex;
-use crate::request::BlockKey;
+use crate::index::RunIndex;
+use crate::keys::BlockKeys;
+use crate::prefix::Reach;
 use crate::scheduler::Scheduler;
 
-/// The milestones of a pool's replicas.
-#[derive(Debug, Clone)]
-pub struct Census {
-    /// By group of 64 replicas and key: one bit for each of them.
-    holders: KeyIndex<u64>,
-    /// How many entries call for counting anew.
-    limit: usize,
+/// Who has a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holders {
+    Nobody,
+    /// One replica, up to this position.
+    One {
+        replica: u32,
+        end: u32,
+    },
+    /// Several: the number of a row with the position of each replica, 0 for those without.
+    Row(u32),
 }
 
-/// The fewest entries for which counting anew is worth it.
-const SMALL: usize = 1024;
+/// What the replicas of a pool have cached.
+#[derive(Debug, Clone)]
+pub struct Census {
+    holders: RunIndex<Holders>,
+    rows: Vec<Vec<u32>>,
+    vacant: Vec<u32>,
+}
 
 impl Default for Census {
     fn default() -> Self {
-        Self { holders: KeyIndex::new(0), limit: SMALL }
+        Self { holders: RunIndex::new(Holders::Nobody), rows: Vec::new(), vacant: Vec::new() }
     }
 }
 
 impl Census {
-    /// Counts what a replica has got since this was last called for it, which must be before the next `bounds`.
-    pub fn add(&mut self, replica: usize, scheduler: &mut Scheduler) {
-        scheduler.new_milestones().for_each(|key| self.note(replica, key));
-    }
-
-    /// Whether so much has come that counting anew pays.
-    pub fn is_stale(&self) -> bool {
-        self.holders.len() > self.limit
-    }
-
-    /// Counts anew what all replicas have.
-    pub fn count<'a>(&mut self, schedulers: impl Iterator<Item = &'a Scheduler>) {
-        self.holders = KeyIndex::new(0);
-        for (replica, scheduler) in schedulers.enumerate() {
-            scheduler.milestones().for_each(|key| self.note(replica, key));
+    /// Counts what changed at a replica since this was last called for it. What it gained must be counted before the next `bounds`.
+    pub fn update(&mut self, replica: usize, scheduler: &mut Scheduler) {
+        for reach in scheduler.take_reach() {
+            self.note(replica, reach);
         }
-        self.limit = (2 * self.holders.len()).max(SMALL);
     }
 
-    /// For each of the replicas, the most blocks that it can have of a prompt with these keys.
-    pub fn bounds(&self, keys: &[BlockKey], replicas: usize, bounds: &mut Vec<u32>) {
+    /// For each of the replicas, the most blocks that it can have of the first `most` blocks with these keys.
+    pub fn bounds(&self, keys: &BlockKeys, most: u32, replicas: usize, bounds: &mut Vec<u32>) {
         bounds.clear();
-        bounds.resize(replicas, keys.len() as u32);
-        for (group, bounds) in bounds.chunks_mut(64).enumerate() {
-            let mut left = u64::MAX >> (64 - bounds.len());
-            for (at, key) in keys.iter().enumerate().filter(|(_, key)| key.is_milestone()) {
-                let holders = self.holders.get(group as u32, *key).unwrap_or(0);
-                let mut lost = left & !holders;
-                while lost != 0 {
-                    bounds[lost.trailing_zeros() as usize] = at as u32;
-                    lost &= lost - 1;
-                }
-                left &= holders;
-                if left == 0 {
-                    break;
+        bounds.resize(replicas, 0);
+        for run in keys.runs_before(most) {
+            let limit = run.end.min(most);
+            match self.holders.get(run.origin) {
+                None | Some(Holders::Nobody) => return,
+                Some(Holders::One { replica, end }) => bounds[replica as usize] = end.min(limit),
+                Some(Holders::Row(row)) => {
+                    for (bound, end) in bounds.iter_mut().zip(&self.rows[row as usize]) {
+                        // Who has none of this run keeps what it has of those before it.
+                        *bound = (*bound).max((*end).min(limit));
+                    }
                 }
             }
         }
     }
 
-    fn note(&mut self, replica: usize, key: BlockKey) {
-        let (group, bit) = ((replica / 64) as u32, 1 << (replica % 64));
-        let before = self.holders.get(group, key).unwrap_or(0);
-        self.holders.set(group, key, before | bit);
+    fn note(&mut self, replica: usize, Reach { origin, end }: Reach) {
+        let new = Holders::One { replica: replica as u32, end };
+        match self.holders.get(origin) {
+            None | Some(Holders::Nobody) if end > 0 => self.holders.set(origin, new),
+            Some(Holders::One { replica: only, .. }) if only as usize == replica => match end {
+                0 => self.holders.remove(origin),
+                _ => self.holders.set(origin, new),
+            },
+            Some(Holders::One { replica: other, end: reached }) if end > 0 => {
+                let row = self.vacant.pop().unwrap_or_else(|| {
+                    self.rows.push(Vec::new());
+                    self.rows.len() as u32 - 1
+                });
+                let ends = &mut self.rows[row as usize];
+                ends.resize(replica.max(other as usize) + 1, 0);
+                (ends[replica], ends[other as usize]) = (end, reached);
+                self.holders.set(origin, Holders::Row(row));
+            }
+            Some(Holders::Row(row)) => {
+                let ends = &mut self.rows[row as usize];
+                ends.resize(ends.len().max(replica + 1), 0);
+                ends[replica] = end;
+                if end == 0 && ends.iter().all(|end| *end == 0) {
+                    ends.clear();
+                    self.vacant.push(row);
+                    self.holders.remove(origin);
+                }
+            }
+            None | Some(Holders::Nobody | Holders::One { .. }) => {}
+        }
     }
 }
 
@@ -79,51 +100,55 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Request, SchedulerOptions};
+    use crate::{BlockKey, Request, SchedulerOptions};
 
-    fn keys(family: u64, branch: usize, blocks: usize) -> Vec<BlockKey> {
-        let content = |at: usize| if at < branch { family } else { 100 + family * 10 + branch as u64 };
-        let mut last = BlockKey(7);
-        (0..blocks)
-            .map(|at| {
-                last = last.then(content(at));
-                last
-            })
-            .collect()
+    /// Of the beginning of a family and of what branches off it, as few runs or as one for every block.
+    fn keys(family: u64, branch: u32, blocks: u32, is_listed: bool) -> BlockKeys {
+        let mut keys = BlockKeys::default();
+        let (trunk, own) = (BlockKey(family).then(1).0, BlockKey(family).then(2 + u64::from(branch)).0);
+        keys.push_run(trunk, branch.min(blocks));
+        keys.push_run(own, blocks);
+        match is_listed {
+            true => keys.iter().map(|key| key.then(7)).collect(),
+            false => keys,
+        }
     }
 
     proptest! {
         /// Small replicas lose what they have all the time.
         #[test]
-        fn no_replica_has_more_than_its_bound(
-            requests in prop::collection::vec((0usize..70, 0u64..3, 0usize..12, 1usize..16), 1..120),
+        fn a_replica_has_what_its_bound_says_or_has_lost_some(
+            requests in prop::collection::vec((0usize..70, 0u64..3, 0u32..12, 1u32..16, any::<bool>()), 1..120),
         ) {
             let options = SchedulerOptions {
                 blocks: 24, watermark_blocks: 0, token_budget: 512, ..SchedulerOptions::default()
             };
             let mut replicas: Vec<Scheduler> =
                 (0..70).map(|_| Scheduler::new(options.clone()).unwrap()).collect();
-            replicas.iter_mut().for_each(Scheduler::watch_milestones);
-            let (mut census, mut bounds) = (Census { limit: 8, ..Census::default() }, Vec::new());
-            for (number, (replica, family, branch, blocks)) in requests.into_iter().enumerate() {
-                let keys = keys(family, branch, blocks);
-                if census.is_stale() {
-                    census.count(replicas.iter());
-                }
-                census.bounds(&keys, replicas.len(), &mut bounds);
-                for (replica, bound) in replicas.iter().zip(&bounds) {
-                    prop_assert!(replica.cached_tokens(&keys) <= bound * options.block_tokens);
+            replicas.iter_mut().for_each(Scheduler::watch_reach);
+            replicas.iter_mut().for_each(Scheduler::watch_evictions);
+            let mut has_lost = [false; 70];
+            let (mut census, mut bounds) = (Census::default(), Vec::new());
+            for (number, (replica, family, branch, blocks, is_listed)) in requests.into_iter().enumerate() {
+                let keys = keys(family, branch, blocks, is_listed);
+                census.bounds(&keys, blocks, replicas.len(), &mut bounds);
+                for (at, (replica, bound)) in replicas.iter().zip(&bounds).enumerate() {
+                    let cached = replica.cached_tokens(&keys, blocks * options.block_tokens);
+                    prop_assert!(cached <= bound * options.block_tokens);
+                    prop_assert!(has_lost[at] || cached == bound * options.block_tokens);
                 }
                 let request = Request {
-                    keys, ..Request::new(number as u64, blocks as u32 * options.block_tokens + 1, 1)
+                    keys, ..Request::new(number as u64, blocks * options.block_tokens + 1, 1)
                 };
-                let scheduler = &mut replicas[replica % 3 * 34];
+                let replica = replica % 3 * 34;
+                let scheduler = &mut replicas[replica];
                 scheduler.submit(request, 0).unwrap();
                 while !scheduler.is_empty() {
                     scheduler.step(0, 1);
                     scheduler.complete(1);
                 }
-                census.add(replica % 3 * 34, scheduler);
+                has_lost[replica] |= !scheduler.take_evicted().is_empty();
+                census.update(replica, scheduler);
             }
         }
     }

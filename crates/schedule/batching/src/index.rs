@@ -1,21 +1,18 @@
-//! What is known of a key under a parent: a node of a prefix tree, or replicas.
+//! What is known of runs of keys, by their origins.
 //!
 //! One open-addressing table: a look-up touches one or two cache lines, and nothing is allocated per entry. Only single entries
 //! are looked up, so the order of slots cannot affect a decision.
 
 use bedplate_random::mix;
 
-use crate::request::BlockKey;
-
 #[derive(Debug, Clone, Copy)]
 struct Slot<V> {
-    key: BlockKey,
-    parent: u32,
+    origin: u64,
     value: V,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct KeyIndex<V> {
+pub(crate) struct RunIndex<V> {
     /// A power of two, at most half full.
     slots: Vec<Slot<V>>,
     len: usize,
@@ -23,38 +20,30 @@ pub(crate) struct KeyIndex<V> {
     vacant: Slot<V>,
 }
 
-impl<V: Copy + PartialEq> KeyIndex<V> {
+impl<V: Copy + PartialEq> RunIndex<V> {
     /// An empty index whose entries never have the value `nothing`.
     pub(crate) fn new(nothing: V) -> Self {
-        let vacant = Slot { key: BlockKey(0), parent: 0, value: nothing };
+        let vacant = Slot { origin: 0, value: nothing };
         Self { slots: vec![vacant; 64], len: 0, vacant }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn get(&self, parent: u32, key: BlockKey) -> Option<V> {
-        let slot = &self.slots[self.position(parent, key)];
+    pub(crate) fn get(&self, origin: u64) -> Option<V> {
+        let slot = &self.slots[self.position(origin)];
         (!self.is_vacant(slot)).then_some(slot.value)
     }
 
     /// Adds or replaces the entry.
-    pub(crate) fn set(&mut self, parent: u32, key: BlockKey, value: V) {
+    pub(crate) fn set(&mut self, origin: u64, value: V) {
         if (self.len + 1) * 2 > self.slots.len() {
             self.grow();
         }
-        let at = self.position(parent, key);
+        let at = self.position(origin);
         self.len += usize::from(self.is_vacant(&self.slots[at]));
-        self.slots[at] = Slot { key, parent, value };
+        self.slots[at] = Slot { origin, value };
     }
 
-    pub(crate) fn remove(&mut self, parent: u32, key: BlockKey) {
-        let mut hole = self.position(parent, key);
+    pub(crate) fn remove(&mut self, origin: u64) {
+        let mut hole = self.position(origin);
         assert!(!self.is_vacant(&self.slots[hole]), "only entries that exist are removed");
         self.len -= 1;
         let mask = self.slots.len() - 1;
@@ -66,7 +55,7 @@ impl<V: Copy + PartialEq> KeyIndex<V> {
             if self.is_vacant(&slot) {
                 break;
             }
-            let home = self.home(slot.parent, slot.key);
+            let home = self.home(slot.origin);
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 self.slots[hole] = slot;
                 hole = at;
@@ -79,16 +68,16 @@ impl<V: Copy + PartialEq> KeyIndex<V> {
         slot.value == self.vacant.value
     }
 
-    fn home(&self, parent: u32, key: BlockKey) -> usize {
-        mix(key.0 ^ (u64::from(parent) << 32)) as usize & (self.slots.len() - 1)
+    fn home(&self, origin: u64) -> usize {
+        mix(origin) as usize & (self.slots.len() - 1)
     }
 
     /// Where the entry is, or the vacant slot where it would be.
-    fn position(&self, parent: u32, key: BlockKey) -> usize {
-        let mut at = self.home(parent, key);
+    fn position(&self, origin: u64) -> usize {
+        let mut at = self.home(origin);
         loop {
             let slot = &self.slots[at];
-            if self.is_vacant(slot) || (slot.parent == parent && slot.key == key) {
+            if self.is_vacant(slot) || slot.origin == origin {
                 return at;
             }
             at = (at + 1) & (self.slots.len() - 1);
@@ -100,7 +89,7 @@ impl<V: Copy + PartialEq> KeyIndex<V> {
         let slots = std::mem::replace(&mut self.slots, larger);
         let vacant = self.vacant.value;
         for slot in slots.into_iter().filter(|slot| slot.value != vacant) {
-            let at = self.position(slot.parent, slot.key);
+            let at = self.position(slot.origin);
             self.slots[at] = slot;
         }
     }
@@ -117,22 +106,19 @@ mod tests {
     proptest! {
         #[test]
         fn it_answers_like_an_ordered_map(
-            operations in prop::collection::vec((any::<bool>(), 0u32..8, 0u64..40, 0u32..1000), 0..400),
+            operations in prop::collection::vec((any::<bool>(), 0u64..300, 0u32..1000), 0..400),
         ) {
-            let mut index = KeyIndex::new(u32::MAX);
+            let mut index = RunIndex::new(u32::MAX);
             let mut model = BTreeMap::new();
-            for (adds, parent, key, child) in operations {
-                let key = BlockKey(key);
+            for (adds, origin, value) in operations {
                 if adds {
-                    index.set(parent, key, child);
-                    model.insert((parent, key), child);
-                } else if model.remove(&(parent, key)).is_some() {
-                    index.remove(parent, key);
+                    index.set(origin, value);
+                    model.insert(origin, value);
+                } else if model.remove(&origin).is_some() {
+                    index.remove(origin);
                 }
-                for parent in 0..8 {
-                    for key in (0..40).map(BlockKey) {
-                        prop_assert_eq!(index.get(parent, key), model.get(&(parent, key)).copied());
-                    }
+                for origin in 0..300 {
+                    prop_assert_eq!(index.get(origin), model.get(&origin).copied());
                 }
             }
         }

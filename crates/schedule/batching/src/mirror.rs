@@ -3,8 +3,8 @@
 //! For a router that cannot query the replicas: it remembers the prompts it routed, evicting the oldest as the
 //! replica would, and is told when a replica restarts. It does not know what the replica generated.
 
+use crate::keys::BlockKeys;
 use crate::prefix::{BlockId, PrefixTree};
-use crate::request::BlockKey;
 
 /// The estimated prefix tree of one replica.
 #[derive(Debug, Clone)]
@@ -21,11 +21,11 @@ impl PrefixMirror {
     }
 
     /// Remembers a prompt that was sent to the replica.
-    pub fn observe(&mut self, keys: &[BlockKey]) {
+    pub fn observe(&mut self, keys: &BlockKeys) {
         let held = self.tree.hold(keys);
-        let rest = &keys[held.blocks as usize..];
         // The mirror has no real blocks; it only counts them.
-        let held = self.tree.extend(held, rest, &vec![BlockId(0); rest.len()], &mut self.evicted);
+        let blocks = vec![BlockId(0); (keys.len() - held.blocks) as usize];
+        let held = self.tree.extend(held, keys, &blocks, &mut self.evicted);
         self.tree.release(held);
         let excess = self.tree.idle_blocks().saturating_sub(self.capacity);
         self.tree.evict(excess, &mut self.evicted, None);
@@ -33,7 +33,7 @@ impl PrefixMirror {
     }
 
     /// Blocks of a prompt that the replica probably has.
-    pub fn cached_blocks(&self, keys: &[BlockKey]) -> u32 {
-        self.tree.cached(keys).blocks
+    pub fn cached_blocks(&self, keys: &BlockKeys) -> u32 {
+        self.tree.known(keys, keys.len())
     }
 }

@@ -65,6 +65,7 @@ impl Scheduler {
 
     /// Gives one block to each sequence that needs one in a decode step.
     fn give_blocks(&mut self, step: u64) {
+        self.cache.make_free(self.ring.due(step).len() as u32);
         for at in 0..self.ring.due(step).len() {
             let slot = self.ring.due(step)[at];
             self.give_block(slot);

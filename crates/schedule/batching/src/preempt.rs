@@ -82,10 +82,9 @@ impl Scheduler {
     /// Moves the full blocks whose keys are known into the tree.
     pub(crate) fn share_computed(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
-        let full = (sequence.computed / self.options.block_tokens) as usize;
-        let (from, to) = (sequence.held.blocks as usize, full.min(sequence.keys.len()));
-        if to > from {
-            sequence.held = self.cache.share(sequence.held, &sequence.keys[from..to], &mut sequence.table);
+        let full = (sequence.computed / self.options.block_tokens).min(sequence.keys.len());
+        if full > sequence.held.blocks {
+            sequence.held = self.cache.share(sequence.held, &sequence.keys, full, &mut sequence.table);
         }
     }
 

@@ -1,19 +1,16 @@
 //! The radix tree of cached prefixes.
 //!
-//! A node holds a run of keys and their blocks. A sequence *holds* the node at which its shared
+//! A node holds the blocks of a piece of a run of keys. A sequence *holds* the node at which its shared
 //! prefix ends, and with it every node above. Nodes that no sequence holds are *idle*: they stay for later
 //! requests until their blocks are needed.
 //!
-//! Kept true: `holders` of a node counts the sequences that hold it or a node below it, so nothing below an
-//! idle node is held. The idle list is ordered by when a node was last released, and when a path is released its
-//! lower nodes are listed before its upper ones; so the oldest idle node never has children, and taking blocks
-//! from its end is least-recently-used eviction of leaves without searching for one.
-//!
-//! Prompts that leave a common beginning at many places make long chains of short nodes. Some keys in these, the *landmarks*, lead
-//! to their nodes, so that a walk along a prompt begins near its end and not at the root.
+//! Kept true: `users` of a node counts the sequences that hold it and the nodes right below it that are not idle, so nothing below an
+//! idle node is held, and holding a node below one that is held already goes no further up. The idle list is ordered by when a node was last
+//! released, and when a path is released its lower nodes are listed before its upper ones; so the oldest idle node never has children, and taking
+//! blocks from its end is least-recently-used eviction of leaves without searching for one.
 
-use crate::index::KeyIndex;
-use crate::request::BlockKey;
+use crate::keys::{BlockKey, BlockKeys, KeyRun};
+use crate::runs::{Part, Runs};
 
 /// One KV block of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,55 +26,50 @@ pub struct Evicted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeId(u32);
 
-pub(crate) const ROOT: NodeId = NodeId(0);
-/// No node: the ends of the idle list.
-const NONE: NodeId = NodeId(u32::MAX);
-/// The parent under which landmarks are kept: their keys alone say where they are.
-const ANYWHERE: u32 = 0;
-
-impl BlockKey {
-    /// Whether it may lead to its node: one key in eight, in tests every other one.
-    fn is_landmark(self) -> bool {
-        self.0.is_multiple_of(if cfg!(test) { 2 } else { 8 })
-    }
-
-    /// Whether a census counts it: one key in 32, in tests every other one.
-    pub(crate) fn is_milestone(self) -> bool {
-        self.0.is_multiple_of(if cfg!(test) { 2 } else { 32 })
-    }
+impl NodeId {
+    pub(crate) const ROOT: NodeId = NodeId(0);
+    /// No node: the ends of the idle list.
+    pub(crate) const NONE: NodeId = NodeId(u32::MAX);
 }
 
 #[derive(Debug, Clone)]
 struct Node {
     parent: NodeId,
+    /// What its keys exceed their positions by.
+    origin: u64,
     /// Blocks from the root to its first.
     start: u32,
-    holders: u32,
-    /// Whether it has landmarks: it was cut off the upper part of another.
-    is_marked: bool,
+    users: u32,
     /// How many nodes stand below it, and their numbers combined by exclusive or: of a single one, its number.
     children: u32,
     combined: u32,
-    keys: Vec<BlockKey>,
     blocks: Vec<BlockId>,
-    /// Neighbours in the idle list, meaningful while `holders` is 0.
+    /// Neighbours in the idle list, meaningful while it is idle.
     older: NodeId,
     newer: NodeId,
 }
 
 impl Node {
     const VACANT: Node = Node {
-        parent: NONE,
+        parent: NodeId::NONE,
+        origin: 0,
         start: 0,
-        holders: 0,
-        is_marked: false,
+        users: 0,
         children: 0,
         combined: 0,
-        keys: Vec::new(),
         blocks: Vec::new(),
-        older: NONE,
-        newer: NONE,
+        older: NodeId::NONE,
+        newer: NodeId::NONE,
     };
+
+    /// Blocks from the root to behind its last.
+    fn end(&self) -> u32 {
+        self.start + self.blocks.len() as u32
+    }
+
+    fn is_idle(&self) -> bool {
+        self.users == 0
+    }
 }
 
 /// How much of a prompt the tree has.
@@ -86,10 +78,11 @@ pub(crate) struct Cached {
     pub(crate) blocks: u32,
     /// How many of these are idle, so that holding them makes fewer evictable.
     pub(crate) idle: u32,
-    position: Position,
+    /// The node that has the last of them.
+    node: NodeId,
 }
 
-/// A prefix that a sequence holds.
+/// A prefix that a sequence holds: all up to the end of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) node: NodeId,
@@ -97,32 +90,23 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    pub(crate) const NOTHING: Held = Held { node: ROOT, blocks: 0 };
+    pub(crate) const NOTHING: Held = Held { node: NodeId::ROOT, blocks: 0 };
 }
 
-/// Where a walk along keys ended.
+/// How far the blocks of a run reach at most; 0 when there are none any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Position {
-    node: NodeId,
-    /// Keys of that node that agree.
-    inside: usize,
-    /// Blocks from the root to there.
-    blocks: usize,
-}
-
-impl Position {
-    const BEGINNING: Position = Position { node: ROOT, inside: 0, blocks: 0 };
+pub(crate) struct Reach {
+    pub(crate) origin: u64,
+    pub(crate) end: u32,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct PrefixTree {
     nodes: Vec<Node>,
     vacant: Vec<NodeId>,
-    /// Children by parent and first key.
-    index: KeyIndex<u32>,
-    landmarks: KeyIndex<u32>,
-    /// Milestones that came since they were last asked for, where anybody asks.
-    news: Option<Vec<BlockKey>>,
+    runs: Runs,
+    /// Runs with other nodes than when this was last asked for, where anybody asks.
+    changes: Option<Vec<Reach>>,
     oldest: NodeId,
     newest: NodeId,
     idle_blocks: u32,
@@ -131,15 +115,15 @@ pub(crate) struct PrefixTree {
 
 impl PrefixTree {
     pub(crate) fn new() -> Self {
-        let root = Node { holders: 1, ..Node::VACANT };
+        // The root is never idle.
+        let root = Node { users: 1, ..Node::VACANT };
         Self {
             nodes: vec![root],
             vacant: Vec::new(),
-            index: KeyIndex::new(NONE.0),
-            landmarks: KeyIndex::new(NONE.0),
-            news: None,
-            oldest: NONE,
-            newest: NONE,
+            runs: Runs::new(),
+            changes: None,
+            oldest: NodeId::NONE,
+            newest: NodeId::NONE,
             idle_blocks: 0,
             held_blocks: 0,
         }
@@ -155,92 +139,111 @@ impl PrefixTree {
         self.held_blocks
     }
 
-    /// The longest known prefix of `keys`, without touching anything.
-    pub(crate) fn cached(&self, keys: &[BlockKey]) -> Cached {
-        let position = self.locate(keys);
-        let mut idle = 0;
-        let (mut node, mut counted) = (position.node, position.inside);
-        while self.node(node).holders == 0 {
-            idle += counted;
-            node = self.node(node).parent;
-            counted = self.node(node).keys.len();
+    /// How many blocks it has of those with the first `most` keys.
+    pub(crate) fn known(&self, keys: &BlockKeys, most: u32) -> u32 {
+        let reach = |run: &KeyRun| self.runs.tip(run.origin).map(|tip| self.node(tip).end().min(run.end));
+        match keys.runs_before(most) {
+            // Beginnings that are shared, and an end that mostly nobody has: the usual case.
+            [first, second] => reach(second).or_else(|| reach(first)).unwrap_or(0).min(most),
+            runs => {
+                let known = runs.partition_point(|run| self.runs.tip(run.origin).is_some());
+                runs[..known].last().and_then(reach).unwrap_or(0).min(most)
+            }
         }
-        Cached { blocks: position.blocks as u32, idle: idle as u32, position }
+    }
+
+    /// The longest known prefix of the first `most` keys, without touching anything.
+    pub(crate) fn cached(&self, keys: &BlockKeys, most: u32) -> Cached {
+        let (blocks, node) = self.locate(keys, most);
+        let (mut first, mut above) = (blocks, node);
+        while self.node(above).is_idle() {
+            first = self.node(above).start;
+            above = self.node(above).parent;
+        }
+        Cached { blocks, idle: blocks - first, node }
     }
 
     /// Holds the longest known prefix of `keys`.
-    pub(crate) fn hold(&mut self, keys: &[BlockKey]) -> Held {
-        self.hold_position(self.locate(keys))
+    pub(crate) fn hold(&mut self, keys: &BlockKeys) -> Held {
+        let (blocks, node) = self.locate(keys, keys.len());
+        self.hold_blocks(node, blocks)
     }
 
     /// Holds what was found, in the tree as it was then.
     pub(crate) fn hold_cached(&mut self, cached: &Cached) -> Held {
-        self.hold_position(cached.position)
+        self.hold_blocks(cached.node, cached.blocks)
     }
 
-    fn hold_position(&mut self, position: Position) -> Held {
-        let node = self.cut(position.node, position.inside);
-        let mut at = node;
-        while at != ROOT {
-            self.hold_node(at);
-            at = self.node(at).parent;
-        }
-        Held { node, blocks: position.blocks as u32 }
+    fn hold_blocks(&mut self, node: NodeId, blocks: u32) -> Held {
+        let held = Held { node: self.cut(node, blocks), blocks };
+        self.hold_again(held);
+        held
     }
 
-    /// Holds an already held prefix once more.
+    /// Holds a prefix once more that is held, or ends with a node.
     pub(crate) fn hold_again(&mut self, held: Held) {
         let mut at = held.node;
-        while at != ROOT {
-            self.node_mut(at).holders += 1;
-            at = self.node(at).parent;
-        }
-    }
-
-    /// Releases a hold; nodes without holders become idle.
-    pub(crate) fn release(&mut self, held: Held) {
-        let mut at = held.node;
-        while at != ROOT {
+        while at != NodeId::ROOT {
             let node = self.node_mut(at);
-            node.holders -= 1;
-            let parent = node.parent;
-            if node.holders == 0 {
-                let blocks = node.blocks.len() as u32;
-                self.idle_blocks += blocks;
-                self.held_blocks -= blocks;
-                self.append_idle(at);
+            node.users += 1;
+            if node.users > 1 {
+                return;
             }
+            let (blocks, parent) = (node.blocks.len() as u32, node.parent);
+            self.idle_blocks -= blocks;
+            self.held_blocks += blocks;
+            self.unlink_idle(at);
             at = parent;
         }
     }
 
-    /// Inserts `blocks` with their `keys` below a prefix that the caller holds, and holds them too. Blocks that
+    /// Releases a hold; nodes without users become idle.
+    pub(crate) fn release(&mut self, held: Held) {
+        let mut at = held.node;
+        while at != NodeId::ROOT {
+            let node = self.node_mut(at);
+            node.users -= 1;
+            if node.users > 0 {
+                return;
+            }
+            let (blocks, parent) = (node.blocks.len() as u32, node.parent);
+            self.idle_blocks += blocks;
+            self.held_blocks -= blocks;
+            self.append_idle(at);
+            at = parent;
+        }
+    }
+
+    /// Inserts `blocks` with the keys that follow a prefix which the caller holds, and lets it hold them too. Blocks that
     /// the tree already has are pushed on `spare`; the caller uses the tree's from now on.
     pub(crate) fn extend(
         &mut self,
         held: Held,
-        keys: &[BlockKey],
+        keys: &BlockKeys,
         blocks: &[BlockId],
         spare: &mut Vec<BlockId>,
     ) -> Held {
-        debug_assert_eq!(keys.len(), blocks.len());
-        let (mut node, mut at) = (held.node, 0);
-        while at < keys.len() {
-            match self.index.get(node.0, keys[at]) {
-                Some(child) => {
-                    let common = common(&self.nodes[child as usize].keys, &keys[at..]);
-                    node = self.cut(NodeId(child), common);
-                    self.hold_node(node);
-                    spare.extend_from_slice(&blocks[at..at + common]);
-                    at += common;
-                }
-                None => {
-                    node = self.add(node, &keys[at..], &blocks[at..]);
-                    at = keys.len();
-                }
+        let end = held.blocks + blocks.len() as u32;
+        debug_assert!(end <= keys.len(), "every block has a key");
+        let mut held = held;
+        for run in keys.runs_from(held.blocks) {
+            let to = run.end.min(end);
+            while held.blocks < to {
+                let rest =
+                    &blocks[blocks.len() - (end - held.blocks) as usize..][..(to - held.blocks) as usize];
+                held = match self.node_with(run.origin, held.blocks + 1) {
+                    Some(there) => {
+                        let common = self.node(there).end().min(to) - held.blocks;
+                        spare.extend_from_slice(&rest[..common as usize]);
+                        let longer = self.hold_blocks(there, held.blocks + common);
+                        self.release(held);
+                        longer
+                    }
+                    None => self.add(held, run.origin, rest),
+                };
             }
         }
-        Held { node, blocks: held.blocks + keys.len() as u32 }
+        held
     }
 
     /// Takes up to `wanted` blocks from the nodes that have been idle longest, ends of prefixes first. `log` gets their keys too.
@@ -258,17 +261,19 @@ impl PrefixTree {
             let kept = node.blocks.len().saturating_sub(missing as usize);
             missing -= (node.blocks.len() - kept) as u32;
             if let Some(log) = &mut log {
-                let entries = node.keys[kept..].iter().zip(&node.blocks[kept..]);
-                log.extend(entries.map(|(key, block)| Evicted { key: *key, block: *block }));
+                let positions = node.start + kept as u32..;
+                let evicted = positions.zip(&node.blocks[kept..]);
+                log.extend(evicted.map(|(position, block)| Evicted {
+                    key: BlockKey::at(position, node.origin),
+                    block: *block,
+                }));
             }
             freed.extend(node.blocks.drain(kept..).rev());
-            if node.is_marked {
-                self.unmark(id, kept);
-            }
-            if kept > 0 {
-                self.node_mut(id).keys.truncate(kept);
-            } else {
+            let origin = node.origin;
+            // A node that loses its end still bounds what is known of its run, and only one at a time has lost some.
+            if kept == 0 {
                 self.remove_leaf(id);
+                self.note_change(origin);
             }
         }
     }
@@ -277,11 +282,28 @@ impl PrefixTree {
     pub(crate) fn blocks_of(&self, held: Held) -> Vec<BlockId> {
         let mut path = Vec::new();
         let mut at = held.node;
-        while at != ROOT {
+        while at != NodeId::ROOT {
             path.push(at);
             at = self.node(at).parent;
         }
         path.iter().rev().flat_map(|id| self.node(*id).blocks.iter().copied()).collect()
+    }
+
+    /// Keeps a list of changes from now on.
+    pub(crate) fn watch_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// How far runs reach that changed since this was last called.
+    pub(crate) fn take_changes(&mut self) -> impl Iterator<Item = Reach> {
+        self.changes.iter_mut().flat_map(|changes| changes.drain(..))
+    }
+
+    fn note_change(&mut self, origin: u64) {
+        if let Some(changes) = &mut self.changes {
+            let end = self.runs.tip(origin).map_or(0, |tip| self.nodes[tip.0 as usize].end());
+            changes.push(Reach { origin, end });
+        }
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -292,125 +314,88 @@ impl PrefixTree {
         &mut self.nodes[id.0 as usize]
     }
 
-    fn locate(&self, keys: &[BlockKey]) -> Position {
-        let mut position = self.last_landmark(keys);
-        loop {
-            let (run, rest) = (&self.node(position.node).keys[position.inside..], &keys[position.blocks..]);
-            let agreed = common(run, rest);
-            position.inside += agreed;
-            position.blocks += agreed;
-            if agreed < run.len() || agreed == rest.len() {
-                return position;
-            }
-            let Some(child) = self.index.get(position.node.0, rest[agreed]) else { return position };
-            position = Position { node: NodeId(child), inside: 0, ..position };
-        }
-    }
-
-    /// The position behind the last of the keys that is a landmark here, found by halves: where a key is known, so are all before it.
-    fn last_landmark(&self, keys: &[BlockKey]) -> Position {
-        let mut position = Position::BEGINNING;
-        let mut end = if self.landmarks.is_empty() { 0 } else { keys.len() };
-        while position.blocks < end {
-            let middle = position.blocks.midpoint(end);
-            let next = keys[middle..end].iter().position(|key| key.is_landmark());
-            match next.and_then(|ahead| self.landmark(keys, middle + ahead)) {
-                Some(found) => position = found,
-                None => end = middle,
+    /// How many of the first `most` keys are known, and the node that has the last of them. Where a run is known, so are all before it.
+    fn locate(&self, keys: &BlockKeys, most: u32) -> (u32, NodeId) {
+        let runs = keys.runs_before(most);
+        let known = runs.partition_point(|run| self.runs.tip(run.origin).is_some());
+        for run in runs[..known].iter().rev() {
+            let reach = self.runs.tip(run.origin).map_or(0, |tip| self.node(tip).end());
+            let blocks = reach.min(run.end).min(most);
+            if let Some(node) = self.node_with(run.origin, blocks) {
+                return (blocks, node);
             }
         }
-        position
+        (0, NodeId::ROOT)
     }
 
-    /// The position behind a key that is a landmark here. The key was made of all before it, so these need no comparison.
-    fn landmark(&self, keys: &[BlockKey], at: usize) -> Option<Position> {
-        let id = self.landmarks.get(ANYWHERE, keys[at])?;
-        let node = &self.nodes[id as usize];
-        let inside = at.checked_sub(node.start as usize)?;
-        let is_there = node.keys.get(inside) == Some(&keys[at]);
-        is_there.then_some(Position { node: NodeId(id), inside: inside + 1, blocks: at + 1 })
+    /// The node that has the block of a run before a position.
+    fn node_with(&self, origin: u64, position: u32) -> Option<NodeId> {
+        let id = self.runs.node_before(origin, position)?;
+        let node = self.node(id);
+        (node.start < position && position <= node.end()).then_some(id)
     }
 
-    /// Lets the landmarks among the first keys of a node lead to it.
-    fn mark(&mut self, id: NodeId, keys: usize) {
-        self.node_mut(id).is_marked = true;
-        for key in self.nodes[id.0 as usize].keys[..keys].iter().filter(|key| key.is_landmark()) {
-            self.landmarks.set(ANYWHERE, *key, id.0);
-        }
-    }
-
-    /// Forgets the landmarks of a node after its first `kept` keys.
-    fn unmark(&mut self, id: NodeId, kept: usize) {
-        for key in self.nodes[id.0 as usize].keys[kept..].iter().filter(|key| key.is_landmark()) {
-            if self.landmarks.get(ANYWHERE, *key) == Some(id.0) {
-                self.landmarks.remove(ANYWHERE, *key);
-            }
-        }
-    }
-
-    /// Keeps a list of the milestones that come from now on.
-    pub(crate) fn watch_milestones(&mut self) {
-        self.news.get_or_insert_default();
-    }
-
-    /// The milestones that came since this was last called.
-    pub(crate) fn new_milestones(&mut self) -> impl Iterator<Item = BlockKey> {
-        self.news.iter_mut().flat_map(|news| news.drain(..))
-    }
-
-    /// All milestones that it has.
-    pub(crate) fn milestones(&self) -> impl Iterator<Item = BlockKey> {
-        self.nodes.iter().flat_map(|node| &node.keys).copied().filter(|key| key.is_milestone())
-    }
-
-    /// The node that ends after `inside` keys of `id`; splits it where it is longer. The lower part keeps
+    /// The node that ends at `end`; splits it where it is longer. The lower part keeps
     /// the id, because sequences that hold it hold all of it.
-    fn cut(&mut self, id: NodeId, inside: usize) -> NodeId {
-        if id == ROOT || inside == self.node(id).keys.len() {
+    fn cut(&mut self, id: NodeId, end: u32) -> NodeId {
+        if end == self.node(id).end() {
             return id;
         }
         let upper = self.vacant_node();
-        let Node { parent, start, holders, .. } = *self.node(id);
+        let mut blocks = std::mem::take(&mut self.node_mut(upper).blocks);
         let lower = self.node_mut(id);
-        let (first, boundary) = (lower.keys[0], lower.keys[inside]);
-        let keys: Vec<BlockKey> = lower.keys.drain(..inside).collect();
-        let blocks: Vec<BlockId> = lower.blocks.drain(..inside).collect();
+        let kept = (end - lower.start) as usize;
+        blocks.extend_from_slice(&lower.blocks[kept..]);
+        lower.blocks.truncate(kept);
+        std::mem::swap(&mut lower.blocks, &mut blocks);
+        let Node { parent, origin, start, users, .. } = *lower;
         lower.parent = upper;
-        lower.start += inside as u32;
+        lower.start = end;
         let (children, combined) = (1, id.0);
         *self.node_mut(upper) =
-            Node { parent, start, holders, children, combined, keys, blocks, ..Node::VACANT };
-        self.mark(upper, inside);
+            Node { parent, origin, start, users: users.min(1), children, combined, blocks, ..Node::VACANT };
         // The parent has the upper part instead of the lower one.
         self.node_mut(parent).combined ^= id.0 ^ upper.0;
-        self.index.set(parent.0, first, upper.0);
-        self.index.set(upper.0, boundary, id.0);
-        if holders == 0 {
+        self.runs.cut(origin, Part { start, node: upper }, Part { start: end, node: id });
+        if users == 0 {
             self.insert_idle_after(id, upper);
         }
         upper
     }
 
-    /// A new leaf below `parent`, held once.
-    fn add(&mut self, parent: NodeId, keys: &[BlockKey], blocks: &[BlockId]) -> NodeId {
-        let id = self.vacant_node();
-        let above = self.node(parent);
-        let start = above.start + above.keys.len() as u32;
-        let node = self.node_mut(id);
-        node.parent = parent;
-        node.start = start;
-        node.holders = 1;
-        node.is_marked = false;
-        node.keys.extend_from_slice(keys);
-        node.blocks.extend_from_slice(blocks);
+    /// Adds blocks of a run behind a held prefix, and lets its holder hold them: in the same node where nobody else uses it, otherwise
+    /// in a new one below.
+    fn add(&mut self, held: Held, origin: u64, blocks: &[BlockId]) -> Held {
         self.held_blocks += blocks.len() as u32;
-        self.index.set(parent.0, keys[0], id.0);
-        if let Some(news) = &mut self.news {
-            news.extend(keys.iter().filter(|key| key.is_milestone()));
-        }
-        let parent = self.node_mut(parent);
-        parent.children += 1;
-        parent.combined ^= id.0;
+        let end = held.blocks + blocks.len() as u32;
+        let above = self.node_mut(held.node);
+        let continues = above.origin == origin && held.node != NodeId::ROOT;
+        let node = if continues && above.users == 1 && above.children == 0 {
+            above.blocks.extend_from_slice(blocks);
+            held.node
+        } else {
+            // The hold of the node above becomes that of its new child.
+            self.add_leaf(held, origin, blocks)
+        };
+        self.note_change(origin);
+        Held { node, blocks: end }
+    }
+
+    fn add_leaf(&mut self, held: Held, origin: u64, blocks: &[BlockId]) -> NodeId {
+        let id = self.vacant_node();
+        let node = self.node_mut(id);
+        node.parent = held.node;
+        node.origin = origin;
+        node.start = held.blocks;
+        node.users = 1;
+        node.children = 0;
+        node.combined = 0;
+        node.blocks.extend_from_slice(blocks);
+        let above = self.node_mut(held.node);
+        above.children += 1;
+        above.combined ^= id.0;
+        let above = Part { start: above.start, node: held.node };
+        self.runs.add(origin, above, Part { start: held.blocks, node: id });
         id
     }
 
@@ -424,59 +409,50 @@ impl PrefixTree {
 
     fn remove_leaf(&mut self, id: NodeId) {
         self.unlink_idle(id);
-        let node = self.node_mut(id);
-        let (parent, first) = (node.parent, node.keys[0]);
-        node.keys.clear();
-        self.index.remove(parent.0, first);
+        let Node { parent, origin, start, .. } = *self.node(id);
+        self.runs.remove(origin, Part { start, node: id });
         self.vacant.push(id);
         let above = self.node_mut(parent);
         above.children -= 1;
         above.combined ^= id.0;
-        if parent != ROOT && above.children == 1 {
+        if parent != NodeId::ROOT && above.children == 1 {
             self.join(parent);
         }
     }
 
-    /// Makes one node of an upper one and its only child, where every sequence that holds the one holds the other; so that paths
+    /// Makes one node of an upper one and its only child, where no sequence holds the upper one alone; so that paths
     /// stay as short as what branches off them demands. The lower one keeps its id, as when they were cut.
     fn join(&mut self, upper: NodeId) {
         let lower = NodeId(self.node(upper).combined);
-        let holders = self.node(upper).holders;
-        let is_apart = self.node(lower).holders != holders;
+        let (above, below) = (self.node(upper), self.node(lower));
+        let is_held_alone = above.users > u32::from(!below.is_idle());
         // Idle ones must be evicted one right after the other as they are.
-        if is_apart || (holders == 0 && self.node(lower).newer != upper) {
+        let is_apart = above.is_idle() && below.newer != upper;
+        if above.origin != below.origin || is_held_alone || is_apart {
             return;
         }
-        if holders == 0 {
+        let Node { parent, origin, start, .. } = *above;
+        let (is_idle, part) = (above.is_idle(), Part { start: below.start, node: lower });
+        if !self.runs.join(origin, Part { start, node: upper }, part) {
+            return;
+        }
+        if is_idle {
             self.unlink_idle(upper);
         }
-        let Node { parent, start, mut keys, mut blocks, .. } =
-            std::mem::replace(self.node_mut(upper), Node::VACANT);
-        let (first, moved) = (keys[0], keys.len());
-        self.index.remove(upper.0, self.nodes[lower.0 as usize].keys[0]);
+        let mut blocks = std::mem::take(&mut self.node_mut(upper).blocks);
         let joined = self.node_mut(lower);
-        keys.append(&mut joined.keys);
-        blocks.append(&mut joined.blocks);
-        (joined.parent, joined.start, joined.keys, joined.blocks) = (parent, start, keys, blocks);
-        self.mark(lower, moved);
-        self.index.set(parent.0, first, lower.0);
+        blocks.extend_from_slice(&joined.blocks);
+        std::mem::swap(&mut joined.blocks, &mut blocks);
+        (joined.parent, joined.start) = (parent, start);
+        blocks.clear();
+        self.node_mut(upper).blocks = blocks;
         self.node_mut(parent).combined ^= upper.0 ^ lower.0;
         self.vacant.push(upper);
     }
 
-    fn hold_node(&mut self, id: NodeId) {
-        if self.node(id).holders == 0 {
-            let blocks = self.node(id).blocks.len() as u32;
-            self.idle_blocks -= blocks;
-            self.held_blocks += blocks;
-            self.unlink_idle(id);
-        }
-        self.node_mut(id).holders += 1;
-    }
-
     fn append_idle(&mut self, id: NodeId) {
         self.link(self.newest, id);
-        self.link(id, NONE);
+        self.link(id, NodeId::NONE);
     }
 
     fn insert_idle_after(&mut self, older: NodeId, id: NodeId) {
@@ -493,23 +469,14 @@ impl PrefixTree {
     /// Makes two nodes neighbours; `NONE` stands for the end of the list.
     fn link(&mut self, older: NodeId, newer: NodeId) {
         match older {
-            NONE => self.oldest = newer,
+            NodeId::NONE => self.oldest = newer,
             _ => self.node_mut(older).newer = newer,
         }
         match newer {
-            NONE => self.newest = older,
+            NodeId::NONE => self.newest = older,
             _ => self.node_mut(newer).older = older,
         }
     }
-}
-
-fn common(run: &[BlockKey], keys: &[BlockKey]) -> usize {
-    let limit = run.len().min(keys.len());
-    // Whole runs usually match, and slices compare faster than elements.
-    if run[..limit] == keys[..limit] {
-        return limit;
-    }
-    run.iter().zip(keys).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

@@ -4,14 +4,21 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Keys of a path: steps that are alike are a run, which follows from all before it.
 fn keys(path: &[u8]) -> Vec<BlockKey> {
-    let mut last = BlockKey(0);
-    path.iter()
-        .map(|step| {
-            last = last.then(u64::from(*step));
-            last
-        })
-        .collect()
+    let mut list: Vec<BlockKey> = Vec::new();
+    for (at, step) in path.iter().enumerate() {
+        let before = list.last().copied();
+        list.push(match before {
+            Some(BlockKey(last)) if path[at - 1] == *step => BlockKey(last.wrapping_add(1)),
+            _ => before.unwrap_or(BlockKey(0)).then(u64::from(*step)),
+        });
+    }
+    list
+}
+
+fn runs(list: &[BlockKey]) -> BlockKeys {
+    list.iter().copied().collect()
 }
 
 /// Blocks known, block by block: the path of keys to it, who holds it, when it was last released and how deep it
@@ -70,7 +77,7 @@ enum Operation {
 }
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
-    let path = || prop::collection::vec(0u8..3, 0..8);
+    let path = || prop::collection::vec(prop_oneof![3 => Just(0u8), 2 => 1u8..3], 0..10);
     let operation = prop_oneof![
         path().prop_map(Operation::Insert),
         path().prop_map(Operation::Hold),
@@ -93,12 +100,12 @@ proptest! {
             match operation {
                 Operation::Insert(path) => {
                     let keys = keys(&path);
-                    let before = tree.hold(&keys);
+                    let before = tree.hold(&runs(&keys));
                     prop_assert_eq!(before.blocks as usize, naive.longest(&keys));
                     let rest = &keys[before.blocks as usize..];
                     let blocks: Vec<BlockId> = rest.iter().map(|_| { next_block += 1; BlockId(next_block) }).collect();
                     let mut spare = Vec::new();
-                    let after = tree.extend(before, rest, &blocks, &mut spare);
+                    let after = tree.extend(before, &runs(&keys), &blocks, &mut spare);
                     prop_assert!(spare.is_empty());
                     for (at, block) in blocks.iter().enumerate() {
                         let path = keys[..before.blocks as usize + at + 1].to_vec();
@@ -109,7 +116,7 @@ proptest! {
                 }
                 Operation::Hold(path) => {
                     let keys = keys(&path);
-                    let found = tree.hold(&keys);
+                    let found = tree.hold(&runs(&keys));
                     let keys = keys[..found.blocks as usize].to_vec();
                     prop_assert_eq!(keys.len(), naive.longest(&keys));
                     naive.change(&keys, 1);
@@ -135,7 +142,8 @@ proptest! {
                 }
                 Operation::Look(path) => {
                     let keys = keys(&path);
-                    let cached = tree.cached(&keys);
+                    let cached = tree.cached(&runs(&keys), keys.len() as u32);
+                    prop_assert_eq!(tree.known(&runs(&keys), keys.len() as u32), cached.blocks);
                     let longest = naive.longest(&keys);
                     let idle = (1..=longest).filter(|len| naive.find(&keys[..*len]).unwrap().holders == 0);
                     prop_assert_eq!((cached.blocks, cached.idle), (longest as u32, idle.count() as u32));
@@ -155,7 +163,7 @@ proptest! {
 #[test]
 fn a_prompt_computed_twice_is_kept_once() {
     let mut tree = PrefixTree::new();
-    let keys = keys(&[1, 2, 3]);
+    let keys = runs(&keys(&[1, 1, 2]));
     let blocks: Vec<BlockId> = (0..6).map(BlockId).collect();
     let mut spare = Vec::new();
     let first = tree.extend(Held::NOTHING, &keys, &blocks[..3], &mut spare);
@@ -166,4 +174,39 @@ fn a_prompt_computed_twice_is_kept_once() {
     assert_eq!((tree.idle_blocks(), tree.held_blocks()), (0, 3));
     tree.release(second);
     assert_eq!((tree.idle_blocks(), tree.held_blocks()), (3, 0));
+}
+
+proptest! {
+    /// Keys are chained hashes; where somebody makes some up, nothing may break.
+    #[test]
+    fn keys_that_do_not_follow_from_those_before_them_do_no_harm(
+        prompts in prop::collection::vec((prop::collection::vec(0u64..6, 0..10), 0u32..8), 0..60),
+    ) {
+        let mut tree = PrefixTree::new();
+        let (mut held, mut in_tree, mut next) = (Vec::new(), std::collections::BTreeSet::new(), 0);
+        for (prompt, evicted) in prompts {
+            let keys: BlockKeys = prompt.into_iter().map(BlockKey).collect();
+            let before = tree.hold(&keys);
+            let blocks: Vec<BlockId> =
+                (before.blocks..keys.len()).map(|_| { next += 1; BlockId(next) }).collect();
+            let mut gone = Vec::new();
+            held.push(tree.extend(before, &keys, &blocks, &mut gone));
+            in_tree.extend(blocks);
+            if evicted % 2 == 0 {
+                tree.release(held.swap_remove(evicted as usize % held.len()));
+            }
+            tree.evict(evicted, &mut gone, None);
+            prop_assert!(gone.iter().all(|block| in_tree.remove(block)));
+            prop_assert_eq!(tree.idle_blocks() + tree.held_blocks(), in_tree.len() as u32);
+            for each in &held {
+                let blocks = tree.blocks_of(*each);
+                prop_assert_eq!(blocks.len() as u32, each.blocks);
+                prop_assert!(blocks.iter().all(|block| in_tree.contains(block)));
+            }
+        }
+        held.drain(..).for_each(|each| tree.release(each));
+        let mut gone = Vec::new();
+        tree.evict(u32::MAX, &mut gone, None);
+        prop_assert!(gone.iter().all(|block| in_tree.remove(block)) && in_tree.is_empty());
+    }
 }

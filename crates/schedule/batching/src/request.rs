@@ -1,6 +1,6 @@
 //! A request to a replica: a prompt, how much to generate, for which tenant and by when.
 
-use bedplate_random::mix;
+use crate::keys::BlockKeys;
 
 /// A request, by the caller's own number. It must be unique among the requests that a replica holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,18 +14,6 @@ pub struct TenantId(pub u32);
 /// for another sequence once this one has finished or was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SequenceId(pub u32);
-
-/// The identity of one full block of tokens together with everything before it, usually a chained hash. Equal
-/// keys at equal positions after equal keys mean equal KV.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockKey(pub u64);
-
-impl BlockKey {
-    /// The key of the next block, whose tokens are identified by `content`.
-    pub fn then(self, content: u64) -> BlockKey {
-        BlockKey(mix(self.0 ^ mix(content)))
-    }
-}
 
 /// What a sequence starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +41,7 @@ pub struct Request {
     pub deadline: Option<u64>,
     /// Keys of the full blocks of the prompt and, where known, of the output after it. Empty: nothing is
     /// shared with other requests.
-    pub keys: Vec<BlockKey>,
+    pub keys: BlockKeys,
     pub start: Start,
 }
 
@@ -68,7 +56,7 @@ impl Request {
             output_tokens,
             samples: 1,
             deadline: None,
-            keys: Vec::new(),
+            keys: BlockKeys::default(),
             start: Start::Prompt,
         }
     }

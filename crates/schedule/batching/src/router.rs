@@ -112,13 +112,17 @@ pub struct Route {
 pub struct Router {
     options: RouterOptions,
     decisions: u64,
-    /// By candidate: what it may cost at least. Kept for its memory.
-    possible: Vec<u64>,
+    /// By candidate, kept for their memory: its work, and what it costs.
+    works: Vec<u64>,
+    costs: Vec<u64>,
 }
+
+/// The work and the cost of a candidate that cannot be chosen.
+const CLOSED: u64 = u64::MAX;
 
 impl Router {
     pub fn new(options: RouterOptions) -> Self {
-        Self { options, decisions: 0, possible: Vec::new() }
+        Self { options, decisions: 0, works: Vec::new(), costs: Vec::new() }
     }
 
     /// Whether decisions depend on cached prefixes.
@@ -126,69 +130,82 @@ impl Router {
         self.options.policy == RoutingPolicy::Prefix
     }
 
-    /// Asks how much of a prompt is cached, only of those candidates that might be chosen for it: not of one that would cost more than
-    /// another does even if it had the `most` tokens that it can have. The choice is the same; its reason knows only those that were
-    /// asked.
-    pub fn survey(
+    /// Chooses among the open candidates; `None` without one.
+    pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
+        let least = self.weigh(candidates)?;
+        self.choose(prompt_tokens, candidates, least)
+    }
+
+    /// Chooses as `route` does, and asks how much of a prompt is cached only of those candidates that might be chosen for it: not of one that
+    /// would cost more than another does even if it had the `most` tokens that it can have. The reason knows only those that
+    /// were asked.
+    pub fn route_asking(
         &mut self,
         prompt_tokens: u32,
         candidates: &mut [Candidate],
         most: impl Fn(usize) -> u32,
         mut cached: impl FnMut(usize) -> u32,
-    ) {
-        let cost = |work: u64, cached: u32| u64::from(prompt_tokens.saturating_sub(cached)) + work;
-        let open = candidates.iter().filter(|candidate| candidate.is_open);
-        let Some(least) = open.map(|candidate| self.work(candidate)).min() else { return };
-        let mut possible = std::mem::take(&mut self.possible);
-        possible.clear();
-        possible.extend(candidates.iter().enumerate().map(|(at, candidate)| {
-            let work = self.work(candidate);
-            let may_be_chosen = candidate.is_open && !self.is_overloaded(work, least);
-            if may_be_chosen { cost(work, most(at)) } else { u64::MAX }
-        }));
+    ) -> Option<Route> {
+        let least = self.weigh(candidates)?;
+        candidates.iter_mut().for_each(|candidate| candidate.cached_tokens = 0);
+        self.price(prompt_tokens, least, most);
         // From the best that is possible to what is worse than the best found.
-        let mut best = u64::MAX;
-        while let Some((at, least)) = possible.iter().copied().enumerate().min_by_key(|(_, cost)| *cost)
+        let mut best = CLOSED;
+        while let Some(least) = least_of(&self.costs)
             && least <= best
-            && least < u64::MAX
         {
-            candidates[at].cached_tokens = cached(at);
-            best = best.min(cost(self.work(&candidates[at]), candidates[at].cached_tokens));
-            possible[at] = u64::MAX;
+            for (at, candidate) in candidates.iter_mut().enumerate() {
+                if self.costs[at] == least {
+                    candidate.cached_tokens = cached(at);
+                    best = best.min(cost(self.works[at], prompt_tokens, candidate.cached_tokens));
+                    self.costs[at] = CLOSED;
+                }
+            }
         }
-        self.possible = possible;
+        self.choose(prompt_tokens, candidates, least)
     }
 
-    /// Chooses among the open candidates; `None` without one.
-    pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
-        let open = candidates.iter().filter(|candidate| candidate.is_open);
-        let least = open.map(|candidate| self.work(candidate)).min()?;
+    fn choose(&mut self, prompt_tokens: u32, candidates: &[Candidate], least: u64) -> Option<Route> {
         self.decisions += 1;
         match self.options.policy {
             RoutingPolicy::RoundRobin => {
-                let open = candidates.iter().filter(|candidate| candidate.is_open).count() as u64;
-                let turn = (self.decisions - 1) % open;
-                let replica = nth(candidates, turn, |candidate| candidate.is_open)?;
+                let open = self.works.iter().filter(|work| **work != CLOSED).count() as u64;
+                let replica = nth(&self.works, (self.decisions - 1) % open, |work| work != CLOSED)?;
                 Some(Route { replica, reason: RouteReason::Turn })
             }
             RoutingPolicy::LeastWork => {
-                let replica = self.pick(candidates, |candidate| self.work(candidate))?;
+                let replica = self.pick(&self.works)?;
                 Some(Route { replica, reason: RouteReason::LeastWork { work: least } })
             }
-            RoutingPolicy::Prefix => self.by_prefix(prompt_tokens, candidates, least),
+            RoutingPolicy::Prefix => {
+                self.price(prompt_tokens, least, |at| candidates[at].cached_tokens);
+                let replica = self.pick(&self.costs)?;
+                Some(Route { replica, reason: self.reason(candidates, replica, least) })
+            }
         }
     }
 
-    fn by_prefix(&self, prompt_tokens: u32, candidates: &[Candidate], least: u64) -> Option<Route> {
-        let cost = |candidate: &Candidate| {
-            let work = self.work(candidate);
-            if self.is_overloaded(work, least) {
-                return u64::MAX;
-            }
-            u64::from(prompt_tokens.saturating_sub(candidate.cached_tokens)) + work
+    /// Lists the candidates' work, and returns the least of those that are open.
+    fn weigh(&mut self, candidates: &[Candidate]) -> Option<u64> {
+        let work = |candidate: &Candidate| {
+            let Load { pending_tokens, held_tokens, sequences, .. } = candidate.load;
+            pending_tokens
+                + held_tokens * u64::from(self.options.held_percent) / 100
+                + u64::from(sequences) * u64::from(self.options.sequence_tokens)
         };
-        let replica = self.pick(candidates, cost)?;
-        Some(Route { replica, reason: self.reason(candidates, replica, least) })
+        self.works.clear();
+        self.works.extend(candidates.iter().map(|each| if each.is_open { work(each) } else { CLOSED }));
+        least_of(&self.works)
+    }
+
+    /// Lists what the candidates cost, by how much of the prompt each has.
+    fn price(&mut self, prompt_tokens: u32, least: u64, cached: impl Fn(usize) -> u32) {
+        let most_work = self.most_work(least);
+        self.costs.clear();
+        self.costs.extend(self.works.iter().enumerate().map(|(at, work)| match *work <= most_work {
+            true => cost(*work, prompt_tokens, cached(at)),
+            false => CLOSED,
+        }));
     }
 
     fn reason(&self, candidates: &[Candidate], chosen: usize, least: u64) -> RouteReason {
@@ -198,48 +215,44 @@ impl Router {
         let holder = better.max_by_key(|(_, candidate)| candidate.cached_tokens);
         let Some((holder, candidate)) = holder else {
             return match cached_tokens {
-                0 => RouteReason::LeastWork { work: self.work(&candidates[chosen]) },
+                0 => RouteReason::LeastWork { work: self.works[chosen] },
                 _ => RouteReason::Prefix { cached_tokens },
             };
         };
-        let (work, cached_tokens) = (self.work(candidate), candidate.cached_tokens);
-        if self.is_overloaded(work, least) {
+        let (work, cached_tokens) = (self.works[holder], candidate.cached_tokens);
+        if work > self.most_work(least) {
             RouteReason::HolderOverloaded { holder, cached_tokens, work, least }
         } else {
             RouteReason::PrefixOutweighed { holder, cached_tokens, work, least }
         }
     }
 
-    /// The load of a replica, in tokens.
-    fn work(&self, candidate: &Candidate) -> u64 {
-        let Load { pending_tokens, held_tokens, sequences, .. } = candidate.load;
-        pending_tokens
-            + held_tokens * u64::from(self.options.held_percent) / 100
-            + u64::from(sequences) * u64::from(self.options.sequence_tokens)
+    /// The most work of a candidate that is not overloaded.
+    fn most_work(&self, least: u64) -> u64 {
+        let by_margin = least.saturating_add(self.options.overload_margin);
+        let by_factor = least.saturating_mul(u64::from(self.options.overload_percent)) / 100;
+        by_margin.max(by_factor).min(CLOSED - 1)
     }
 
-    fn is_overloaded(&self, work: u64, least: u64) -> bool {
-        let by_margin = work > least.saturating_add(self.options.overload_margin);
-        by_margin && work > least.saturating_mul(u64::from(self.options.overload_percent)) / 100
-    }
-
-    /// The open candidate of least cost; ties are broken by the seed and the number of the decision.
-    fn pick(&self, candidates: &[Candidate], cost: impl Fn(&Candidate) -> u64) -> Option<usize> {
-        let open = candidates.iter().filter(|candidate| candidate.is_open);
-        let (mut least, mut equals) = (u64::MAX, 0);
-        for cost in open.map(&cost) {
-            if cost < least {
-                (least, equals) = (cost, 0);
-            }
-            equals += u64::from(cost == least);
-        }
-        let turn = mix(self.options.seed ^ mix(self.decisions)).checked_rem(equals)?;
-        nth(candidates, turn, |candidate| candidate.is_open && cost(candidate) == least)
+    /// The candidate of least cost; ties are broken by the seed and the number of the decision.
+    fn pick(&self, costs: &[u64]) -> Option<usize> {
+        let least = least_of(costs)?;
+        let equals = costs.iter().filter(|cost| **cost == least).count() as u64;
+        let turn = mix(self.options.seed ^ mix(self.decisions)) % equals;
+        nth(costs, turn, |cost| cost == least)
     }
 }
 
-/// The index of the `turn`-th candidate that has a property.
-fn nth(candidates: &[Candidate], turn: u64, has: impl Fn(&Candidate) -> bool) -> Option<usize> {
-    let matching = candidates.iter().enumerate().filter(|(_, candidate)| has(candidate));
+fn cost(work: u64, prompt_tokens: u32, cached_tokens: u32) -> u64 {
+    u64::from(prompt_tokens.saturating_sub(cached_tokens)) + work
+}
+
+fn least_of(costs: &[u64]) -> Option<u64> {
+    costs.iter().copied().min().filter(|least| *least != CLOSED)
+}
+
+/// The index of the `turn`-th of the numbers that have a property.
+fn nth(numbers: &[u64], turn: u64, has: impl Fn(u64) -> bool) -> Option<usize> {
+    let matching = numbers.iter().enumerate().filter(|(_, number)| has(**number));
     matching.map(|(index, _)| index).nth(turn as usize)
 }

@@ -14,11 +14,12 @@ use bedplate_random::mix;
 
 use crate::cache::{KvCache, Occupancy};
 use crate::growth::GrowthRing;
+use crate::keys::{BlockKey, BlockKeys};
 use crate::options::{OptionsFlaw, SchedulerOptions};
-use crate::prefix::{BlockId, Evicted};
+use crate::prefix::{BlockId, Evicted, Reach};
 use crate::queue::{Queue, due};
 use crate::reason::RequestRefusal;
-use crate::request::{BlockKey, Request, SequenceId, Start};
+use crate::request::{Request, SequenceId, Start};
 use crate::sequence::{Phase, Sequence, SequenceTable};
 use crate::step::{Completion, Step};
 
@@ -109,7 +110,7 @@ impl Scheduler {
         if request.samples > 1 {
             complete_keys(&mut request, self.options.block_tokens);
         } else if !self.options.keeps_prefixes {
-            request.keys = Vec::new();
+            request.keys = BlockKeys::default();
         }
         let tenant = self.queue.enter(request.tenant);
         let place = (due(&request, now, &self.options), self.arrivals, self.sequences.next());
@@ -143,9 +144,9 @@ impl Scheduler {
         (u32::from(samples) > seats).then_some(RequestRefusal::MoreSamplesThanSeats { samples, seats })
     }
 
-    /// How many tokens of a prompt with these keys are in the prefix tree.
-    pub fn cached_tokens(&self, keys: &[BlockKey]) -> u32 {
-        self.cache.cached(keys).blocks * self.options.block_tokens
+    /// How many tokens of a prompt are in the prefix tree, of which these are the keys; those of its output may follow.
+    pub fn cached_tokens(&self, keys: &BlockKeys, prompt_tokens: u32) -> u32 {
+        self.cache.known(keys, prompt_tokens / self.options.block_tokens) * self.options.block_tokens
     }
 
     pub fn load(&self) -> Load {
@@ -209,27 +210,23 @@ impl Scheduler {
     }
 
     /// Keeps count for a `Census` from now on.
-    pub fn watch_milestones(&mut self) {
-        self.cache.tree_mut().watch_milestones();
+    pub fn watch_reach(&mut self) {
+        self.cache.tree_mut().watch_changes();
     }
 
-    pub(crate) fn new_milestones(&mut self) -> impl Iterator<Item = BlockKey> {
-        self.cache.tree_mut().new_milestones()
-    }
-
-    pub(crate) fn milestones(&self) -> impl Iterator<Item = BlockKey> {
-        self.cache.tree().milestones()
+    pub(crate) fn take_reach(&mut self) -> impl Iterator<Item = Reach> {
+        self.cache.tree_mut().take_changes()
     }
 
     /// Makes room for KV that the caller has from elsewhere, under the keys of a prompt: how many of its blocks are cached already,
     /// and the blocks to fill for those that follow, as far as there is room beside running sequences. They are evictable until a
     /// request holds them. Only between `complete` and the next `step`.
-    pub fn adopt(&mut self, keys: &[BlockKey]) -> (u32, Vec<BlockId>) {
+    pub fn adopt(&mut self, keys: &BlockKeys) -> (u32, Vec<BlockId>) {
         assert!(!self.is_step_running, "blocks are adopted between steps");
         if !self.options.keeps_prefixes || keys.is_empty() {
             return (0, Vec::new());
         }
-        let cached = self.cache.cached(keys);
+        let cached = self.cache.cached(keys, keys.len());
         let kept = self.outstanding + self.options.watermark_blocks + cached.idle;
         self.cache.adopt(keys, self.cache.available().saturating_sub(kept))
     }
@@ -237,7 +234,7 @@ impl Scheduler {
     /// Reports generated tokens as keys of full blocks, so that later requests can share them.
     pub fn add_keys(&mut self, sequence: SequenceId, keys: &[BlockKey]) {
         if self.options.keeps_prefixes {
-            self.sequences[sequence.0].keys.extend_from_slice(keys);
+            self.sequences[sequence.0].keys.extend(keys.iter().copied());
         }
     }
 
@@ -267,11 +264,7 @@ impl Scheduler {
 
 /// Samples share their prompt through the tree, so its blocks need keys, even if unique ones.
 fn complete_keys(request: &mut Request, block_tokens: u32) {
-    let full_blocks = (request.prompt_tokens / block_tokens) as usize;
     let own = BlockKey(mix(request.id.0 ^ 0x73616d_706c6573));
-    let mut last = request.keys.last().copied().unwrap_or(own).then(own.0);
-    while request.keys.len() < full_blocks {
-        request.keys.push(last);
-        last = last.then(own.0);
-    }
+    let origin = request.keys.last().unwrap_or(own).then(own.0);
+    request.keys.push_run(origin.0, request.prompt_tokens / block_tokens);
 }

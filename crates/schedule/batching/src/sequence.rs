@@ -1,9 +1,10 @@
 //! One sequence on a replica, and the table of all of them.
 
 use crate::growth::RingPlace;
+use crate::keys::BlockKeys;
 use crate::prefix::{BlockId, Held};
 use crate::queue::Place;
-use crate::request::{BlockKey, Request, RequestId, Start};
+use crate::request::{Request, RequestId, Start};
 
 /// How a waiting sequence continues once it is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub(crate) struct Sequence {
     pub(crate) epoch: u32,
     /// Tokens that it adds to the replica's load while it is here.
     pub(crate) weight: u32,
-    pub(crate) keys: Vec<BlockKey>,
+    pub(crate) keys: BlockKeys,
 }
 
 impl Sequence {
@@ -94,7 +95,6 @@ impl Sequence {
 
     /// Another sample of the same prompt, whose KV is in the tree.
     pub(crate) fn sibling(&self, place: Place, promised: u32) -> Self {
-        let full_blocks = self.held.blocks as usize;
         Self {
             place,
             samples: 1,
@@ -106,7 +106,7 @@ impl Sequence {
             promised_to_samples: 0,
             epoch: 0,
             weight: 0,
-            keys: self.keys[..full_blocks.min(self.keys.len())].to_vec(),
+            keys: self.keys.first(self.held.blocks),
             ..*self
         }
     }

@@ -1,7 +1,8 @@
 //! The router against failures known from routers of other projects.
 
 use bedplate_batching::{
-    BlockKey, Candidate, Load, PrefixMirror, Route, RouteReason, Router, RouterOptions, RoutingPolicy,
+    BlockKey, BlockKeys, Candidate, Load, PrefixMirror, Route, RouteReason, Router, RouterOptions,
+    RoutingPolicy,
 };
 use proptest::prelude::*;
 
@@ -36,11 +37,11 @@ fn a_miss_does_not_always_go_to_replica_0() {
 fn a_miss_goes_to_the_least_work_however_little_is_cached_there() {
     // Nothing of this prompt is anywhere. The replica with an empty tree is the one that has most to do.
     let mut empty = PrefixMirror::new(1000);
-    let full: Vec<BlockKey> = (0..500).map(BlockKey).collect();
-    empty.observe(&[]);
+    let full: BlockKeys = (0..500).map(BlockKey).collect();
+    empty.observe(&BlockKeys::default());
     let mut large = PrefixMirror::new(1000);
     large.observe(&full);
-    let prompt = [BlockKey(9999)];
+    let prompt = BlockKeys::from_iter([BlockKey(9999)]);
     let cached = |mirror: &PrefixMirror| mirror.cached_blocks(&prompt) * 16;
     let chosen = route(&[replica(3000, cached(&empty)), replica(100, cached(&large))]);
     assert_eq!(chosen, Route { replica: 1, reason: RouteReason::LeastWork { work: 100 } });
@@ -103,7 +104,7 @@ fn round_robin_takes_the_open_ones_in_turn() {
 #[test]
 fn a_mirror_remembers_what_was_sent_until_it_is_full() {
     let keys =
-        |conversation: u64| -> Vec<BlockKey> { (0..10).map(|at| BlockKey(conversation).then(at)).collect() };
+        |conversation: u64| -> BlockKeys { (0..10).map(|at| BlockKey(conversation).then(at)).collect() };
     let mut mirror = PrefixMirror::new(25);
     for conversation in 0..3 {
         mirror.observe(&keys(conversation));
@@ -117,7 +118,7 @@ fn a_mirror_remembers_what_was_sent_until_it_is_full() {
 #[test]
 fn over_time_prefixes_stay_together_and_work_stays_even() {
     const REPLICAS: usize = 4;
-    let keys = |conversation: u64| -> Vec<BlockKey> {
+    let keys = |conversation: u64| -> BlockKeys {
         (0..u64::from(PROMPT) / 16)
             .scan(BlockKey(conversation), |key, at| {
                 *key = key.then(at);
@@ -182,7 +183,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_survey_that_asks_few_leads_to_the_same_choice_as_asking_all(
+    fn asking_few_leads_to_the_same_choice_as_asking_all(
         replicas in prop::collection::vec((0u64..6000, 0u32..PROMPT, 0u32..2000, any::<bool>()), 1..40),
         seed in any::<u64>(),
     ) {
@@ -192,10 +193,9 @@ proptest! {
             .collect();
         let mut few: Vec<Candidate> = all.iter().map(|each| Candidate { cached_tokens: 0, ..*each }).collect();
         let (mut one, mut other) = (router(seed), router(seed));
-        one.survey(PROMPT, &mut few, |at| replicas[at].1 + replicas[at].2, |at| replicas[at].1);
-        let chosen = |router: &mut Router, candidates: &[Candidate]| {
-            router.route(PROMPT, candidates).map(|route| route.replica)
-        };
-        prop_assert_eq!(chosen(&mut one, &few), chosen(&mut other, &all));
+        let most = |at: usize| replicas[at].1 + replicas[at].2;
+        let asking_few = one.route_asking(PROMPT, &mut few, most, |at| replicas[at].1);
+        let asking_all = other.route(PROMPT, &all);
+        prop_assert_eq!(asking_few.map(|route| route.replica), asking_all.map(|route| route.replica));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_batching::{
-    BlockKey, Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, Request, Scheduler,
+    BlockKey, BlockKeys, Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, Request, Scheduler,
     SchedulerOptions, Start, TenantId,
 };
 use expect_test::{Expect, expect};
@@ -61,7 +61,7 @@ fn tell_step(scheduler: &mut Scheduler, now: u64) -> String {
     told + "\n"
 }
 
-fn keys(name: u64, count: u64) -> Vec<BlockKey> {
+fn keys(name: u64, count: u64) -> BlockKeys {
     (0..count).map(|at| BlockKey(name).then(at)).collect()
 }
 

@@ -100,13 +100,7 @@ fn cases() -> Vec<Case> {
         Case {
             arrivals: Arrivals::Closed { users: 1024 },
             shared: None,
-            name: "X 32 nothing shared varied nokey",
-            ..varied(32)
-        },
-        Case {
-            arrivals: Arrivals::Closed { users: 1024 },
-            shared: nothing_shared,
-            name: "X 32 nothing shared varied",
+            name: "32 replicas, nothing shared, lengths varied",
             ..varied(32)
         },
         Case { arrivals: Arrivals::Closed { users: 1024 }, ..varied(32) },

@@ -3,7 +3,7 @@
 //! Prefixes are told apart by their text, in pieces of about a block of tokens; no tokenizer is needed, and replicas of any engine
 //! can be routed to. What this crate cannot read is passed on all the same: the replica says what is wrong with it.
 
-use bedplate_batching::BlockKey;
+use bedplate_batching::{BlockKey, BlockKeys};
 use bedplate_random::mix;
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ pub(super) struct Asked {
     pub(super) model: Option<String>,
     pub(super) prompt_tokens: u32,
     pub(super) sequences: u32,
-    pub(super) keys: Vec<BlockKey>,
+    pub(super) keys: BlockKeys,
 }
 
 impl Asked {
@@ -61,7 +61,7 @@ fn tokens(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(TOKEN_BYTES)).unwrap_or(u32::MAX)
 }
 
-fn keys(before: &[&str], text: &str) -> Vec<BlockKey> {
+fn keys(before: &[&str], text: &str) -> BlockKeys {
     let begin = before.iter().fold(BlockKey(0), |key, part| key.then(digest(part.as_bytes())));
     let pieces = text.as_bytes().chunks_exact(PIECE).take(MOST_PIECES);
     let chain = pieces.scan(begin, |key, piece| {
@@ -86,8 +86,8 @@ mod tests {
         Asked::read(body.to_string().as_bytes())
     }
 
-    fn common(one: &Asked, other: &Asked) -> usize {
-        one.keys.iter().zip(&other.keys).take_while(|(one, other)| one == other).count()
+    fn common(one: &Asked, other: &Asked) -> u32 {
+        one.keys.iter().zip(other.keys.iter()).take_while(|(one, other)| one == other).count() as u32
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Blocks on their way: evicted, swapped, spare, told to others and taken over from them.
 
-use bedplate_batching::{BlockId, BlockKey, SequenceId};
+use bedplate_batching::{BlockId, BlockKeys, SequenceId};
 use bedplate_kernels::{Device, Element};
 use bedplate_network::KvPool;
 
@@ -115,8 +115,8 @@ impl<E: Element> Core<E> {
         }
         let keys = keys.of(&prompt[..end], adapter);
         // Without the blocks before them, these are nobody's prefix.
-        let cached = (scheduler.cached_tokens(&keys) / scheduler.options().block_tokens) as usize;
-        if cached < first {
+        let cached = scheduler.cached_tokens(&keys, end as u32) / scheduler.options().block_tokens;
+        if (cached as usize) < first {
             return;
         }
         let (cached, given) = scheduler.adopt(&keys);
@@ -128,21 +128,23 @@ impl<E: Element> Core<E> {
     }
 
     /// Brings blocks of a prompt back that fell out of the pool.
-    pub(super) fn restore(&mut self, keys: &[BlockKey]) {
+    pub(super) fn restore(&mut self, keys: &BlockKeys) {
         let Parts { scheduler, spill, .. } = &mut self.parts;
         if !spill.is_used() {
             return;
         }
-        let cached = (scheduler.cached_tokens(keys) / scheduler.options().block_tokens) as usize;
-        let kept: Vec<Box<[u8]>> = keys[cached..].iter().map_while(|key| spill.take(*key)).collect();
-        let (_, blocks) = scheduler.adopt(&keys[..cached + kept.len()]);
+        let block_tokens = scheduler.options().block_tokens;
+        let cached = scheduler.cached_tokens(keys, keys.len() * block_tokens) / block_tokens;
+        let missing = || keys.iter().skip(cached as usize);
+        let kept: Vec<Box<[u8]>> = missing().map_while(|key| spill.take(key)).collect();
+        let (_, blocks) = scheduler.adopt(&keys.first(cached + kept.len() as u32));
         self.parts.spill_evicted();
         let Parts { device, pool, spill, .. } = &mut self.parts;
-        let mut kept = keys[cached..].iter().zip(kept);
+        let mut kept = missing().zip(kept);
         for (block, (_, bytes)) in blocks.iter().zip(&mut kept) {
             pool.write(device, block.0, &bytes);
         }
-        kept.for_each(|(key, bytes)| spill.put(*key, bytes));
+        kept.for_each(|(key, bytes)| spill.put(key, bytes));
     }
 }
 

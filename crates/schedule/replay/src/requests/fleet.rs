@@ -94,17 +94,17 @@ impl<'a> Fleet<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Whether a census is worth its upkeep: the more replicas a router asks for prefixes, the more of them it saves from being asked.
+    /// Whether its router chooses among replicas by what they have cached, and so needs a census.
     pub(crate) fn has_census(&self) -> bool {
         let asks = self.router.policy == RoutingPolicy::Prefix && self.scheduler.keeps_prefixes;
-        asks && self.replicas.max(self.scaling.map_or(0, |scaling| scaling.most)) > 8
+        asks && self.replicas.max(self.scaling.map_or(0, |scaling| scaling.most)) > 1
     }
 
     /// The scheduler of a new replica, which counts for the router's census.
     pub(crate) fn new_scheduler(&self) -> Result<Scheduler, OptionsFlaw> {
         let mut scheduler = Scheduler::new(self.scheduler.clone())?;
         if self.has_census() {
-            scheduler.watch_milestones();
+            scheduler.watch_reach();
         }
         Ok(scheduler)
     }

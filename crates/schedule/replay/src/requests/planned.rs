@@ -1,6 +1,6 @@
 //! One request of a trace or a generator, before it reaches a replica.
 
-use bedplate_batching::BlockKey;
+use bedplate_batching::{BlockKey, BlockKeys};
 use bedplate_random::mix;
 
 use super::engine::Picoseconds;
@@ -19,30 +19,30 @@ pub enum Prefix {
 
 impl Prefix {
     /// Keys of the full blocks among the first `prompt` tokens and of the output after them.
-    pub fn keys(&self, prompt: u32, output: u32, block_tokens: u32) -> Vec<BlockKey> {
+    pub fn keys(&self, prompt: u32, output: u32, block_tokens: u32) -> BlockKeys {
+        let mut keys = BlockKeys::default();
         match self {
-            Prefix::Unknown => Vec::new(),
+            Prefix::Unknown => {}
             Prefix::Conversation { group, group_tokens, conversation } => {
                 // The last token generated never enters the KV.
-                let blocks =
-                    (u64::from(prompt) + u64::from(output).saturating_sub(1)) / u64::from(block_tokens);
-                let common = u64::from(group_tokens / block_tokens).min(blocks);
+                let tokens = prompt.saturating_add(output.saturating_sub(1));
+                let blocks = tokens / block_tokens;
                 let group = mix(group ^ 0x67726f7570);
                 let own = mix(mix(*conversation) ^ group ^ u64::from(*group_tokens));
-                let shared = (0..common).map(|at| BlockKey(mix(group.wrapping_add(at))));
-                shared.chain((common..blocks).map(|at| BlockKey(mix(own.wrapping_add(at))))).collect()
+                keys.push_run(group, (group_tokens / block_tokens).min(blocks));
+                keys.push_run(own, blocks);
             }
             Prefix::Hashes { block_tokens: recorded, hashes } => {
                 // Each key is made of all before it too, whatever the hashes were made of.
-                let mut last = BlockKey(0);
-                let key = |at: u32| {
-                    let hash = hashes.get((((at + 1) * block_tokens - 1) / recorded) as usize)?;
-                    last = last.then(mix(*hash).wrapping_add(at.into()));
-                    Some(last)
-                };
-                (0..prompt / block_tokens).map_while(key).collect()
+                let (mut last, mut tokens) = (BlockKey(0), 0u32);
+                for hash in hashes {
+                    last = last.then(*hash);
+                    tokens = tokens.saturating_add(*recorded);
+                    keys.push_run(last.0, tokens.min(prompt) / block_tokens);
+                }
             }
         }
+        keys
     }
 }
 

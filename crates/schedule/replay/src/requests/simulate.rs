@@ -11,7 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_batching::{
-    AdmitReason, Candidate, Census, OptionsFlaw, Progress, Request, RequestId, Router, Start, TenantId,
+    AdmitReason, BlockKeys, Candidate, Census, Load, OptionsFlaw, Progress, Request, RequestId, Route,
+    Router, Start, TenantId,
 };
 
 use super::engine::{PER_NANOSECOND, Picoseconds};
@@ -65,7 +66,8 @@ struct Simulation<'a> {
     underway: u64,
     /// When the last answer reached whoever had asked.
     answered: Picoseconds,
-    candidates: Vec<Candidate>,
+    /// By pool: what its router knows of every replica; those of other pools are closed.
+    candidates: Vec<Vec<Candidate>>,
     /// What replicas have cached, roughly.
     census: Census,
     /// By replica: the most blocks of a prompt that it can have.
@@ -87,7 +89,7 @@ impl<'a> Simulation<'a> {
                 replicas.push(Replica::new(index, pool.new_scheduler()?, State::Open, 0));
             }
         }
-        Ok(Self {
+        let mut simulation = Self {
             fleet,
             now: 0,
             source: Source::new(traffic),
@@ -100,19 +102,21 @@ impl<'a> Simulation<'a> {
             starting: BinaryHeap::new(),
             next_scaling: pools.iter().map(|pool| pool.scaling.map(|scaling| scaling.interval)).collect(),
             homeless: vec![VecDeque::new(); pools.len()],
+            candidates: vec![Vec::new(); pools.len()],
             pools,
             planned: Vec::new(),
             unfinished: Vec::new(),
             records: Vec::new(),
             underway: 0,
             answered: 0,
-            candidates: Vec::new(),
             census: Census::default(),
             bounds: Vec::new(),
             progress: Vec::new(),
             series: Series::default(),
             tally: Tally::default(),
-        })
+        };
+        (0..simulation.replicas.len()).for_each(|index| simulation.show_router(index));
+        Ok(simulation)
     }
 
     /// When something happens next. Scaling alone does not keep a finished replay going.
@@ -168,8 +172,9 @@ impl<'a> Simulation<'a> {
         let pool = self.pools[replica.pool];
         replica.start(self.now, self.fleet.horizon, pool, &self.fleet.swap, first_token);
         self.next_end.set(index, replica.running.as_ref().map(|running| running.ends));
-        self.census.add(index, &mut replica.scheduler);
-        let step = replica.scheduler.last_step();
+        self.census.update(index, &mut replica.scheduler);
+        self.show_router(index);
+        let step = self.replicas[index].scheduler.last_step();
         self.tally.preemptions += step.preempted.len() as u64;
         for admitted in &step.admitted {
             if let AdmitReason::Turn { cached_tokens } = admitted.reason {
@@ -231,7 +236,7 @@ impl<'a> Simulation<'a> {
             output_tokens,
             samples,
             deadline: patience.map(|patience| planned.at.saturating_add(patience) / PER_NANOSECOND),
-            keys: Vec::new(),
+            keys: BlockKeys::default(),
             start,
         })
     }
@@ -244,8 +249,7 @@ impl<'a> Simulation<'a> {
         if self.pools[pool].scheduler.keeps_prefixes {
             asked.keys = planned.prefix.keys(planned.prompt_tokens, asked.output_tokens, block_tokens);
         }
-        self.survey(pool, &asked);
-        let Some(route) = self.routers[pool].route(asked.prompt_tokens, &self.candidates) else {
+        let Some(route) = self.choose(pool, &asked) else {
             self.homeless[pool].push_back(request);
             return;
         };
@@ -253,6 +257,7 @@ impl<'a> Simulation<'a> {
         self.replicas[index].settle(self.now);
         let submitted = self.replicas[index].scheduler.submit(asked, self.now / PER_NANOSECOND);
         submitted.expect("what can never run was refused on arrival");
+        self.show_router(index);
         let ends = self.replicas[index].cut_short(self.now);
         match ends {
             Some(ends) => self.next_end.set(index, Some(ends)),
@@ -260,33 +265,31 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lists what the router of a pool must know: one candidate per replica, those of other pools closed.
-    fn survey(&mut self, pool: usize, asked: &Request) {
-        let needs_prefixes = self.routers[pool].needs_prefixes() && !asked.keys.is_empty();
-        let prompt_blocks = (asked.prompt_tokens / self.pools[pool].scheduler.block_tokens) as usize;
-        let keys = &asked.keys[..prompt_blocks.min(asked.keys.len())];
-        self.candidates.clear();
-        self.candidates.extend(self.replicas.iter().map(|replica| Candidate {
-            load: replica.scheduler.load(),
-            cached_tokens: 0,
-            is_open: replica.pool == pool && replica.is_open(),
-        }));
-        if needs_prefixes {
-            self.bounds.clear();
-            if self.pools[pool].has_census() {
-                if self.census.is_stale() {
-                    self.census.count(self.replicas.iter().map(|replica| &replica.scheduler));
-                }
-                self.census.bounds(keys, self.replicas.len(), &mut self.bounds);
-            }
-            let (replicas, bounds, now) = (&mut self.replicas, &self.bounds, self.now);
-            let block_tokens = self.pools[pool].scheduler.block_tokens;
-            let most = |at: usize| bounds.get(at).map_or(asked.prompt_tokens, |blocks| blocks * block_tokens);
-            self.routers[pool].survey(asked.prompt_tokens, &mut self.candidates, most, |at| {
-                replicas[at].settle(now);
-                replicas[at].scheduler.cached_tokens(keys)
-            });
+    /// Lets the router of a pool choose a replica.
+    fn choose(&mut self, pool: usize, asked: &Request) -> Option<Route> {
+        let (router, candidates) = (&mut self.routers[pool], &mut self.candidates[pool]);
+        if !self.pools[pool].has_census() || asked.keys.is_empty() {
+            return router.route(asked.prompt_tokens, candidates);
         }
+        let block_tokens = self.pools[pool].scheduler.block_tokens;
+        let prompt_blocks = asked.prompt_tokens / block_tokens;
+        self.census.bounds(&asked.keys, prompt_blocks, self.replicas.len(), &mut self.bounds);
+        let most = |at: usize| self.bounds[at] * block_tokens;
+        router.route_asking(asked.prompt_tokens, candidates, most, |at| {
+            self.replicas[at].settle(self.now);
+            self.replicas[at].scheduler.cached_tokens(&asked.keys, asked.prompt_tokens)
+        })
+    }
+
+    /// Shows the router of a replica's pool what became of the replica.
+    fn show_router(&mut self, index: usize) {
+        let replica = &self.replicas[index];
+        let closed = Candidate { load: Load::default(), cached_tokens: 0, is_open: false };
+        for candidates in &mut self.candidates {
+            candidates.resize(self.replicas.len(), closed);
+        }
+        self.candidates[replica.pool][index] =
+            Candidate { load: replica.scheduler.load(), cached_tokens: 0, is_open: replica.is_open() };
     }
 
     fn end_step(&mut self, index: usize) {
@@ -300,7 +303,8 @@ impl<'a> Simulation<'a> {
         self.progress.extend_from_slice(&completion.started);
         let started = self.progress.len();
         self.progress.extend_from_slice(&completion.finished);
-        self.census.add(index, &mut replica.scheduler);
+        self.census.update(index, &mut replica.scheduler);
+        self.show_router(index);
         self.account(index, &running, started);
         for at in 0..self.progress.len() {
             let progress = self.progress[at];
@@ -402,6 +406,7 @@ impl<'a> Simulation<'a> {
         let Some(Reverse((_, index))) = self.starting.pop() else { return };
         if matches!(self.replicas[index].state, State::Starting { .. }) {
             self.replicas[index].state = State::Open;
+            self.show_router(index);
         }
         let pool = self.replicas[index].pool;
         for request in std::mem::take(&mut self.homeless[pool]) {
@@ -423,6 +428,7 @@ impl<'a> Simulation<'a> {
             let ready = self.now.saturating_add(scaling.cold_start);
             self.starting.push(Reverse((ready, self.replicas.len())));
             self.replicas.push(Replica::new(pool, scheduler, State::Starting { ready }, self.now));
+            self.show_router(self.replicas.len() - 1);
         }
         if desired < present {
             self.drain_one(pool);
@@ -436,6 +442,7 @@ impl<'a> Simulation<'a> {
         let loads = open.map(|(index, replica)| (index, replica.scheduler.load().sequences));
         let Some(index) = replica_to_close(loads) else { return };
         self.replicas[index].state = State::Draining;
+        self.show_router(index);
         self.close_if_drained(index);
     }
 

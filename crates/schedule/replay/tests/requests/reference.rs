@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_batching::{AdmitReason, Candidate, Request, Router, Scheduler, TenantId};
+use bedplate_batching::{AdmitReason, BlockKeys, Candidate, Request, Router, Scheduler, TenantId};
 use bedplate_replay::requests::{Picoseconds, Planned, Pool, StepTime};
 
 /// What the reference knows of a request.
@@ -76,7 +76,7 @@ fn arrive(
     let block_tokens = pool.scheduler.block_tokens;
     let keys = match pool.scheduler.keeps_prefixes {
         true => planned.prefix.keys(planned.prompt_tokens, planned.output_tokens, block_tokens),
-        false => Vec::new(),
+        false => BlockKeys::default(),
     };
     let request = Request {
         tenant: TenantId(planned.tenant),
@@ -86,13 +86,12 @@ fn arrive(
         keys,
         ..Request::new(id, planned.prompt_tokens, planned.output_tokens)
     };
-    let prompt_blocks = (planned.prompt_tokens / block_tokens) as usize;
     let candidates: Vec<Candidate> = replicas
         .iter()
         .map(|replica| Candidate {
             load: replica.scheduler.load(),
             cached_tokens: if router.needs_prefixes() {
-                replica.scheduler.cached_tokens(&request.keys[..prompt_blocks.min(request.keys.len())])
+                replica.scheduler.cached_tokens(&request.keys, planned.prompt_tokens)
             } else {
                 0
             },

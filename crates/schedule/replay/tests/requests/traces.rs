@@ -35,7 +35,7 @@ fn json_lines_have_hashes_of_blocks_and_share_by_them() {
     let keys: Vec<_> =
         requests.iter().map(|planned| planned.prefix.keys(planned.prompt_tokens, 1, 16)).collect();
     assert_eq!((keys[0].len(), keys[1].len()), (1100 / 16, 64));
-    let common = keys[0].iter().zip(&keys[1]).take_while(|(a, b)| a == b).count();
+    let common = keys[0].iter().zip(keys[1].iter()).take_while(|(a, b)| a == b).count();
     assert_eq!(common, 512 / 16);
 }
 
