@@ -1,5 +1,6 @@
 //! Which waiting sequences start to run.
 
+use crate::blocks::Blocks;
 use crate::options::LatePolicy;
 use crate::prefix::Cached;
 use crate::reason::{Admission, AdmitReason, Drop, PreemptReason, Wait, WaitReason};
@@ -19,7 +20,7 @@ struct Demand {
     promised_to_samples: u32,
 }
 
-impl Scheduler {
+impl<B: Blocks> Scheduler<B> {
     /// Admits in the queue's order until tokens, seats or blocks run out; no sequence overtakes another.
     pub(crate) fn admit_waiting(&mut self, now: u64, budget: &mut u32) {
         let is_short_of_blocks = !self.step.preempted.is_empty();
@@ -172,10 +173,10 @@ impl Scheduler {
         let lower = self.decoding.iter().copied().filter(|each| self.sequences[*each].priority < priority);
         let mut victims: Vec<u32> = lower.collect();
         victims.sort_by_key(|each| std::cmp::Reverse(self.sequences[*each].place));
-        let (mut missing, gain): (u32, fn(&Sequence) -> u32) = match reason {
+        let (mut missing, gain): (u32, fn(&Sequence<B>) -> u32) = match reason {
             WaitReason::SeatsTaken { seats, .. } => (self.seats_taken + samples - seats, |_| 1),
             WaitReason::BlocksTaken { needed, available } => {
-                (needed - available, |each| each.table.len() as u32 + each.outstanding())
+                (needed - available, |each| each.table.len() + each.outstanding())
             }
             WaitReason::BudgetUsed { .. } | WaitReason::AfterPreemption => return false,
         };

@@ -142,7 +142,16 @@ struct Outcome {
 
 /// Runs a load to its end, a step per tick and at most `horizon` steps as one, audited after every move.
 fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
-    let mut scheduler = Scheduler::new(options.clone()).unwrap();
+    play(load, Scheduler::new(options.clone()).unwrap(), horizon, Scheduler::audit)
+}
+
+fn play<B: Blocks>(
+    load: &[Planned],
+    mut scheduler: Scheduler<B>,
+    horizon: u32,
+    audit: impl Fn(&Scheduler<B>),
+) -> Outcome {
+    let options = scheduler.options().clone();
     let mut outcome = Outcome::default();
     let mut arrivals = load.iter().enumerate().peekable();
     let (mut now, mut next) = (0, u64::from(load.first().map_or(0, |first| first.gap)));
@@ -150,7 +159,7 @@ fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
         while let Some((id, planned)) = arrivals.next_if(|_| next <= now) {
             scheduler.submit(request(id, planned, now, options.block_tokens), now).unwrap();
             next += arrivals.peek().map_or(0, |(_, later)| u64::from(later.gap));
-            scheduler.audit();
+            audit(&scheduler);
         }
         // An arrival ends a stretch.
         let visible =
@@ -159,7 +168,7 @@ fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
         outcome.dropped.extend(step.dropped.iter().map(|dropped| dropped.request.0));
         let (is_idle, repeats) = (step.is_idle(), step.repeats);
         assert!(step.shape.prefill_tokens + u64::from(step.shape.decodes) <= options.token_budget.into());
-        scheduler.audit();
+        audit(&scheduler);
         if is_idle {
             assert!(arrivals.peek().is_some() || scheduler.is_empty(), "work is left and nothing runs");
             now = now.max(next);
@@ -169,7 +178,7 @@ fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
         for done in scheduler.complete(repeats).finished.clone() {
             outcome.finished.entry(done.request.0).or_default().push((now, done.generated));
         }
-        scheduler.audit();
+        audit(&scheduler);
         assert!(now < 100_000, "a request starves");
     }
     assert_eq!(scheduler.occupancy().used(), 0, "blocks leaked");
@@ -204,6 +213,15 @@ proptest! {
         horizon in 2u32..200,
     ) {
         prop_assert_eq!(run(&load, &options, horizon), run(&load, &options, 1));
+    }
+
+    #[test]
+    fn blocks_that_are_counted_lead_to_the_same_decisions(
+        load in prop::collection::vec(planned(), 1..40),
+        options in options(),
+    ) {
+        let counting = Scheduler::counting(options.clone()).unwrap();
+        prop_assert_eq!(play(&load, counting, 1, |_| {}), run(&load, &options, 1));
     }
 
     #[test]

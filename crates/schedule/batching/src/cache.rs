@@ -3,8 +3,9 @@
 //! A block is in exactly one of the three places. Only the tree shares blocks; a sequence's private blocks
 //! are never visible to another. Free blocks run out before idle prefixes are evicted.
 
+use crate::blocks::{BlockId, Blocks};
 use crate::keys::BlockKeys;
-use crate::prefix::{BlockId, Cached, Evicted, Held, PrefixTree};
+use crate::prefix::{Cached, Evicted, Held, PrefixTree};
 
 /// Where the blocks of a replica are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,25 +31,24 @@ impl Occupancy {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct KvCache {
+pub(crate) struct KvCache<B> {
     total: u32,
-    free: Vec<BlockId>,
-    tree: PrefixTree,
+    free: B,
+    tree: PrefixTree<B>,
     keeps_prefixes: bool,
     /// What was evicted since it was last asked for, where anybody asks.
     evicted: Option<Vec<Evicted>>,
 }
 
-impl KvCache {
+impl<B: Blocks> KvCache<B> {
     pub(crate) fn new(total: u32, keeps_prefixes: bool) -> Self {
-        let free = (0..total).rev().map(BlockId).collect();
-        Self { total, free, tree: PrefixTree::new(), keeps_prefixes, evicted: None }
+        Self { total, free: B::all(total), tree: PrefixTree::new(), keeps_prefixes, evicted: None }
     }
 
     pub(crate) fn occupancy(&self) -> Occupancy {
         Occupancy {
             total: self.total,
-            free: self.free.len() as u32,
+            free: self.free.len(),
             idle: self.tree.idle_blocks(),
             shared: self.tree.held_blocks(),
         }
@@ -56,7 +56,7 @@ impl KvCache {
 
     /// Available blocks: free ones and those that may be evicted.
     pub(crate) fn available(&self) -> u32 {
-        self.free.len() as u32 + self.tree.idle_blocks()
+        self.free.len() + self.tree.idle_blocks()
     }
 
     pub(crate) fn cached(&self, keys: &BlockKeys, most: u32) -> Cached {
@@ -69,25 +69,26 @@ impl KvCache {
 
     /// Moves `count` blocks to the end of `table`, evicting idle prefixes where free blocks do not suffice. The
     /// caller has checked that this many are available.
-    pub(crate) fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
+    pub(crate) fn allocate(&mut self, count: u32, table: &mut B) {
         self.make_free(count);
-        let kept =
-            self.free.len().checked_sub(count as usize).expect("the caller has checked what is available");
-        table.extend_from_slice(&self.free[kept..]);
+        let free = self.free.len();
+        let kept = free.checked_sub(count).expect("the caller has checked what is available");
+        table.append(&self.free, kept..free);
         self.free.truncate(kept);
     }
 
     /// Evicts idle prefixes until `count` blocks are free.
     pub(crate) fn make_free(&mut self, count: u32) {
-        let missing = count.saturating_sub(self.free.len() as u32);
+        let missing = count.saturating_sub(self.free.len());
         if missing > 0 {
             self.tree.evict(missing, &mut self.free, self.evicted.as_mut());
         }
     }
 
     /// Frees all blocks of a sequence.
-    pub(crate) fn free(&mut self, table: &mut Vec<BlockId>) {
-        self.free.append(table);
+    pub(crate) fn free(&mut self, table: &mut B) {
+        self.free.append(table, 0..table.len());
+        table.truncate(0);
     }
 
     /// Holds what was found, as long as nothing has changed since.
@@ -107,20 +108,14 @@ impl KvCache {
     }
 
     /// Makes the first of a sequence's private blocks shareable, so that its first `full` ones are.
-    pub(crate) fn share(
-        &mut self,
-        held: Held,
-        keys: &BlockKeys,
-        full: u32,
-        table: &mut Vec<BlockId>,
-    ) -> Held {
-        let shared = (full - held.blocks) as usize;
-        let held = self.tree.extend(held, keys, &table[..shared], &mut self.free);
-        table.drain(..shared);
+    pub(crate) fn share(&mut self, held: Held, keys: &BlockKeys, full: u32, table: &mut B) -> Held {
+        let shared = full - held.blocks;
+        let held = self.tree.extend(held, keys, table, shared, &mut self.free);
+        table.remove_first(shared);
         held
     }
 
-    pub(crate) fn tree_mut(&mut self) -> &mut PrefixTree {
+    pub(crate) fn tree_mut(&mut self) -> &mut PrefixTree<B> {
         &mut self.tree
     }
 
@@ -135,11 +130,11 @@ impl KvCache {
     /// Gives the tree idle blocks for the keys behind those that it has, at most `most` new ones.
     pub(crate) fn adopt(&mut self, keys: &BlockKeys, most: u32) -> (u32, Vec<BlockId>) {
         let held = self.tree.hold(keys);
-        let mut blocks = Vec::new();
+        let mut blocks = B::default();
         self.allocate((keys.len() - held.blocks).min(most).min(self.available()), &mut blocks);
-        let all = self.tree.extend(held, keys, &blocks, &mut self.free);
+        let all = self.tree.extend(held, keys, &blocks, blocks.len(), &mut self.free);
         self.tree.release(all);
-        (held.blocks, blocks)
+        (held.blocks, blocks.numbers().to_vec())
     }
 
     pub(crate) fn shared_blocks_of(&self, held: Held) -> Vec<BlockId> {

@@ -3,6 +3,7 @@
 //! It knows of every run of keys how far each replica has it, but for what replicas lost since they last reported and for the one piece of a run that each
 //! is losing block by block. So a replica has at most what is known here, and a router asks only those that might be the best.
 
+use crate::blocks::Blocks;
 use crate::index::RunIndex;
 use crate::keys::BlockKeys;
 use crate::prefix::Reach;
@@ -37,7 +38,7 @@ impl Default for Census {
 
 impl Census {
     /// Counts what changed at a replica since this was last called for it. What it gained must be counted before the next `bounds`.
-    pub fn update(&mut self, replica: usize, scheduler: &mut Scheduler) {
+    pub fn update<B: Blocks>(&mut self, replica: usize, scheduler: &mut Scheduler<B>) {
         for reach in scheduler.take_reach() {
             self.note(replica, reach);
         }

@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 
+use crate::blocks::Blocks;
 use crate::reason::{PreemptReason, Preemption};
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Sequence};
 use crate::step::{Completion, Progress};
 
-impl Scheduler {
+impl<B: Blocks> Scheduler<B> {
     /// Reports that the planned step ran, `executed` times where it may be repeated.
     pub fn complete(&mut self, executed: u32) -> &Completion {
         assert!(self.is_step_running, "there is a step to complete");

@@ -22,6 +22,7 @@
 //! ```
 
 mod admit;
+mod blocks;
 mod cache;
 mod census;
 mod complete;
@@ -46,12 +47,13 @@ mod step;
 mod audit;
 
 pub use bedplate_breakdown::StepShape;
+pub use blocks::{BlockId, Blocks, CountedBlocks};
 pub use cache::Occupancy;
 pub use census::Census;
 pub use keys::{BlockKey, BlockKeys};
 pub use mirror::PrefixMirror;
 pub use options::{Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, SchedulerOptions};
-pub use prefix::{BlockId, Evicted};
+pub use prefix::Evicted;
 pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, RequestRefusal, Wait, WaitReason};
 pub use request::{Request, RequestId, SequenceId, Start, TenantId};
 pub use router::{Candidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};

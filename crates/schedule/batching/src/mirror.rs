@@ -3,33 +3,32 @@
 //! For a router that cannot query the replicas: it remembers the prompts it routed, evicting the oldest as the
 //! replica would, and is told when a replica restarts. It does not know what the replica generated.
 
+use crate::blocks::CountedBlocks;
 use crate::keys::BlockKeys;
-use crate::prefix::{BlockId, PrefixTree};
+use crate::prefix::PrefixTree;
 
 /// The estimated prefix tree of one replica.
 #[derive(Debug, Clone)]
 pub struct PrefixMirror {
-    tree: PrefixTree,
+    tree: PrefixTree<CountedBlocks>,
     capacity: u32,
-    evicted: Vec<BlockId>,
 }
 
 impl PrefixMirror {
     /// `capacity` is the number of blocks that the replica has.
     pub fn new(capacity: u32) -> Self {
-        Self { tree: PrefixTree::new(), capacity, evicted: Vec::new() }
+        Self { tree: PrefixTree::new(), capacity }
     }
 
     /// Remembers a prompt that was sent to the replica.
     pub fn observe(&mut self, keys: &BlockKeys) {
         let held = self.tree.hold(keys);
-        // The mirror has no real blocks; it only counts them.
-        let blocks = vec![BlockId(0); (keys.len() - held.blocks) as usize];
-        let held = self.tree.extend(held, keys, &blocks, &mut self.evicted);
+        let new = keys.len() - held.blocks;
+        let mut evicted = CountedBlocks::default();
+        let held = self.tree.extend(held, keys, &CountedBlocks(new), new, &mut evicted);
         self.tree.release(held);
         let excess = self.tree.idle_blocks().saturating_sub(self.capacity);
-        self.tree.evict(excess, &mut self.evicted, None);
-        self.evicted.clear();
+        self.tree.evict(excess, &mut evicted, None);
     }
 
     /// Blocks of a prompt that the replica probably has.

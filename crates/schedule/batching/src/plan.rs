@@ -1,12 +1,13 @@
 //! How the next step is planned: decodes first, then chunks of prompts, then admissions.
 
+use crate::blocks::Blocks;
 use crate::options::{LatePolicy, PrefillMode};
 use crate::reason::PreemptReason;
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
 use crate::step::{Chunk, Step};
 
-impl Scheduler {
+impl<B: Blocks> Scheduler<B> {
     /// Plans the next step at time `now`. Where it only decodes, up to `horizon` equal steps are planned as one;
     /// an engine uses 1. A step that is not idle must be followed by `complete`.
     pub fn step(&mut self, now: u64, horizon: u32) -> &Step {

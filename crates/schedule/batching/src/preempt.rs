@@ -1,5 +1,6 @@
 //! Which sequence is preempted when blocks run out, and what happens to its KV.
 
+use crate::blocks::Blocks;
 use crate::options::PreemptionMode;
 use crate::prefix::Held;
 use crate::reason::{PreemptReason, Preemption};
@@ -8,7 +9,7 @@ use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Resume, Sequence};
 use crate::step::SwapOut;
 
-impl Scheduler {
+impl<B: Blocks> Scheduler<B> {
     /// The running sequence that is due last.
     pub(crate) fn least_urgent(&self) -> Option<u32> {
         let running = self.decoding.iter().chain(&self.prefilling).copied();

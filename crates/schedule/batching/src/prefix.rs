@@ -9,12 +9,11 @@
 //! released, and when a path is released its lower nodes are listed before its upper ones; so the oldest idle node never has children, and taking
 //! blocks from its end is least-recently-used eviction of leaves without searching for one.
 
+use std::ops::Range;
+
+use crate::blocks::{BlockId, Blocks};
 use crate::keys::{BlockKey, BlockKeys, KeyRun};
 use crate::runs::{Part, Runs};
-
-/// One KV block of a replica.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockId(pub u32);
 
 /// A block that the tree gave up, with the prefix that it was. Its numbers are there until the next step writes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +32,7 @@ impl NodeId {
 }
 
 #[derive(Debug, Clone)]
-struct Node {
+struct Node<B> {
     parent: NodeId,
     /// What its keys exceed their positions by.
     origin: u64,
@@ -43,28 +42,30 @@ struct Node {
     /// How many nodes stand below it, and their numbers combined by exclusive or: of a single one, its number.
     children: u32,
     combined: u32,
-    blocks: Vec<BlockId>,
+    blocks: B,
     /// Neighbours in the idle list, meaningful while it is idle.
     older: NodeId,
     newer: NodeId,
 }
 
-impl Node {
-    const VACANT: Node = Node {
-        parent: NodeId::NONE,
-        origin: 0,
-        start: 0,
-        users: 0,
-        children: 0,
-        combined: 0,
-        blocks: Vec::new(),
-        older: NodeId::NONE,
-        newer: NodeId::NONE,
-    };
+impl<B: Blocks> Node<B> {
+    fn vacant() -> Self {
+        Self {
+            parent: NodeId::NONE,
+            origin: 0,
+            start: 0,
+            users: 0,
+            children: 0,
+            combined: 0,
+            blocks: B::default(),
+            older: NodeId::NONE,
+            newer: NodeId::NONE,
+        }
+    }
 
     /// Blocks from the root to behind its last.
     fn end(&self) -> u32 {
-        self.start + self.blocks.len() as u32
+        self.start + self.blocks.len()
     }
 
     fn is_idle(&self) -> bool {
@@ -101,8 +102,8 @@ pub(crate) struct Reach {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct PrefixTree {
-    nodes: Vec<Node>,
+pub(crate) struct PrefixTree<B> {
+    nodes: Vec<Node<B>>,
     vacant: Vec<NodeId>,
     runs: Runs,
     /// Runs with other nodes than when this was last asked for, where anybody asks.
@@ -113,10 +114,10 @@ pub(crate) struct PrefixTree {
     held_blocks: u32,
 }
 
-impl PrefixTree {
+impl<B: Blocks> PrefixTree<B> {
     pub(crate) fn new() -> Self {
         // The root is never idle.
-        let root = Node { users: 1, ..Node::VACANT };
+        let root = Node { users: 1, ..Node::vacant() };
         Self {
             nodes: vec![root],
             vacant: Vec::new(),
@@ -189,7 +190,7 @@ impl PrefixTree {
             if node.users > 1 {
                 return;
             }
-            let (blocks, parent) = (node.blocks.len() as u32, node.parent);
+            let (blocks, parent) = (node.blocks.len(), node.parent);
             self.idle_blocks -= blocks;
             self.held_blocks += blocks;
             self.unlink_idle(at);
@@ -206,7 +207,7 @@ impl PrefixTree {
             if node.users > 0 {
                 return;
             }
-            let (blocks, parent) = (node.blocks.len() as u32, node.parent);
+            let (blocks, parent) = (node.blocks.len(), node.parent);
             self.idle_blocks += blocks;
             self.held_blocks -= blocks;
             self.append_idle(at);
@@ -214,32 +215,31 @@ impl PrefixTree {
         }
     }
 
-    /// Inserts `blocks` with the keys that follow a prefix which the caller holds, and lets it hold them too. Blocks that
+    /// Inserts the first `count` blocks with the keys that follow a prefix which the caller holds, and lets it hold them too. Blocks that
     /// the tree already has are pushed on `spare`; the caller uses the tree's from now on.
     pub(crate) fn extend(
         &mut self,
         held: Held,
         keys: &BlockKeys,
-        blocks: &[BlockId],
-        spare: &mut Vec<BlockId>,
+        blocks: &B,
+        count: u32,
+        spare: &mut B,
     ) -> Held {
-        let end = held.blocks + blocks.len() as u32;
+        let (start, end) = (held.blocks, held.blocks + count);
         debug_assert!(end <= keys.len(), "every block has a key");
         let mut held = held;
         for run in keys.runs_from(held.blocks) {
             let to = run.end.min(end);
             while held.blocks < to {
-                let rest =
-                    &blocks[blocks.len() - (end - held.blocks) as usize..][..(to - held.blocks) as usize];
                 held = match self.node_with(run.origin, held.blocks + 1) {
                     Some(there) => {
                         let common = self.node(there).end().min(to) - held.blocks;
-                        spare.extend_from_slice(&rest[..common as usize]);
+                        spare.append(blocks, held.blocks - start..held.blocks - start + common);
                         let longer = self.hold_blocks(there, held.blocks + common);
                         self.release(held);
                         longer
                     }
-                    None => self.add(held, run.origin, rest),
+                    None => self.add(held, run.origin, blocks, held.blocks - start..to - start),
                 };
             }
         }
@@ -247,28 +247,24 @@ impl PrefixTree {
     }
 
     /// Takes up to `wanted` blocks from the nodes that have been idle longest, ends of prefixes first. `log` gets their keys too.
-    pub(crate) fn evict(
-        &mut self,
-        wanted: u32,
-        freed: &mut Vec<BlockId>,
-        mut log: Option<&mut Vec<Evicted>>,
-    ) {
+    pub(crate) fn evict(&mut self, wanted: u32, freed: &mut B, mut log: Option<&mut Vec<Evicted>>) {
         let mut missing = wanted.min(self.idle_blocks);
         self.idle_blocks -= missing;
         while missing > 0 {
             let id = self.oldest;
             let node = self.node_mut(id);
-            let kept = node.blocks.len().saturating_sub(missing as usize);
-            missing -= (node.blocks.len() - kept) as u32;
+            let had = node.blocks.len();
+            let kept = had.saturating_sub(missing);
+            missing -= had - kept;
             if let Some(log) = &mut log {
-                let positions = node.start + kept as u32..;
-                let evicted = positions.zip(&node.blocks[kept..]);
+                let evicted = (node.start..).zip(node.blocks.numbers()).skip(kept as usize);
                 log.extend(evicted.map(|(position, block)| Evicted {
                     key: BlockKey::at(position, node.origin),
                     block: *block,
                 }));
             }
-            freed.extend(node.blocks.drain(kept..).rev());
+            freed.append(&node.blocks, kept..had);
+            node.blocks.truncate(kept);
             let origin = node.origin;
             // A node that loses its end still bounds what is known of its run, and only one at a time has lost some.
             if kept == 0 {
@@ -286,7 +282,7 @@ impl PrefixTree {
             path.push(at);
             at = self.node(at).parent;
         }
-        path.iter().rev().flat_map(|id| self.node(*id).blocks.iter().copied()).collect()
+        path.iter().rev().flat_map(|id| self.node(*id).blocks.numbers().iter().copied()).collect()
     }
 
     /// Keeps a list of changes from now on.
@@ -306,11 +302,11 @@ impl PrefixTree {
         }
     }
 
-    fn node(&self, id: NodeId) -> &Node {
+    fn node(&self, id: NodeId) -> &Node<B> {
         &self.nodes[id.0 as usize]
     }
 
-    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+    fn node_mut(&mut self, id: NodeId) -> &mut Node<B> {
         &mut self.nodes[id.0 as usize]
     }
 
@@ -344,8 +340,8 @@ impl PrefixTree {
         let upper = self.vacant_node();
         let mut blocks = std::mem::take(&mut self.node_mut(upper).blocks);
         let lower = self.node_mut(id);
-        let kept = (end - lower.start) as usize;
-        blocks.extend_from_slice(&lower.blocks[kept..]);
+        let kept = end - lower.start;
+        blocks.append(&lower.blocks, kept..lower.blocks.len());
         lower.blocks.truncate(kept);
         std::mem::swap(&mut lower.blocks, &mut blocks);
         let Node { parent, origin, start, users, .. } = *lower;
@@ -353,7 +349,7 @@ impl PrefixTree {
         lower.start = end;
         let (children, combined) = (1, id.0);
         *self.node_mut(upper) =
-            Node { parent, origin, start, users: users.min(1), children, combined, blocks, ..Node::VACANT };
+            Node { parent, origin, start, users: users.min(1), children, combined, blocks, ..Node::vacant() };
         // The parent has the upper part instead of the lower one.
         self.node_mut(parent).combined ^= id.0 ^ upper.0;
         self.runs.cut(origin, Part { start, node: upper }, Part { start: end, node: id });
@@ -365,23 +361,23 @@ impl PrefixTree {
 
     /// Adds blocks of a run behind a held prefix, and lets its holder hold them: in the same node where nobody else uses it, otherwise
     /// in a new one below.
-    fn add(&mut self, held: Held, origin: u64, blocks: &[BlockId]) -> Held {
-        self.held_blocks += blocks.len() as u32;
-        let end = held.blocks + blocks.len() as u32;
+    fn add(&mut self, held: Held, origin: u64, blocks: &B, part: Range<u32>) -> Held {
+        let new = part.end - part.start;
+        self.held_blocks += new;
         let above = self.node_mut(held.node);
         let continues = above.origin == origin && held.node != NodeId::ROOT;
         let node = if continues && above.users == 1 && above.children == 0 {
-            above.blocks.extend_from_slice(blocks);
+            above.blocks.append(blocks, part);
             held.node
         } else {
             // The hold of the node above becomes that of its new child.
-            self.add_leaf(held, origin, blocks)
+            self.add_leaf(held, origin, blocks, part)
         };
         self.note_change(origin);
-        Held { node, blocks: end }
+        Held { node, blocks: held.blocks + new }
     }
 
-    fn add_leaf(&mut self, held: Held, origin: u64, blocks: &[BlockId]) -> NodeId {
+    fn add_leaf(&mut self, held: Held, origin: u64, blocks: &B, part: Range<u32>) -> NodeId {
         let id = self.vacant_node();
         let node = self.node_mut(id);
         node.parent = held.node;
@@ -390,7 +386,7 @@ impl PrefixTree {
         node.users = 1;
         node.children = 0;
         node.combined = 0;
-        node.blocks.extend_from_slice(blocks);
+        node.blocks.append(blocks, part);
         let above = self.node_mut(held.node);
         above.children += 1;
         above.combined ^= id.0;
@@ -402,7 +398,7 @@ impl PrefixTree {
     fn vacant_node(&mut self) -> NodeId {
         self.vacant.pop().unwrap_or_else(|| {
             let id = NodeId(self.nodes.len() as u32);
-            self.nodes.push(Node::VACANT);
+            self.nodes.push(Node::vacant());
             id
         })
     }
@@ -441,10 +437,10 @@ impl PrefixTree {
         }
         let mut blocks = std::mem::take(&mut self.node_mut(upper).blocks);
         let joined = self.node_mut(lower);
-        blocks.extend_from_slice(&joined.blocks);
+        blocks.append(&joined.blocks, 0..joined.blocks.len());
         std::mem::swap(&mut joined.blocks, &mut blocks);
         (joined.parent, joined.start) = (parent, start);
-        blocks.clear();
+        blocks.truncate(0);
         self.node_mut(upper).blocks = blocks;
         self.node_mut(parent).combined ^= upper.0 ^ lower.0;
         self.vacant.push(upper);

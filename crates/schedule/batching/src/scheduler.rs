@@ -12,11 +12,12 @@ use std::collections::BinaryHeap;
 
 use bedplate_random::mix;
 
+use crate::blocks::{BlockId, Blocks, CountedBlocks};
 use crate::cache::{KvCache, Occupancy};
 use crate::growth::GrowthRing;
 use crate::keys::{BlockKey, BlockKeys};
 use crate::options::{OptionsFlaw, SchedulerOptions};
-use crate::prefix::{BlockId, Evicted, Reach};
+use crate::prefix::{Evicted, Reach};
 use crate::queue::{Queue, due};
 use crate::reason::RequestRefusal;
 use crate::request::{Request, SequenceId, Start};
@@ -40,10 +41,10 @@ type Ending = Reverse<(u64, u32, u32)>;
 
 /// The request scheduler of one replica.
 #[derive(Debug, Clone)]
-pub struct Scheduler {
+pub struct Scheduler<B = Vec<BlockId>> {
     pub(crate) options: SchedulerOptions,
-    pub(crate) cache: KvCache,
-    pub(crate) sequences: SequenceTable,
+    pub(crate) cache: KvCache<B>,
+    pub(crate) sequences: SequenceTable<B>,
     pub(crate) queue: Queue,
     pub(crate) ring: GrowthRing,
     /// Decode steps so far.
@@ -70,13 +71,27 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
+    /// The scheduler of an engine.
     pub fn new(options: SchedulerOptions) -> Result<Self, OptionsFlaw> {
+        Self::empty(options)
+    }
+}
+
+impl Scheduler<CountedBlocks> {
+    /// The scheduler of a simulated replica, which decides the same and knows no blocks by their numbers.
+    pub fn counting(options: SchedulerOptions) -> Result<Self, OptionsFlaw> {
+        Self::empty(options)
+    }
+}
+
+impl<B: Blocks> Scheduler<B> {
+    fn empty(options: SchedulerOptions) -> Result<Self, OptionsFlaw> {
         if let Some(flaw) = options.flaw() {
             return Err(flaw);
         }
         Ok(Self {
             cache: KvCache::new(options.blocks, options.keeps_prefixes),
-            sequences: SequenceTable::default(),
+            sequences: SequenceTable::new(),
             queue: Queue::new(&options.fairness),
             ring: GrowthRing::new(options.block_tokens),
             decode_steps: 0,
@@ -176,7 +191,7 @@ impl Scheduler {
     pub fn table(&self, sequence: SequenceId) -> Vec<BlockId> {
         let sequence = &self.sequences[sequence.0];
         let mut table = self.cache.shared_blocks_of(sequence.held);
-        table.extend_from_slice(&sequence.table);
+        table.extend_from_slice(sequence.table.numbers());
         table
     }
 
@@ -196,7 +211,7 @@ impl Scheduler {
     pub fn extend_with_table(&self, sequence: SequenceId, list: &mut Vec<u32>) {
         let sequence = &self.sequences[sequence.0];
         list.extend(self.cache.shared_blocks_of(sequence.held).iter().map(|block| block.0));
-        list.extend(sequence.table.iter().map(|block| block.0));
+        list.extend(sequence.table.numbers().iter().map(|block| block.0));
     }
 
     /// From now on remembers which prefixes are evicted, for a caller that keeps them elsewhere.

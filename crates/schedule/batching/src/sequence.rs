@@ -1,8 +1,9 @@
 //! One sequence on a replica, and the table of all of them.
 
+use crate::blocks::Blocks;
 use crate::growth::RingPlace;
 use crate::keys::BlockKeys;
-use crate::prefix::{BlockId, Held};
+use crate::prefix::Held;
 use crate::queue::Place;
 use crate::request::{Request, RequestId, Start};
 
@@ -29,7 +30,7 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Sequence {
+pub(crate) struct Sequence<B> {
     pub(crate) request: RequestId,
     pub(crate) tenant: u32,
     pub(crate) place: Place,
@@ -49,7 +50,7 @@ pub(crate) struct Sequence {
     pub(crate) joined_at: u64,
     pub(crate) held: Held,
     /// Its private blocks, after the held ones.
-    pub(crate) table: Vec<BlockId>,
+    pub(crate) table: B,
     /// All blocks promised to it when it was admitted.
     pub(crate) promised: u32,
     /// Blocks promised to the samples that are yet to be forked from it.
@@ -64,7 +65,7 @@ pub(crate) struct Sequence {
     pub(crate) keys: BlockKeys,
 }
 
-impl Sequence {
+impl<B: Blocks> Sequence<B> {
     pub(crate) fn new(request: Request, tenant: u32, place: Place) -> Self {
         let is_transferred = request.start == Start::Transferred;
         Self {
@@ -82,7 +83,7 @@ impl Sequence {
             generated: u32::from(is_transferred),
             joined_at: 0,
             held: Held::NOTHING,
-            table: Vec::new(),
+            table: B::default(),
             promised: 0,
             promised_to_samples: 0,
             ring: RingPlace::default(),
@@ -101,7 +102,7 @@ impl Sequence {
             phase: Phase::Waiting(Resume::Prompt),
             computed: 0,
             generated: 0,
-            table: Vec::new(),
+            table: B::default(),
             promised,
             promised_to_samples: 0,
             epoch: 0,
@@ -113,7 +114,7 @@ impl Sequence {
 
     /// Held and private blocks.
     pub(crate) fn blocks(&self) -> u32 {
-        self.held.blocks + self.table.len() as u32
+        self.held.blocks + self.table.len()
     }
 
     /// Blocks promised and not given yet.
@@ -133,19 +134,23 @@ impl Sequence {
 }
 
 /// Sequences by number; numbers of finished ones are reused.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct SequenceTable {
-    slots: Vec<Sequence>,
+#[derive(Debug, Clone)]
+pub(crate) struct SequenceTable<B> {
+    slots: Vec<Sequence<B>>,
     vacant: Vec<u32>,
 }
 
-impl SequenceTable {
+impl<B: Blocks> SequenceTable<B> {
+    pub(crate) fn new() -> Self {
+        Self { slots: Vec::new(), vacant: Vec::new() }
+    }
+
     /// The number that the next sequence gets.
     pub(crate) fn next(&self) -> u32 {
         self.vacant.last().copied().unwrap_or(self.slots.len() as u32)
     }
 
-    pub(crate) fn add(&mut self, mut sequence: Sequence) -> u32 {
+    pub(crate) fn add(&mut self, mut sequence: Sequence<B>) -> u32 {
         let slot = self.next();
         if self.vacant.pop().is_some() {
             let previous = &mut self.slots[slot as usize];
@@ -165,7 +170,7 @@ impl SequenceTable {
     }
 
     #[cfg(test)]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence<B>> {
         self.slots.iter().filter(|sequence| sequence.phase != Phase::Gone)
     }
 
@@ -174,16 +179,16 @@ impl SequenceTable {
     }
 }
 
-impl std::ops::Index<u32> for SequenceTable {
-    type Output = Sequence;
+impl<B> std::ops::Index<u32> for SequenceTable<B> {
+    type Output = Sequence<B>;
 
-    fn index(&self, slot: u32) -> &Sequence {
+    fn index(&self, slot: u32) -> &Sequence<B> {
         &self.slots[slot as usize]
     }
 }
 
-impl std::ops::IndexMut<u32> for SequenceTable {
-    fn index_mut(&mut self, slot: u32) -> &mut Sequence {
+impl<B> std::ops::IndexMut<u32> for SequenceTable<B> {
+    fn index_mut(&mut self, slot: u32) -> &mut Sequence<B> {
         &mut self.slots[slot as usize]
     }
 }

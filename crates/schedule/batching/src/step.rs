@@ -2,7 +2,7 @@
 
 use bedplate_breakdown::StepShape;
 
-use crate::prefix::BlockId;
+use crate::blocks::BlockId;
 use crate::reason::{Admission, Drop, Preemption, Wait};
 use crate::request::{RequestId, SequenceId};
 

@@ -1,6 +1,8 @@
 //! The deployment to replay on: replicas in one pool or two, their router, transfers, scaling and price.
 
-use bedplate_batching::{OptionsFlaw, RouterOptions, RoutingPolicy, Scheduler, SchedulerOptions};
+use bedplate_batching::{
+    CountedBlocks, OptionsFlaw, RouterOptions, RoutingPolicy, Scheduler, SchedulerOptions,
+};
 
 use super::engine::{Picoseconds, StepTime};
 
@@ -101,8 +103,8 @@ impl<'a> Pool<'a> {
     }
 
     /// The scheduler of a new replica, which counts for the router's census.
-    pub(crate) fn new_scheduler(&self) -> Result<Scheduler, OptionsFlaw> {
-        let mut scheduler = Scheduler::new(self.scheduler.clone())?;
+    pub(crate) fn new_scheduler(&self) -> Result<Scheduler<CountedBlocks>, OptionsFlaw> {
+        let mut scheduler = Scheduler::counting(self.scheduler.clone())?;
         if self.has_census() {
             scheduler.watch_reach();
         }

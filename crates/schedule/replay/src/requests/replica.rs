@@ -1,6 +1,6 @@
 //! One replica during a replay: its scheduler, the step it runs, and when its sequences got their tokens.
 
-use bedplate_batching::{AdmitReason, Scheduler, StepShape};
+use bedplate_batching::{AdmitReason, CountedBlocks, Scheduler, StepShape};
 
 use super::engine::{DecodeTimes, PER_NANOSECOND, Picoseconds};
 use super::fleet::{Pool, Transfer};
@@ -44,7 +44,7 @@ struct Cohort {
 pub(crate) struct Replica {
     /// Index of its pool.
     pub(crate) pool: usize,
-    pub(crate) scheduler: Scheduler,
+    pub(crate) scheduler: Scheduler<CountedBlocks>,
     pub(crate) state: State,
     pub(crate) running: Option<Running>,
     /// Since when it is paid for.
@@ -58,7 +58,12 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(pool: usize, scheduler: Scheduler, state: State, since: Picoseconds) -> Self {
+    pub(crate) fn new(
+        pool: usize,
+        scheduler: Scheduler<CountedBlocks>,
+        state: State,
+        since: Picoseconds,
+    ) -> Self {
         Self {
             pool,
             scheduler,

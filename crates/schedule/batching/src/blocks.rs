@@ -1,0 +1,89 @@
+//! Lists of KV blocks: by their numbers for an engine, or merely counted.
+//!
+//! A simulated replica has no memory that blocks could be in, and a router's mirror of a replica does not know them. Both decide
+//! as an engine does, on numbers of blocks alone.
+
+use std::fmt;
+use std::ops::Range;
+
+/// One KV block of a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+/// A list of blocks.
+pub trait Blocks: Clone + fmt::Debug + Default {
+    /// All blocks of a replica that has so many.
+    fn all(total: u32) -> Self;
+
+    fn len(&self) -> u32;
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a part of another list to the end.
+    fn append(&mut self, from: &Self, part: Range<u32>);
+
+    fn truncate(&mut self, len: u32);
+
+    fn remove_first(&mut self, count: u32);
+
+    /// The numbers of the blocks; none where they are only counted.
+    fn numbers(&self) -> &[BlockId];
+}
+
+impl Blocks for Vec<BlockId> {
+    fn all(total: u32) -> Self {
+        (0..total).rev().map(BlockId).collect()
+    }
+
+    fn len(&self) -> u32 {
+        self.as_slice().len() as u32
+    }
+
+    fn append(&mut self, from: &Self, part: Range<u32>) {
+        self.extend_from_slice(&from[part.start as usize..part.end as usize]);
+    }
+
+    fn truncate(&mut self, len: u32) {
+        self.truncate(len as usize);
+    }
+
+    fn remove_first(&mut self, count: u32) {
+        self.drain(..count as usize);
+    }
+
+    fn numbers(&self) -> &[BlockId] {
+        self
+    }
+}
+
+/// Blocks that are only counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CountedBlocks(pub(crate) u32);
+
+impl Blocks for CountedBlocks {
+    fn all(total: u32) -> Self {
+        Self(total)
+    }
+
+    fn len(&self) -> u32 {
+        self.0
+    }
+
+    fn append(&mut self, _from: &Self, part: Range<u32>) {
+        self.0 += part.end - part.start;
+    }
+
+    fn truncate(&mut self, len: u32) {
+        self.0 = self.0.min(len);
+    }
+
+    fn remove_first(&mut self, count: u32) {
+        self.0 -= count;
+    }
+
+    fn numbers(&self) -> &[BlockId] {
+        &[]
+    }
+}
