@@ -12,8 +12,8 @@
 use std::ops::Range;
 
 use crate::blocks::{BlockId, Blocks};
-use crate::keys::{BlockKey, BlockKeys, KeyRun};
-use crate::runs::{Part, Runs};
+use crate::keys::{BlockKey, BlockKeys};
+use crate::runs::{Part, RunNodes, Runs};
 
 /// A block that the tree gave up, with the prefix that it was. Its numbers are there until the next step writes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,15 +142,7 @@ impl<B: Blocks> PrefixTree<B> {
 
     /// How many blocks it has of those with the first `most` keys.
     pub(crate) fn known(&self, keys: &BlockKeys, most: u32) -> u32 {
-        let reach = |run: &KeyRun| self.runs.tip(run.origin).map(|tip| self.node(tip).end().min(run.end));
-        match keys.runs_before(most) {
-            // Beginnings that are shared, and an end that mostly nobody has: the usual case.
-            [first, second] => reach(second).or_else(|| reach(first)).unwrap_or(0).min(most),
-            runs => {
-                let known = runs.partition_point(|run| self.runs.tip(run.origin).is_some());
-                runs[..known].last().and_then(reach).unwrap_or(0).min(most)
-            }
-        }
+        self.locate(keys, most).0
     }
 
     /// The longest known prefix of the first `most` keys, without touching anything.
@@ -231,7 +223,8 @@ impl<B: Blocks> PrefixTree<B> {
         for run in keys.runs_from(held.blocks) {
             let to = run.end.min(end);
             while held.blocks < to {
-                held = match self.node_with(run.origin, held.blocks + 1) {
+                let nodes = self.runs.find(run.origin);
+                held = match nodes.and_then(|nodes| self.node_with(nodes, held.blocks + 1)) {
                     Some(there) => {
                         let common = self.node(there).end().min(to) - held.blocks;
                         spare.append(blocks, held.blocks - start..held.blocks - start + common);
@@ -265,11 +258,9 @@ impl<B: Blocks> PrefixTree<B> {
             }
             freed.append(&node.blocks, kept..had);
             node.blocks.truncate(kept);
-            let origin = node.origin;
             // A node that loses its end still bounds what is known of its run, and only one at a time has lost some.
             if kept == 0 {
                 self.remove_leaf(id);
-                self.note_change(origin);
             }
         }
     }
@@ -295,9 +286,8 @@ impl<B: Blocks> PrefixTree<B> {
         self.changes.iter_mut().flat_map(|changes| changes.drain(..))
     }
 
-    fn note_change(&mut self, origin: u64) {
+    fn note_change(&mut self, origin: u64, end: u32) {
         if let Some(changes) = &mut self.changes {
-            let end = self.runs.tip(origin).map_or(0, |tip| self.nodes[tip.0 as usize].end());
             changes.push(Reach { origin, end });
         }
     }
@@ -313,20 +303,23 @@ impl<B: Blocks> PrefixTree<B> {
     /// How many of the first `most` keys are known, and the node that has the last of them. Where a run is known, so are all before it.
     fn locate(&self, keys: &BlockKeys, most: u32) -> (u32, NodeId) {
         let runs = keys.runs_before(most);
-        let known = runs.partition_point(|run| self.runs.tip(run.origin).is_some());
+        let known = match runs {
+            [] | [_] | [_, _] => runs.len(),
+            many => many.partition_point(|run| self.runs.find(run.origin).is_some()),
+        };
         for run in runs[..known].iter().rev() {
-            let reach = self.runs.tip(run.origin).map_or(0, |tip| self.node(tip).end());
-            let blocks = reach.min(run.end).min(most);
-            if let Some(node) = self.node_with(run.origin, blocks) {
+            let Some(nodes) = self.runs.find(run.origin) else { continue };
+            let blocks = self.node(nodes.tip()).end().min(run.end).min(most);
+            if let Some(node) = self.node_with(nodes, blocks) {
                 return (blocks, node);
             }
         }
         (0, NodeId::ROOT)
     }
 
-    /// The node that has the block of a run before a position.
-    fn node_with(&self, origin: u64, position: u32) -> Option<NodeId> {
-        let id = self.runs.node_before(origin, position)?;
+    /// Which of the nodes of a run has the block before a position.
+    fn node_with(&self, nodes: RunNodes<'_>, position: u32) -> Option<NodeId> {
+        let id = nodes.before(position)?;
         let node = self.node(id);
         (node.start < position && position <= node.end()).then_some(id)
     }
@@ -373,7 +366,7 @@ impl<B: Blocks> PrefixTree<B> {
             // The hold of the node above becomes that of its new child.
             self.add_leaf(held, origin, blocks, part)
         };
-        self.note_change(origin);
+        self.note_change(origin, held.blocks + new);
         Held { node, blocks: held.blocks + new }
     }
 
@@ -406,7 +399,8 @@ impl<B: Blocks> PrefixTree<B> {
     fn remove_leaf(&mut self, id: NodeId) {
         self.unlink_idle(id);
         let Node { parent, origin, start, .. } = *self.node(id);
-        self.runs.remove(origin, Part { start, node: id });
+        let tip = self.runs.remove(origin, Part { start, node: id });
+        self.note_change(origin, tip.map_or(0, |tip| self.node(tip).end()));
         self.vacant.push(id);
         let above = self.node_mut(parent);
         above.children -= 1;

@@ -115,6 +115,8 @@ pub struct Router {
     /// By candidate, kept for their memory: its work, and what it costs.
     works: Vec<u64>,
     costs: Vec<u64>,
+    /// Candidates that were asked, and what they have of the prompt.
+    asked: Vec<(usize, u32)>,
 }
 
 /// The work and the cost of a candidate that cannot be chosen.
@@ -122,7 +124,7 @@ const CLOSED: u64 = u64::MAX;
 
 impl Router {
     pub fn new(options: RouterOptions) -> Self {
-        Self { options, decisions: 0, works: Vec::new(), costs: Vec::new() }
+        Self { options, decisions: 0, works: Vec::new(), costs: Vec::new(), asked: Vec::new() }
     }
 
     /// Whether decisions depend on cached prefixes.
@@ -133,39 +135,6 @@ impl Router {
     /// Chooses among the open candidates; `None` without one.
     pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
         let least = self.weigh(candidates)?;
-        self.choose(prompt_tokens, candidates, least)
-    }
-
-    /// Chooses as `route` does, and asks how much of a prompt is cached only of those candidates that might be chosen for it: not of one that
-    /// would cost more than another does even if it had the `most` tokens that it can have. The reason knows only those that
-    /// were asked.
-    pub fn route_asking(
-        &mut self,
-        prompt_tokens: u32,
-        candidates: &mut [Candidate],
-        most: impl Fn(usize) -> u32,
-        mut cached: impl FnMut(usize) -> u32,
-    ) -> Option<Route> {
-        let least = self.weigh(candidates)?;
-        candidates.iter_mut().for_each(|candidate| candidate.cached_tokens = 0);
-        self.price(prompt_tokens, least, most);
-        // From the best that is possible to what is worse than the best found.
-        let mut best = CLOSED;
-        while let Some(least) = least_of(&self.costs)
-            && least <= best
-        {
-            for (at, candidate) in candidates.iter_mut().enumerate() {
-                if self.costs[at] == least {
-                    candidate.cached_tokens = cached(at);
-                    best = best.min(cost(self.works[at], prompt_tokens, candidate.cached_tokens));
-                    self.costs[at] = CLOSED;
-                }
-            }
-        }
-        self.choose(prompt_tokens, candidates, least)
-    }
-
-    fn choose(&mut self, prompt_tokens: u32, candidates: &[Candidate], least: u64) -> Option<Route> {
         self.decisions += 1;
         match self.options.policy {
             RoutingPolicy::RoundRobin => {
@@ -174,28 +143,62 @@ impl Router {
                 Some(Route { replica, reason: RouteReason::Turn })
             }
             RoutingPolicy::LeastWork => {
-                let replica = self.pick(&self.works)?;
+                let replica = self.pick(&self.works, least)?;
                 Some(Route { replica, reason: RouteReason::LeastWork { work: least } })
             }
             RoutingPolicy::Prefix => {
                 self.price(prompt_tokens, least, |at| candidates[at].cached_tokens);
-                let replica = self.pick(&self.costs)?;
-                Some(Route { replica, reason: self.reason(candidates, replica, least) })
+                let replica = self.pick(&self.costs, least_of(&self.costs))?;
+                let cached = candidates.iter().map(|candidate| candidate.cached_tokens).enumerate();
+                Some(Route { replica, reason: self.reason(cached, replica, least) })
             }
         }
     }
 
-    /// Lists the candidates' work, and returns the least of those that are open.
+    /// Chooses by prefix as `route` does, and asks how much of a prompt is cached only of those candidates that might be chosen for it: not of one
+    /// that would cost more than another does even if it had the `most` tokens that it can have, which `cached` is told. The reason knows only
+    /// those that were asked.
+    pub fn route_asking(
+        &mut self,
+        prompt_tokens: u32,
+        candidates: &[Candidate],
+        most: impl Fn(usize) -> u32,
+        mut cached: impl FnMut(usize, u32) -> u32,
+    ) -> Option<Route> {
+        let least = self.weigh(candidates)?;
+        self.decisions += 1;
+        self.price(prompt_tokens, least, &most);
+        self.asked.clear();
+        // From the best that is possible to what is worse than the best found.
+        let mut best = CLOSED;
+        while let Some((at, possible)) = self.costs.iter().copied().enumerate().min_by_key(|(_, cost)| *cost)
+            && possible <= best
+            && possible != CLOSED
+        {
+            let cached = cached(at, most(at));
+            best = best.min(cost(self.works[at], prompt_tokens, cached));
+            self.asked.push((at, cached));
+            self.costs[at] = CLOSED;
+        }
+        for (at, cached) in &self.asked {
+            self.costs[*at] = cost(self.works[*at], prompt_tokens, *cached);
+        }
+        let replica = self.pick(&self.costs, best)?;
+        Some(Route { replica, reason: self.reason(self.asked.iter().copied(), replica, least) })
+    }
+
+    /// Lists the candidates' work, and returns the least where one is open.
     fn weigh(&mut self, candidates: &[Candidate]) -> Option<u64> {
-        let work = |candidate: &Candidate| {
-            let Load { pending_tokens, held_tokens, sequences, .. } = candidate.load;
-            pending_tokens
-                + held_tokens * u64::from(self.options.held_percent) / 100
-                + u64::from(sequences) * u64::from(self.options.sequence_tokens)
-        };
+        let RouterOptions { held_percent, sequence_tokens, .. } = self.options;
         self.works.clear();
-        self.works.extend(candidates.iter().map(|each| if each.is_open { work(each) } else { CLOSED }));
-        least_of(&self.works)
+        self.works.extend(candidates.iter().map(|candidate| {
+            let Load { pending_tokens, held_tokens, sequences, .. } = candidate.load;
+            let work = pending_tokens
+                + held_tokens * u64::from(held_percent) / 100
+                + u64::from(sequences) * u64::from(sequence_tokens);
+            if candidate.is_open { work } else { CLOSED }
+        }));
+        Some(least_of(&self.works)).filter(|least| *least != CLOSED)
     }
 
     /// Lists what the candidates cost, by how much of the prompt each has.
@@ -208,22 +211,26 @@ impl Router {
         }));
     }
 
-    fn reason(&self, candidates: &[Candidate], chosen: usize, least: u64) -> RouteReason {
-        let cached_tokens = candidates[chosen].cached_tokens;
-        let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.is_open);
-        let better = open.filter(|(_, candidate)| candidate.cached_tokens > cached_tokens);
-        let holder = better.max_by_key(|(_, candidate)| candidate.cached_tokens);
-        let Some((holder, candidate)) = holder else {
-            return match cached_tokens {
-                0 => RouteReason::LeastWork { work: self.works[chosen] },
-                _ => RouteReason::Prefix { cached_tokens },
-            };
-        };
-        let (work, cached_tokens) = (self.works[holder], candidate.cached_tokens);
-        if work > self.most_work(least) {
-            RouteReason::HolderOverloaded { holder, cached_tokens, work, least }
-        } else {
-            RouteReason::PrefixOutweighed { holder, cached_tokens, work, least }
+    /// Why a candidate was chosen, by what is cached where.
+    fn reason(&self, cached: impl Iterator<Item = (usize, u32)>, chosen: usize, least: u64) -> RouteReason {
+        let open = cached.filter(|(at, _)| self.works[*at] != CLOSED);
+        let (mut of_chosen, mut holder, mut cached_tokens) = (0, chosen, 0);
+        for (at, cached) in open {
+            if at == chosen {
+                of_chosen = cached;
+            }
+            if cached >= cached_tokens {
+                (holder, cached_tokens) = (at, cached);
+            }
+        }
+        let work = self.works[holder];
+        match of_chosen {
+            0 if cached_tokens == 0 => RouteReason::LeastWork { work: self.works[chosen] },
+            cached if cached == cached_tokens => RouteReason::Prefix { cached_tokens },
+            _ if work > self.most_work(least) => {
+                RouteReason::HolderOverloaded { holder, cached_tokens, work, least }
+            }
+            _ => RouteReason::PrefixOutweighed { holder, cached_tokens, work, least },
         }
     }
 
@@ -235,10 +242,9 @@ impl Router {
     }
 
     /// The candidate of least cost; ties are broken by the seed and the number of the decision.
-    fn pick(&self, costs: &[u64]) -> Option<usize> {
-        let least = least_of(costs)?;
+    fn pick(&self, costs: &[u64], least: u64) -> Option<usize> {
         let equals = costs.iter().filter(|cost| **cost == least).count() as u64;
-        let turn = mix(self.options.seed ^ mix(self.decisions)) % equals;
+        let turn = mix(self.options.seed ^ mix(self.decisions)).checked_rem(equals)?;
         nth(costs, turn, |cost| cost == least)
     }
 }
@@ -247,8 +253,8 @@ fn cost(work: u64, prompt_tokens: u32, cached_tokens: u32) -> u64 {
     u64::from(prompt_tokens.saturating_sub(cached_tokens)) + work
 }
 
-fn least_of(costs: &[u64]) -> Option<u64> {
-    costs.iter().copied().min().filter(|least| *least != CLOSED)
+fn least_of(costs: &[u64]) -> u64 {
+    costs.iter().copied().min().unwrap_or(CLOSED)
 }
 
 /// The index of the `turn`-th of the numbers that have a property.

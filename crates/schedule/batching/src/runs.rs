@@ -22,6 +22,34 @@ enum Place {
     Path(u32),
 }
 
+/// The nodes that have a run, from the root on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum RunNodes<'a> {
+    One(NodeId),
+    Path(&'a [Part]),
+}
+
+impl RunNodes<'_> {
+    /// The last one.
+    pub(crate) fn tip(self) -> NodeId {
+        match self {
+            RunNodes::One(node) => node,
+            RunNodes::Path(path) => path.last().map_or(NodeId::ROOT, |part| part.node),
+        }
+    }
+
+    /// The last one that begins before a position; a single one is not asked where it begins.
+    pub(crate) fn before(self, position: u32) -> Option<NodeId> {
+        match self {
+            RunNodes::One(node) => Some(node),
+            RunNodes::Path(path) => {
+                let at = path.partition_point(|part| part.start < position).checked_sub(1)?;
+                Some(path[at].node)
+            }
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Runs {
     places: RunIndex<Place>,
@@ -35,24 +63,12 @@ impl Runs {
         Self { places: RunIndex::new(Place::Node(NodeId::NONE)), paths: Vec::new(), vacant: Vec::new() }
     }
 
-    /// The last node of a run.
-    pub(crate) fn tip(&self, origin: u64) -> Option<NodeId> {
-        match self.places.get(origin)? {
-            Place::Node(node) => Some(node),
-            Place::Path(path) => self.paths[path as usize].last().map(|part| part.node),
-        }
-    }
-
-    /// The last node of a run that begins before a position; a run of one node is not asked where it begins.
-    pub(crate) fn node_before(&self, origin: u64, position: u32) -> Option<NodeId> {
-        match self.places.get(origin)? {
-            Place::Node(node) => Some(node),
-            Place::Path(path) => {
-                let path = &self.paths[path as usize];
-                let at = path.partition_point(|part| part.start < position).checked_sub(1)?;
-                Some(path[at].node)
-            }
-        }
+    /// The nodes of a run.
+    pub(crate) fn find(&self, origin: u64) -> Option<RunNodes<'_>> {
+        Some(match self.places.get(origin)? {
+            Place::Node(node) => RunNodes::One(node),
+            Place::Path(path) => RunNodes::Path(&self.paths[path as usize]),
+        })
     }
 
     /// Adds a new node that begins a run or continues it below `above`.
@@ -96,18 +112,22 @@ impl Runs {
         true
     }
 
-    /// Removes the last node of a run.
-    pub(crate) fn remove(&mut self, origin: u64, part: Part) {
-        match self.places.get(origin) {
-            Some(Place::Node(only)) if only == part.node => self.places.remove(origin),
-            Some(Place::Path(number)) => {
-                let path = &mut self.paths[number as usize];
-                if path.last() == Some(&part) {
-                    path.pop();
-                    self.end_short_path(origin, number);
+    /// Removes the last node of a run, and returns the one that is the last then.
+    pub(crate) fn remove(&mut self, origin: u64, part: Part) -> Option<NodeId> {
+        match self.places.get(origin)? {
+            Place::Node(only) => {
+                if only == part.node {
+                    self.places.remove(origin);
                 }
+                Some(only).filter(|only| *only != part.node)
             }
-            Some(Place::Node(_)) | None => {}
+            Place::Path(number) => {
+                let path = &mut self.paths[number as usize];
+                path.pop_if(|last| *last == part);
+                let tip = path.last().map(|last| last.node);
+                self.end_short_path(origin, number);
+                tip
+            }
         }
     }
 

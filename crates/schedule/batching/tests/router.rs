@@ -191,10 +191,10 @@ proptest! {
             .iter()
             .map(|(pending, cached, _, is_open)| Candidate { is_open: *is_open, ..replica(*pending, *cached) })
             .collect();
-        let mut few: Vec<Candidate> = all.iter().map(|each| Candidate { cached_tokens: 0, ..*each }).collect();
+        let few: Vec<Candidate> = all.iter().map(|each| Candidate { cached_tokens: 0, ..*each }).collect();
         let (mut one, mut other) = (router(seed), router(seed));
         let most = |at: usize| replicas[at].1 + replicas[at].2;
-        let asking_few = one.route_asking(PROMPT, &mut few, most, |at| replicas[at].1);
+        let asking_few = one.route_asking(PROMPT, &few, most, |at, _| replicas[at].1);
         let asking_all = other.route(PROMPT, &all);
         prop_assert_eq!(asking_few.map(|route| route.replica), asking_all.map(|route| route.replica));
     }

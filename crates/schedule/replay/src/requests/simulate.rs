@@ -205,13 +205,15 @@ impl<'a> Simulation<'a> {
         self.unfinished.push(planned.samples);
         self.planned.push(planned);
         self.underway += 1;
-        let refusal = self.pools.iter().enumerate().find_map(|(pool, _)| {
+        let refusal = |pool: usize, asked: &Request| {
             let replica = self.replicas.iter().find(|replica| replica.pool == pool)?;
-            replica.scheduler.refusal(&self.request(pool, request)?)
-        });
-        match refusal {
+            replica.scheduler.refusal(asked)
+        };
+        let Some(asked) = self.request(FRONT, request) else { return };
+        let at_decode = || refusal(DECODE, &self.request(DECODE, request)?);
+        match refusal(FRONT, &asked).or_else(at_decode) {
             Some(refusal) => self.end_request(request, Fate::Refused(refusal)),
-            None => self.route(FRONT, request),
+            None => self.send_to_pool(FRONT, request, asked),
         }
     }
 
@@ -243,7 +245,12 @@ impl<'a> Simulation<'a> {
 
     /// Sends a request to a replica of a pool.
     fn route(&mut self, pool: usize, request: u64) {
-        let Some(mut asked) = self.request(pool, request) else { return };
+        if let Some(asked) = self.request(pool, request) {
+            self.send_to_pool(pool, request, asked);
+        }
+    }
+
+    fn send_to_pool(&mut self, pool: usize, request: u64, mut asked: Request) {
         let planned = &self.planned[request as usize];
         let block_tokens = self.pools[pool].scheduler.block_tokens;
         if self.pools[pool].scheduler.keeps_prefixes {
@@ -275,9 +282,9 @@ impl<'a> Simulation<'a> {
         let prompt_blocks = asked.prompt_tokens / block_tokens;
         self.census.bounds(&asked.keys, prompt_blocks, self.replicas.len(), &mut self.bounds);
         let most = |at: usize| self.bounds[at] * block_tokens;
-        router.route_asking(asked.prompt_tokens, candidates, most, |at| {
+        router.route_asking(asked.prompt_tokens, candidates, most, |at, most| {
             self.replicas[at].settle(self.now);
-            self.replicas[at].scheduler.cached_tokens(&asked.keys, asked.prompt_tokens)
+            self.replicas[at].scheduler.cached_tokens(&asked.keys, most)
         })
     }
 
