@@ -18,7 +18,7 @@ use bedplate_layout::Layout;
 use bedplate_network::{Architecture, SafetensorsFile};
 use bedplate_perf::serving::Site;
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
-use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Recording, Traffic, read_trace, simulate};
+use bedplate_replay::requests::{Fleet, LinearEngine, Pool, TracedLoad, Traffic, read_trace, simulate};
 use bedplate_report::{Report, StepHistory};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
@@ -372,7 +372,7 @@ fn request_trace(data: &[u8]) {
         Err(error) => tell(&error),
         Ok(trace) => {
             let count = trace.len() as u64;
-            let taken = Recording::new(trace.clone()).expect("a trace has requests");
+            let taken = TracedLoad::new(trace.clone()).expect("a trace has requests");
             assert!(taken.shared.is_none_or(|shared| (0.0..1.0).contains(&shared.share)));
             assert_eq!(taken.drawn(10, 1.0, count).len(), 10);
             let tokens: u64 =

@@ -21,7 +21,7 @@
 //! let need = Need {
 //!     model: &ServedModel::named("llama-3.1-8b")?,
 //!     load: Load::new(1000, 200, 5.0),
-//!     recording: None,
+//!     traced: None,
 //!     objectives: Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None },
 //!     constants: &ServingConstants::builtin(),
 //!     site: None,

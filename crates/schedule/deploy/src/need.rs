@@ -3,7 +3,7 @@
 use bedplate_perf::serving::{
     Adapters, Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat,
 };
-use bedplate_replay::requests::{Lengths, Objectives, Recording, SharedPrefix};
+use bedplate_replay::requests::{Lengths, Objectives, SharedPrefix, TracedLoad};
 use bedplate_transformer::{Image, Precision};
 
 use crate::Supply;
@@ -48,14 +48,14 @@ impl Load {
 
     /// Requests of a trace, at a rate. Estimates and closed loops take their lengths as spread evenly with the same means; replays are
     /// drawn from the trace, which the [`Need`] has to name.
-    pub fn recorded(recording: &Recording, per_second: f64) -> Self {
-        let (input, output) = (recording.prompt.spread_evenly(), recording.output.spread_evenly());
+    pub fn recorded(traced: &TracedLoad, per_second: f64) -> Self {
+        let (input, output) = (traced.prompt.spread_evenly(), traced.output.spread_evenly());
         Self {
             recorded: Some(Recorded {
-                longest_prompt: recording.prompt.longest,
-                longest_request: recording.longest_request,
-                shared_share: recording.shared.map_or(0.0, |shared| shared.share),
-                shared_tokens: recording.shared.map_or(0, |shared| shared.tokens),
+                longest_prompt: traced.prompt.longest,
+                longest_request: traced.longest_request,
+                shared_share: traced.shared.map_or(0.0, |shared| shared.share),
+                shared_tokens: traced.shared.map_or(0, |shared| shared.tokens),
             }),
             ..Self::drawn(input, output, per_second)
         }
@@ -106,7 +106,7 @@ pub struct Need<'a> {
     pub model: &'a ServedModel,
     pub load: Load,
     /// What replays are drawn from, where the load was recorded.
-    pub recording: Option<&'a Recording>,
+    pub traced: Option<&'a TracedLoad>,
     pub objectives: Objectives,
     pub constants: &'a ServingConstants,
     /// The site's measured adjustments.

@@ -36,9 +36,8 @@ pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployEr
     let context = need.model.transformer.max_context;
     if context > 0 && need.load.context() > context {
         let model = need.model.transformer.name.clone();
-        let longer = need
-            .recording
-            .map(|recording| Longer { requests: recording.longer_than(context), of: recording.len() });
+        let longer =
+            need.traced.map(|traced| Longer { requests: traced.longer_than(context), of: traced.len() });
         return Err(DeployError::ContextTooLong { model, asked: need.load.context(), context, longer });
     }
     Ok(())

@@ -95,8 +95,8 @@ impl<'a> Stage<'a> {
         let load = &self.need.load;
         let requests = (LIFETIMES * load.per_second * end_to_end).clamp(FEWEST, MOST) as u32;
         let per_second = load.per_second.max(f64::from(requests) / LONGEST);
-        let traffic = match self.need.recording {
-            Some(recording) => Traffic::Trace(recording.drawn(requests, per_second, seed)),
+        let traffic = match self.need.traced {
+            Some(traced) => Traffic::Trace(traced.drawn(requests, per_second, seed)),
             None => Traffic::Generated(self.generated(requests, per_second, seed)),
         };
         let outcome = simulate(traffic, &self.fleet())?;

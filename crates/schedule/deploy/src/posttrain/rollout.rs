@@ -64,7 +64,7 @@ fn need<'a>(question: &PostTraining<'a>) -> Need<'a> {
     Need {
         model: question.model,
         load: Load::new(question.batch.input, question.batch.longest_output(), 1.0),
-        recording: None,
+        traced: None,
         objectives: Objectives::default(),
         constants: question.serving,
         site: None,

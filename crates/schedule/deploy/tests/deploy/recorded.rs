@@ -2,15 +2,15 @@
 
 use bedplate_deploy::{DeployError, Load, Longer, search};
 use bedplate_perf::serving::WeightFormat;
-use bedplate_replay::requests::{Planned, Prefix, Recording, picoseconds};
+use bedplate_replay::requests::{Planned, Prefix, TracedLoad, picoseconds};
 
 use crate::support::{Question, question};
 
 fn asked(requests: Vec<Planned>) -> Question {
     let mut question = question("llama-3.1-8b", "p5en.48xlarge:1", (1, 1, 1.0), (1000.0, 25.0));
-    let recording = Recording::new(requests).expect("it has requests");
-    question.load = Load::recorded(&recording, recording.per_second.expect("it has a rate"));
-    question.recording = Some(recording);
+    let traced = TracedLoad::new(requests).expect("it has requests");
+    question.load = Load::recorded(&traced, traced.per_second.expect("it has a rate"));
+    question.traced = Some(traced);
     question.options.weights = vec![WeightFormat::Fp8];
     question
 }

@@ -3,7 +3,7 @@
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::{Load, Need, Options, Supply};
 use bedplate_perf::serving::{ServedModel, ServingConstants};
-use bedplate_replay::requests::{Objectives, Recording, picoseconds};
+use bedplate_replay::requests::{Objectives, TracedLoad, picoseconds};
 use bedplate_topology::Cluster;
 
 /// A question with what it borrows.
@@ -12,7 +12,7 @@ pub(crate) struct Question {
     pub(crate) supply: Supply,
     pub(crate) constants: ServingConstants,
     pub(crate) load: Load,
-    pub(crate) recording: Option<Recording>,
+    pub(crate) traced: Option<TracedLoad>,
     pub(crate) objectives: Objectives,
     pub(crate) options: Options,
 }
@@ -36,7 +36,7 @@ pub(crate) fn question(
         supply: supply(cluster),
         constants: ServingConstants::builtin(),
         load: Load::new(input, output, per_second),
-        recording: None,
+        traced: None,
         objectives: Objectives { ttft: limit(ttft), itl: limit(itl), end_to_end: None },
         options: Options::default(),
     }
@@ -47,7 +47,7 @@ impl Question {
         Need {
             model: &self.model,
             load: self.load,
-            recording: self.recording.as_ref(),
+            traced: self.traced.as_ref(),
             objectives: self.objectives,
             constants: &self.constants,
             site: None,

@@ -29,7 +29,6 @@ mod load;
 mod next;
 mod outcome;
 mod planned;
-mod recording;
 mod replica;
 mod scaling;
 mod series;
@@ -37,6 +36,7 @@ mod simulate;
 mod source;
 mod stretch;
 mod trace;
+mod traced;
 
 pub use engine::{DecodeTime, LinearEngine, Picoseconds, StepTime, picoseconds, seconds};
 pub use error::{PAGES, TraceError};
@@ -44,9 +44,9 @@ pub use fleet::{Arrangement, Disaggregated, Fleet, Objectives, Pool, Scaling, Tr
 pub use load::{Arrivals, GeneratedLoad, Lengths, SharedPrefix, Thinking, Turns};
 pub use outcome::{Fate, Outcome, Record, Spread};
 pub use planned::{Planned, Prefix};
-pub use recording::{Recording, Shared, Tokens};
 pub use scaling::replica_to_close;
 pub use series::{Series, Window};
 pub use simulate::simulate;
 pub use source::Traffic;
 pub use trace::{TOKENS_PER_HASH, read_trace};
+pub use traced::{Shared, Tokens, TracedLoad};

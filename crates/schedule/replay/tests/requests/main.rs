@@ -3,6 +3,6 @@
 mod deployments;
 mod exact;
 mod laws;
-mod recording;
 mod reference;
+mod traced;
 mod traces;

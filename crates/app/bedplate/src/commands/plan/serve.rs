@@ -209,7 +209,7 @@ impl Loaded {
         Need {
             model: &self.model,
             load: self.expected.load,
-            recording: self.expected.recording.as_ref(),
+            traced: self.expected.traced.as_ref(),
             objectives: arguments.slo.unwrap_or_default(),
             constants: &self.constants,
             site: self.site.as_ref(),
@@ -362,7 +362,7 @@ impl<'a> Found<'a> {
     fn title(&self) -> String {
         let Load { per_second, shared, .. } = self.need.load;
         let (input, output) = self.need.load.lengths();
-        if self.need.recording.is_some() {
+        if self.need.traced.is_some() {
             return format!(
                 "{} on {}: requests of a trace at {per_second:.3}/s",
                 self.need.model.transformer.name,

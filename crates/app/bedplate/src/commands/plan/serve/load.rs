@@ -3,7 +3,7 @@
 use bedplate_deploy::{Load, Pictures};
 use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
 use bedplate_perf::serving::{Adapters, ServedModel};
-use bedplate_replay::requests::{Lengths, Recording, SharedPrefix, read_trace};
+use bedplate_replay::requests::{Lengths, SharedPrefix, TracedLoad, read_trace};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn pixels(text: &str) -> Result<(u32, u32), String> {
 /// The load as it is planned for.
 pub(super) struct Expected {
     pub(super) load: Load,
-    pub(super) recording: Option<Recording>,
+    pub(super) traced: Option<TracedLoad>,
     pub(super) adapters: Option<Adapters>,
     pub(super) pictures: Option<Pictures>,
 }
@@ -118,15 +118,15 @@ impl Asked {
         let pictures = self.pictures(model)?;
         let Some(path) = &self.trace else {
             let load = self.by_flags(pictures.map_or(0, |pictures| pictures.tokens()));
-            return Ok(Expected { load, recording: None, adapters, pictures });
+            return Ok(Expected { load, traced: None, adapters, pictures });
         };
         let text = files::read_text(path)?;
         let source = Source::new(path, &text);
-        let recording = Recording::new(read_trace(source)?).expect("a trace has requests");
-        let no_rate = || NoRate { requests: recording.len(), place: source.whole() };
-        let per_second = self.rate.or(recording.per_second).ok_or_else(no_rate)?;
-        let load = Load::recorded(&recording, per_second);
-        Ok(Expected { load, recording: Some(recording), adapters, pictures })
+        let traced = TracedLoad::new(read_trace(source)?).expect("a trace has requests");
+        let no_rate = || NoRate { requests: traced.len(), place: source.whole() };
+        let per_second = self.rate.or(traced.per_second).ok_or_else(no_rate)?;
+        let load = Load::recorded(&traced, per_second);
+        Ok(Expected { load, traced: Some(traced), adapters, pictures })
     }
 
     /// The load by lengths and a rate; images come on top of the prompts.
@@ -171,26 +171,26 @@ pub(super) fn pictured(pictures: &Pictures) -> String {
 }
 
 /// What was taken from a trace, in a sentence.
-pub(super) fn taken(recording: &Recording, load: &Load) -> String {
-    let Recording { prompt, output, .. } = recording;
-    let shared = match recording.shared {
+pub(super) fn taken(traced: &TracedLoad, load: &Load) -> String {
+    let TracedLoad { prompt, output, .. } = traced;
+    let shared = match traced.shared {
         Some(shared) => format!("{:.0}% of prompt tokens began earlier prompts too", shared.share * 100.0),
         None => "nothing is known of shared prefixes".to_owned(),
     };
-    let rate = match (recording.per_second, recording.busiest_minute) {
+    let rate = match (traced.per_second, traced.busiest_minute) {
         (None, _) => String::new(),
         (Some(mean), None) => format!("; {mean:.3} requests/s"),
         (Some(mean), Some(most)) => {
             format!("; {mean:.3} requests/s, {most:.3} in the busiest minute")
         }
     };
-    let other = match recording.per_second {
+    let other = match traced.per_second {
         Some(mean) if mean == load.per_second => "",
         _ => ", planned at the rate asked for",
     };
     format!(
         "{} requests: prompts of {} tokens in the median, {} at p90, {} at most; answers of {}, {} and {}; {shared}{rate}{other}",
-        grouped(recording.len() as u64),
+        grouped(traced.len() as u64),
         prompt.median,
         prompt.p90,
         prompt.longest,
@@ -200,7 +200,7 @@ pub(super) fn taken(recording: &Recording, load: &Load) -> String {
     )
 }
 
-pub(super) fn json(recording: &Recording) -> Value {
+pub(super) fn json(traced: &TracedLoad) -> Value {
     let tokens = |tokens: &bedplate_replay::requests::Tokens| {
         json!({
             "mean": tokens.mean,
@@ -210,13 +210,13 @@ pub(super) fn json(recording: &Recording) -> Value {
         })
     };
     json!({
-        "requests": recording.len(),
-        "prompt_tokens": tokens(&recording.prompt),
-        "output_tokens": tokens(&recording.output),
-        "longest_request_tokens": recording.longest_request,
-        "shared_prompt_share": recording.shared.map(|shared| shared.share),
-        "shared_prompt_tokens": recording.shared.map(|shared| shared.tokens),
-        "requests_per_s": recording.per_second,
-        "requests_per_s_busiest_minute": recording.busiest_minute,
+        "requests": traced.len(),
+        "prompt_tokens": tokens(&traced.prompt),
+        "output_tokens": tokens(&traced.output),
+        "longest_request_tokens": traced.longest_request,
+        "shared_prompt_share": traced.shared.map(|shared| shared.share),
+        "shared_prompt_tokens": traced.shared.map(|shared| shared.tokens),
+        "requests_per_s": traced.per_second,
+        "requests_per_s_busiest_minute": traced.busiest_minute,
     })
 }

@@ -124,7 +124,7 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
         }
     }
     facts
-        .add_known("trace", found.need.recording.map(|recording| load::taken(recording, &found.need.load)))
+        .add_known("trace", found.need.traced.map(|traced| load::taken(traced, &found.need.load)))
         .add_known("images", found.need.options.images.as_ref().map(load::pictured))
         .add_known("no measurements", found.doubts())
         .add("GPUs", on(&best.plan, supply))
@@ -399,7 +399,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         "machine": found.supply().label(),
         "input_tokens": found.need.load.input,
         "output_tokens": found.need.load.output,
-        "trace": found.need.recording.map(load::json),
+        "trace": found.need.traced.map(load::json),
         "memory": memory_of(found).map(|memory| json!({
             "weights_bytes_per_gpu": memory.weights_per_gpu.get(),
             "adapter_bytes_per_gpu": memory.adapters_per_gpu.get(),
@@ -418,7 +418,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
             "encoder_bytes_per_gpu": memory_of(found).map(|memory| memory.encoder_per_gpu.get()),
         })),
         "input_tokens_longest": found.need.load.longest_prompt(),
-        "output_tokens_longest": found.need.recording.map_or(found.need.load.lengths().1.longest(), |it| it.output.longest),
+        "output_tokens_longest": found.need.traced.map_or(found.need.load.lengths().1.longest(), |it| it.output.longest),
         "shared_prefix_percent": found.need.load.shared.map(|shared| shared.percent),
         "shared_prefixes": found.need.load.shared.map(|shared| shared.groups),
         "requests_per_s": found.need.load.per_second,

@@ -4,18 +4,18 @@ use std::fs;
 
 use bedplate_diag::Source;
 use bedplate_replay::requests::{
-    Fleet, Lengths, LinearEngine, Planned, Pool, Prefix, Recording, Traffic, picoseconds, read_trace,
+    Fleet, Lengths, LinearEngine, Planned, Pool, Prefix, TracedLoad, Traffic, picoseconds, read_trace,
     simulate,
 };
 use proptest::prelude::*;
 
-fn recording(text: &str) -> Recording {
-    Recording::new(read_trace(Source::new("trace", text)).expect("it is a trace")).expect("it has requests")
+fn traced(text: &str) -> TracedLoad {
+    TracedLoad::new(read_trace(Source::new("trace", text)).expect("it is a trace")).expect("it has requests")
 }
 
 #[test]
 fn lengths_rate_and_shared_prefixes_are_taken() {
-    let taken = recording(
+    let taken = traced(
         r#"{"timestamp": 0, "input_length": 1024, "output_length": 10, "hash_ids": [1, 2]}
            {"timestamp": 1000, "input_length": 1536, "output_length": 30, "hash_ids": [1, 2, 3]}
            {"timestamp": 2000, "input_length": 1024, "output_length": 20, "hash_ids": [9, 2]}
@@ -37,13 +37,13 @@ fn lengths_rate_and_shared_prefixes_are_taken() {
 
 #[test]
 fn a_single_request_says_nothing_of_a_rate_or_of_sharing() {
-    let taken = recording("TIMESTAMP,ContextTokens,GeneratedTokens\n0,700,5\n");
+    let taken = traced("TIMESTAMP,ContextTokens,GeneratedTokens\n0,700,5\n");
     assert_eq!((taken.per_second, taken.busiest_minute, taken.shared), (None, None, None));
     assert_eq!(taken.prompt.spread_evenly(), Lengths::Fixed(700));
     let drawn = taken.drawn(3, 2.0, 7);
     assert!(drawn.iter().all(|it| (it.prompt_tokens, it.output_tokens) == (700, 5)));
-    assert!(Recording::new(Vec::new()).is_none());
-    let burst = recording("TIMESTAMP,ContextTokens,GeneratedTokens\n0,700,5\n0.5,700,5\n");
+    assert!(TracedLoad::new(Vec::new()).is_none());
+    let burst = traced("TIMESTAMP,ContextTokens,GeneratedTokens\n0,700,5\n0.5,700,5\n");
     assert_eq!(burst.per_second, None);
 }
 
@@ -52,14 +52,14 @@ fn the_busiest_minute_is_the_one_with_most_requests() {
     let at = |second: f64| Planned::new(picoseconds(second), 10, 10);
     let calm = (0..10).map(|minute| at(60.0 * f64::from(minute)));
     let burst = (0..30).map(|second| at(200.5 + f64::from(second)));
-    let taken = Recording::new(calm.chain(burst).collect()).expect("it has requests");
+    let taken = TracedLoad::new(calm.chain(burst).collect()).expect("it has requests");
     // The burst, and the request at 240 s.
     assert_eq!(taken.busiest_minute, Some(31.0 / 60.0));
 }
 
 #[test]
 fn a_second_lap_shares_nothing_with_the_first() {
-    let taken = recording(
+    let taken = traced(
         r#"{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}
            {"timestamp": 1, "input_length": 512, "output_length": 1, "hash_ids": [1]}"#,
     );
@@ -86,7 +86,7 @@ fn the_azure_conversation_trace_is_taken_whole() {
         println!("SKIPPED: lengths and rate of the Azure trace: {path} is not there");
         return;
     };
-    let taken = recording(&text);
+    let taken = traced(&text);
     assert_eq!(taken.len(), 19_366);
     assert_eq!((taken.prompt.median, taken.output.median), (1020, 129));
     let rate = taken.per_second.expect("it has times");
@@ -105,7 +105,7 @@ proptest! {
             .enumerate()
             .map(|(at, (prompt, output))| Planned::new(at as u64 * 1_000_000_000_000, *prompt, *output))
             .collect();
-        let taken = Recording::new(requests).expect("it has requests");
+        let taken = TracedLoad::new(requests).expect("it has requests");
         for tokens in [taken.prompt, taken.output] {
             prop_assert!((f64::from(tokens.spread_evenly().mean()) - tokens.mean).abs() <= 1.0);
             prop_assert!(tokens.spread_evenly().shortest() >= 1);

@@ -10,7 +10,7 @@ use super::planned::{Planned, Prefix};
 
 /// Requests of a trace, at least one, with what they say about a load.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Recording {
+pub struct TracedLoad {
     requests: Vec<Planned>,
     pub prompt: Tokens,
     pub output: Tokens,
@@ -44,7 +44,7 @@ pub struct Shared {
     pub tokens: u64,
 }
 
-impl Recording {
+impl TracedLoad {
     /// `None` without requests. They may be in any order.
     pub fn new(mut requests: Vec<Planned>) -> Option<Self> {
         // Stable: requests of the same moment stay in the order of the file.
