@@ -62,7 +62,7 @@ impl Composed {
         self.starts.push(row as u32);
         self.contexts.push(run.first as u32);
         self.table_starts.push(self.tables.len() as u32);
-        scheduler.extend_with_table(run.sequence, &mut self.tables);
+        self.tables.extend(scheduler.table(run.sequence).iter().map(|block| block.0));
         self.tables.extend(run.spare);
         self.tokens.extend_from_slice(&run.tokens);
         self.positions.extend((run.first..).take(run.tokens.len()).map(|position| position as u32));

@@ -103,7 +103,7 @@ impl<B: Blocks> Scheduler<B> {
         self.queue.remove(tenant, place);
         let sequence = &mut self.sequences[slot];
         let pending = sequence.pending();
-        sequence.held = self.cache.hold(&demand.cached);
+        sequence.held = self.cache.hold(&demand.cached, &mut sequence.table);
         self.cache.allocate(demand.fresh, &mut sequence.table);
         sequence.promised = demand.promised;
         sequence.promised_to_samples = demand.promised_to_samples;
@@ -176,7 +176,7 @@ impl<B: Blocks> Scheduler<B> {
         let (mut missing, gain): (u32, fn(&Sequence<B>) -> u32) = match reason {
             WaitReason::SeatsTaken { seats, .. } => (self.seats_taken + samples - seats, |_| 1),
             WaitReason::BlocksTaken { needed, available } => {
-                (needed - available, |each| each.table.len() + each.outstanding())
+                (needed - available, |each| each.table.len() - each.held.blocks + each.outstanding())
             }
             WaitReason::BudgetUsed { .. } | WaitReason::AfterPreemption => return false,
         };

@@ -23,12 +23,14 @@ impl Scheduler {
                 host += host_blocks;
             }
             assert!(is_running || sequence.blocks() == 0, "a waiting sequence has no blocks");
-            for block in &sequence.table {
+            let (held, own) = sequence.table.split_at(sequence.held.blocks as usize);
+            for block in own {
                 assert!(private.insert(*block), "{block:?} belongs to two sequences");
             }
-            let held = self.cache.shared_blocks_of(sequence.held);
-            assert_eq!(held.len() as u32, sequence.held.blocks);
-            shared.extend(held);
+            let mut in_tree = Vec::new();
+            self.cache.list(sequence.held, &mut in_tree);
+            assert_eq!(held, in_tree);
+            shared.extend(in_tree);
         }
         for slot in &self.decoding {
             context += u64::from(self.context(*slot));

@@ -26,7 +26,13 @@ pub trait Blocks: Clone + fmt::Debug + Default {
 
     fn truncate(&mut self, len: u32);
 
-    fn remove_first(&mut self, count: u32);
+    /// Puts a part of another list in the place of as many blocks from `at` on.
+    fn replace(&mut self, at: u32, from: &Self, part: Range<u32>);
+
+    /// Adds whole lists, which have `total` blocks, to the end.
+    fn append_lists<'a>(&mut self, total: u32, lists: impl FnOnce() -> Vec<&'a Self>)
+    where
+        Self: 'a;
 
     /// The numbers of the blocks; none where they are only counted.
     fn numbers(&self) -> &[BlockId];
@@ -49,8 +55,14 @@ impl Blocks for Vec<BlockId> {
         self.truncate(len as usize);
     }
 
-    fn remove_first(&mut self, count: u32) {
-        self.drain(..count as usize);
+    fn replace(&mut self, at: u32, from: &Self, part: Range<u32>) {
+        let from = &from[part.start as usize..part.end as usize];
+        self[at as usize..][..from.len()].copy_from_slice(from);
+    }
+
+    fn append_lists<'a>(&mut self, total: u32, lists: impl FnOnce() -> Vec<&'a Self>) {
+        self.reserve(total as usize);
+        lists().into_iter().for_each(|list| self.extend_from_slice(list));
     }
 
     fn numbers(&self) -> &[BlockId] {
@@ -79,8 +91,10 @@ impl Blocks for CountedBlocks {
         self.0 = self.0.min(len);
     }
 
-    fn remove_first(&mut self, count: u32) {
-        self.0 -= count;
+    fn replace(&mut self, _at: u32, _from: &Self, _part: Range<u32>) {}
+
+    fn append_lists<'a>(&mut self, total: u32, _lists: impl FnOnce() -> Vec<&'a Self>) {
+        self.0 += total;
     }
 
     fn numbers(&self) -> &[BlockId] {

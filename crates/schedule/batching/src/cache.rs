@@ -85,15 +85,17 @@ impl<B: Blocks> KvCache<B> {
         }
     }
 
-    /// Frees all blocks of a sequence.
-    pub(crate) fn free(&mut self, table: &mut B) {
-        self.free.append(table, 0..table.len());
+    /// Frees the blocks of a sequence behind those that it shares.
+    pub(crate) fn free(&mut self, table: &mut B, shared: u32) {
+        self.free.append(table, shared..table.len());
         table.truncate(0);
     }
 
-    /// Holds what was found, as long as nothing has changed since.
-    pub(crate) fn hold(&mut self, cached: &Cached) -> Held {
-        self.tree.hold_cached(cached)
+    /// Holds what was found, as long as nothing has changed since, and adds its blocks to a table.
+    pub(crate) fn hold(&mut self, cached: &Cached, table: &mut B) -> Held {
+        let held = self.tree.hold_cached(cached);
+        self.tree.list(held, table);
+        held
     }
 
     pub(crate) fn hold_again(&mut self, held: Held) {
@@ -107,12 +109,9 @@ impl<B: Blocks> KvCache<B> {
         }
     }
 
-    /// Makes the first of a sequence's private blocks shareable, so that its first `full` ones are.
+    /// Makes more of a sequence's blocks shareable: its first `full` ones.
     pub(crate) fn share(&mut self, held: Held, keys: &BlockKeys, full: u32, table: &mut B) -> Held {
-        let shared = full - held.blocks;
-        let held = self.tree.extend(held, keys, table, shared, &mut self.free);
-        table.remove_first(shared);
-        held
+        self.tree.extend(held, keys, table, full, &mut self.free)
     }
 
     pub(crate) fn tree_mut(&mut self) -> &mut PrefixTree<B> {
@@ -130,14 +129,18 @@ impl<B: Blocks> KvCache<B> {
     /// Gives the tree idle blocks for the keys behind those that it has, at most `most` new ones.
     pub(crate) fn adopt(&mut self, keys: &BlockKeys, most: u32) -> (u32, Vec<BlockId>) {
         let held = self.tree.hold(keys);
-        let mut blocks = B::default();
-        self.allocate((keys.len() - held.blocks).min(most).min(self.available()), &mut blocks);
-        let all = self.tree.extend(held, keys, &blocks, blocks.len(), &mut self.free);
+        let mut table = B::default();
+        self.tree.list(held, &mut table);
+        self.allocate((keys.len() - held.blocks).min(most).min(self.available()), &mut table);
+        let end = table.len();
+        let all = self.tree.extend(held, keys, &mut table, end, &mut self.free);
         self.tree.release(all);
-        (held.blocks, blocks.numbers().to_vec())
+        (held.blocks, table.numbers()[held.blocks as usize..].to_vec())
     }
 
-    pub(crate) fn shared_blocks_of(&self, held: Held) -> Vec<BlockId> {
-        self.tree.blocks_of(held)
+    /// Adds the blocks of a held prefix to a table.
+    #[cfg(test)]
+    pub(crate) fn list(&self, held: Held, table: &mut B) {
+        self.tree.list(held, table);
     }
 }

@@ -1,7 +1,7 @@
 //! Which replicas have how much of a prompt, without asking each of them.
 //!
-//! It knows of every run of keys how far each replica has it, but for what replicas lost since they last reported and for the one piece of a run that each
-//! is losing block by block. So a replica has at most what is known here, and a router asks only those that might be the best.
+//! It knows of every run of keys how far each replica has it, but for what replicas lost since they last reported and for pieces that
+//! have lost only their ends. So a replica has at most what is known here, and a router asks only those that might be the best.
 
 use crate::blocks::Blocks;
 use crate::index::RunIndex;
@@ -52,7 +52,10 @@ impl Census {
             let limit = run.end.min(most);
             match self.holders.get(run.origin) {
                 None | Some(Holders::Nobody) => return,
-                Some(Holders::One { replica, end }) => bounds[replica as usize] = end.min(limit),
+                Some(Holders::One { replica, end }) => {
+                    let bound = &mut bounds[replica as usize];
+                    *bound = (*bound).max(end.min(limit));
+                }
                 Some(Holders::Row(row)) => {
                     for (bound, end) in bounds.iter_mut().zip(&self.rows[row as usize]) {
                         // Who has none of this run keeps what it has of those before it.

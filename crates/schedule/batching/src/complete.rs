@@ -106,7 +106,10 @@ impl<B: Blocks> Scheduler<B> {
             return;
         }
         self.cache.hold_again(held);
+        let mut table = B::default();
+        table.append(&self.sequences[slot].table, 0..held.blocks);
         let sequence = &mut self.sequences[sibling];
+        sequence.table = table;
         self.cache.allocate(own, &mut sequence.table);
         sequence.computed = prompt_tokens;
         sequence.generated = generated;

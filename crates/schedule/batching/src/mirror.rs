@@ -23,12 +23,11 @@ impl PrefixMirror {
     /// Remembers a prompt that was sent to the replica.
     pub fn observe(&mut self, keys: &BlockKeys) {
         let held = self.tree.hold(keys);
-        let new = keys.len() - held.blocks;
-        let mut evicted = CountedBlocks::default();
-        let held = self.tree.extend(held, keys, &CountedBlocks(new), new, &mut evicted);
+        let (mut table, mut gone) = (CountedBlocks(keys.len()), CountedBlocks::default());
+        let held = self.tree.extend(held, keys, &mut table, keys.len(), &mut gone);
         self.tree.release(held);
         let excess = self.tree.idle_blocks().saturating_sub(self.capacity);
-        self.tree.evict(excess, &mut evicted, None);
+        self.tree.evict(excess, &mut gone, None);
     }
 
     /// Blocks of a prompt that the replica probably has.

@@ -21,7 +21,7 @@ impl<B: Blocks> Scheduler<B> {
         let resume = self.way_back(slot);
         let was_decoding = self.sequences[slot].phase == Phase::Decoding;
         if let Resume::SwapIn { host_blocks } = resume {
-            let mut blocks = self.table(SequenceId(slot));
+            let mut blocks = self.sequences[slot].table.numbers().to_vec();
             blocks.truncate(host_blocks as usize);
             self.step.swapped_out.push(SwapOut { sequence: SequenceId(slot), blocks });
         }
@@ -74,7 +74,7 @@ impl<B: Blocks> Scheduler<B> {
         self.share_computed(slot);
         let sequence = &mut self.sequences[slot];
         self.cache.release(sequence.held);
-        self.cache.free(&mut sequence.table);
+        self.cache.free(&mut sequence.table, sequence.held.blocks);
         sequence.held = Held::NOTHING;
         sequence.promised = 0;
         sequence.promised_to_samples = 0;

@@ -207,18 +207,17 @@ impl<B: Blocks> PrefixTree<B> {
         }
     }
 
-    /// Inserts the first `count` blocks with the keys that follow a prefix which the caller holds, and lets it hold them too. Blocks that
-    /// the tree already has are pushed on `spare`; the caller uses the tree's from now on.
+    /// Inserts blocks of a table, of which the caller holds the first, up to the position `end`, and lets it hold them too. Blocks that
+    /// the tree has already take the place of those in the table, which are pushed on `spare`.
     pub(crate) fn extend(
         &mut self,
         held: Held,
         keys: &BlockKeys,
-        blocks: &B,
-        count: u32,
+        table: &mut B,
+        end: u32,
         spare: &mut B,
     ) -> Held {
-        let (start, end) = (held.blocks, held.blocks + count);
-        debug_assert!(end <= keys.len(), "every block has a key");
+        debug_assert!(end <= keys.len() && end <= table.len(), "every block has a key");
         let mut held = held;
         for run in keys.runs_from(held.blocks) {
             let to = run.end.min(end);
@@ -226,13 +225,15 @@ impl<B: Blocks> PrefixTree<B> {
                 let nodes = self.runs.find(run.origin);
                 held = match nodes.and_then(|nodes| self.node_with(nodes, held.blocks + 1)) {
                     Some(there) => {
-                        let common = self.node(there).end().min(to) - held.blocks;
-                        spare.append(blocks, held.blocks - start..held.blocks - start + common);
-                        let longer = self.hold_blocks(there, held.blocks + common);
+                        let (from, to) = (held.blocks, self.node(there).end().min(to));
+                        spare.append(table, from..to);
+                        let longer = self.hold_blocks(there, to);
                         self.release(held);
+                        let node = self.node(longer.node);
+                        table.replace(from, &node.blocks, from - node.start..to - node.start);
                         longer
                     }
-                    None => self.add(held, run.origin, blocks, held.blocks - start..to - start),
+                    None => self.add(held, run.origin, table, held.blocks..to),
                 };
             }
         }
@@ -258,22 +259,25 @@ impl<B: Blocks> PrefixTree<B> {
             }
             freed.append(&node.blocks, kept..had);
             node.blocks.truncate(kept);
-            // A node that loses its end still bounds what is known of its run, and only one at a time has lost some.
+            // A node that loses only its end is not reported: what is known of its run stays above what there is.
             if kept == 0 {
                 self.remove_leaf(id);
             }
         }
     }
 
-    /// Blocks of a held prefix, from its beginning.
-    pub(crate) fn blocks_of(&self, held: Held) -> Vec<BlockId> {
-        let mut path = Vec::new();
-        let mut at = held.node;
-        while at != NodeId::ROOT {
-            path.push(at);
-            at = self.node(at).parent;
-        }
-        path.iter().rev().flat_map(|id| self.node(*id).blocks.numbers().iter().copied()).collect()
+    /// Adds the blocks of a held prefix to a table, from its beginning.
+    pub(crate) fn list(&self, held: Held, table: &mut B) {
+        table.append_lists(held.blocks, || {
+            let mut path = Vec::new();
+            let mut at = held.node;
+            while at != NodeId::ROOT {
+                path.push(&self.node(at).blocks);
+                at = self.node(at).parent;
+            }
+            path.reverse();
+            path
+        });
     }
 
     /// Keeps a list of changes from now on.
@@ -307,10 +311,14 @@ impl<B: Blocks> PrefixTree<B> {
             [] | [_] | [_, _] => runs.len(),
             many => many.partition_point(|run| self.runs.find(run.origin).is_some()),
         };
-        for run in runs[..known].iter().rev() {
-            let Some(nodes) = self.runs.find(run.origin) else { continue };
-            let blocks = self.node(nodes.tip()).end().min(run.end).min(most);
-            if let Some(node) = self.node_with(nodes, blocks) {
+        for at in (0..known).rev() {
+            let Some(nodes) = self.runs.find(runs[at].origin) else { continue };
+            let blocks = self.node(nodes.tip()).end().min(runs[at].end).min(most);
+            // What is known under its name elsewhere is another run.
+            let begins = at.checked_sub(1).map_or(0, |before| runs[before].end);
+            if blocks > begins
+                && let Some(node) = self.node_with(nodes, blocks)
+            {
                 return (blocks, node);
             }
         }
@@ -411,7 +419,7 @@ impl<B: Blocks> PrefixTree<B> {
     }
 
     /// Makes one node of an upper one and its only child, where no sequence holds the upper one alone; so that paths
-    /// stay as short as what branches off them demands. The lower one keeps its id, as when they were cut.
+    /// stay about as short as what branches off them demands. The lower one keeps its id, as when they were cut.
     fn join(&mut self, upper: NodeId) {
         let lower = NodeId(self.node(upper).combined);
         let (above, below) = (self.node(upper), self.node(lower));

@@ -17,6 +17,12 @@ fn keys(path: &[u8]) -> Vec<BlockKey> {
     list
 }
 
+fn blocks_of(tree: &PrefixTree<Vec<BlockId>>, held: Held) -> Vec<BlockId> {
+    let mut table = Vec::new();
+    tree.list(held, &mut table);
+    table
+}
+
 fn runs(list: &[BlockKey]) -> BlockKeys {
     list.iter().copied().collect()
 }
@@ -104,8 +110,10 @@ proptest! {
                     prop_assert_eq!(before.blocks as usize, naive.longest(&keys));
                     let rest = &keys[before.blocks as usize..];
                     let blocks: Vec<BlockId> = rest.iter().map(|_| { next_block += 1; BlockId(next_block) }).collect();
-                    let mut spare = Vec::new();
-                    let after = tree.extend(before, &runs(&keys), &blocks, blocks.len() as u32, &mut spare);
+                    let (mut table, mut spare) = (blocks_of(&tree, before), Vec::new());
+                    table.extend_from_slice(&blocks);
+                    let after = tree.extend(before, &runs(&keys), &mut table, keys.len() as u32, &mut spare);
+                    prop_assert_eq!(table, blocks_of(&tree, after));
                     prop_assert!(spare.is_empty());
                     for (at, block) in blocks.iter().enumerate() {
                         let path = keys[..before.blocks as usize + at + 1].to_vec();
@@ -157,7 +165,7 @@ proptest! {
             for (found, keys) in &held {
                 let expected: Vec<BlockId> =
                     (1..=keys.len()).map(|len| naive.find(&keys[..len]).unwrap().block).collect();
-                prop_assert_eq!(tree.blocks_of(*found), expected);
+                prop_assert_eq!(blocks_of(&tree, *found), expected);
             }
         }
     }
@@ -169,10 +177,11 @@ fn a_prompt_computed_twice_is_kept_once() {
     let keys = runs(&keys(&[1, 1, 2]));
     let blocks: Vec<BlockId> = (0..6).map(BlockId).collect();
     let mut spare = Vec::new();
-    let first = tree.extend(Held::NOTHING, &keys, &blocks[..3].to_vec(), 3, &mut spare);
-    let second = tree.extend(Held::NOTHING, &keys, &blocks[3..].to_vec(), 3, &mut spare);
+    let first = tree.extend(Held::NOTHING, &keys, &mut blocks[..3].to_vec(), 3, &mut spare);
+    let mut table = blocks[3..].to_vec();
+    let second = tree.extend(Held::NOTHING, &keys, &mut table, 3, &mut spare);
     assert_eq!(spare, &blocks[3..]);
-    assert_eq!(tree.blocks_of(second), &blocks[..3]);
+    assert_eq!((blocks_of(&tree, second), table), (blocks[..3].to_vec(), blocks[..3].to_vec()));
     tree.release(first);
     assert_eq!((tree.idle_blocks(), tree.held_blocks()), (0, 3));
     tree.release(second);
@@ -192,8 +201,9 @@ proptest! {
             let before = tree.hold(&keys);
             let blocks: Vec<BlockId> =
                 (before.blocks..keys.len()).map(|_| { next += 1; BlockId(next) }).collect();
-            let mut gone = Vec::new();
-            held.push(tree.extend(before, &keys, &blocks, blocks.len() as u32, &mut gone));
+            let (mut table, mut gone) = (blocks_of(&tree, before), Vec::new());
+            table.extend_from_slice(&blocks);
+            held.push(tree.extend(before, &keys, &mut table, keys.len(), &mut gone));
             in_tree.extend(blocks);
             if evicted % 2 == 0 {
                 tree.release(held.swap_remove(evicted as usize % held.len()));
@@ -202,7 +212,7 @@ proptest! {
             prop_assert!(gone.iter().all(|block| in_tree.remove(block)));
             prop_assert_eq!(tree.idle_blocks() + tree.held_blocks(), in_tree.len() as u32);
             for each in &held {
-                let blocks = tree.blocks_of(*each);
+                let blocks = blocks_of(&tree, *each);
                 prop_assert_eq!(blocks.len() as u32, each.blocks);
                 prop_assert!(blocks.iter().all(|block| in_tree.contains(block)));
             }
@@ -212,4 +222,14 @@ proptest! {
         tree.evict(u32::MAX, &mut gone, None);
         prop_assert!(gone.iter().all(|block| in_tree.remove(block)) && in_tree.is_empty());
     }
+}
+
+#[test]
+fn a_key_at_another_position_is_another_prefix() {
+    let list = |keys: &[u64]| -> BlockKeys { keys.iter().copied().map(BlockKey).collect() };
+    let mut tree = PrefixTree::new();
+    let held = tree.extend(Held::NOTHING, &list(&[103]), &mut vec![BlockId(1)], 1, &mut Vec::new());
+    assert_eq!(tree.known(&list(&[200, 201, 105]), 3), 0);
+    assert_eq!(tree.known(&list(&[103, 104, 9]), 3), 1);
+    tree.release(held);
 }

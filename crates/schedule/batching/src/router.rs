@@ -127,11 +127,6 @@ impl Router {
         Self { options, decisions: 0, works: Vec::new(), costs: Vec::new(), asked: Vec::new() }
     }
 
-    /// Whether decisions depend on cached prefixes.
-    pub fn needs_prefixes(&self) -> bool {
-        self.options.policy == RoutingPolicy::Prefix
-    }
-
     /// Chooses among the open candidates; `None` without one.
     pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
         let least = self.weigh(candidates)?;

@@ -75,6 +75,41 @@ impl Scheduler {
     pub fn new(options: SchedulerOptions) -> Result<Self, OptionsFlaw> {
         Self::empty(options)
     }
+
+    /// The blocks of a sequence that runs, in the order of its tokens.
+    pub fn table(&self, sequence: SequenceId) -> &[BlockId] {
+        &self.sequences[sequence.0].table
+    }
+
+    /// The blocks of a sequence, where it runs.
+    pub fn running_table(&self, sequence: SequenceId) -> Option<&[BlockId]> {
+        let runs = self.sequences.contains(sequence.0)
+            && matches!(self.sequences[sequence.0].phase, Phase::Prefilling | Phase::Decoding);
+        runs.then(|| self.table(sequence))
+    }
+
+    /// From now on remembers which prefixes are evicted, for a caller that keeps them elsewhere.
+    pub fn watch_evictions(&mut self) {
+        self.cache.watch_evictions();
+    }
+
+    /// The blocks evicted since this was last asked.
+    pub fn take_evicted(&mut self) -> Vec<Evicted> {
+        self.cache.take_evicted()
+    }
+
+    /// Makes room for KV that the caller has from elsewhere, under the keys of a prompt: how many of its blocks are cached already,
+    /// and the blocks to fill for those that follow, as far as there is room beside running sequences. They are evictable until a
+    /// request holds them. Only between `complete` and the next `step`.
+    pub fn adopt(&mut self, keys: &BlockKeys) -> (u32, Vec<BlockId>) {
+        assert!(!self.is_step_running, "blocks are adopted between steps");
+        if !self.options.keeps_prefixes || keys.is_empty() {
+            return (0, Vec::new());
+        }
+        let cached = self.cache.cached(keys, keys.len());
+        let kept = self.outstanding + self.options.watermark_blocks + cached.idle;
+        self.cache.adopt(keys, self.cache.available().saturating_sub(kept))
+    }
 }
 
 impl Scheduler<CountedBlocks> {
@@ -187,41 +222,9 @@ impl<B: Blocks> Scheduler<B> {
         self.decoding.iter().copied().map(SequenceId)
     }
 
-    /// The blocks of a sequence that runs, in the order of its tokens.
-    pub fn table(&self, sequence: SequenceId) -> Vec<BlockId> {
-        let sequence = &self.sequences[sequence.0];
-        let mut table = self.cache.shared_blocks_of(sequence.held);
-        table.extend_from_slice(sequence.table.numbers());
-        table
-    }
-
     /// What the step that was completed last changed.
     pub fn completion(&self) -> &Completion {
         &self.completion
-    }
-
-    /// The blocks of a sequence, where it runs.
-    pub fn running_table(&self, sequence: SequenceId) -> Option<Vec<BlockId>> {
-        let runs = self.sequences.contains(sequence.0)
-            && matches!(self.sequences[sequence.0].phase, Phase::Prefilling | Phase::Decoding);
-        runs.then(|| self.table(sequence))
-    }
-
-    /// Adds the blocks of a sequence that runs to a list, in the order of its tokens.
-    pub fn extend_with_table(&self, sequence: SequenceId, list: &mut Vec<u32>) {
-        let sequence = &self.sequences[sequence.0];
-        list.extend(self.cache.shared_blocks_of(sequence.held).iter().map(|block| block.0));
-        list.extend(sequence.table.numbers().iter().map(|block| block.0));
-    }
-
-    /// From now on remembers which prefixes are evicted, for a caller that keeps them elsewhere.
-    pub fn watch_evictions(&mut self) {
-        self.cache.watch_evictions();
-    }
-
-    /// The blocks evicted since this was last asked.
-    pub fn take_evicted(&mut self) -> Vec<Evicted> {
-        self.cache.take_evicted()
     }
 
     /// Keeps count for a `Census` from now on.
@@ -231,19 +234,6 @@ impl<B: Blocks> Scheduler<B> {
 
     pub(crate) fn take_reach(&mut self) -> impl Iterator<Item = Reach> {
         self.cache.tree_mut().take_changes()
-    }
-
-    /// Makes room for KV that the caller has from elsewhere, under the keys of a prompt: how many of its blocks are cached already,
-    /// and the blocks to fill for those that follow, as far as there is room beside running sequences. They are evictable until a
-    /// request holds them. Only between `complete` and the next `step`.
-    pub fn adopt(&mut self, keys: &BlockKeys) -> (u32, Vec<BlockId>) {
-        assert!(!self.is_step_running, "blocks are adopted between steps");
-        if !self.options.keeps_prefixes || keys.is_empty() {
-            return (0, Vec::new());
-        }
-        let cached = self.cache.cached(keys, keys.len());
-        let kept = self.outstanding + self.options.watermark_blocks + cached.idle;
-        self.cache.adopt(keys, self.cache.available().saturating_sub(kept))
     }
 
     /// Reports generated tokens as keys of full blocks, so that later requests can share them.

@@ -49,7 +49,7 @@ pub(crate) struct Sequence<B> {
     pub(crate) generated: u32,
     pub(crate) joined_at: u64,
     pub(crate) held: Held,
-    /// Its private blocks, after the held ones.
+    /// Its blocks in the order of its tokens: those it shares, then its own.
     pub(crate) table: B,
     /// All blocks promised to it when it was admitted.
     pub(crate) promised: u32,
@@ -112,9 +112,9 @@ impl<B: Blocks> Sequence<B> {
         }
     }
 
-    /// Held and private blocks.
+    /// Blocks that it has.
     pub(crate) fn blocks(&self) -> u32 {
-        self.held.blocks + self.table.len()
+        self.table.len()
     }
 
     /// Blocks promised and not given yet.

@@ -3,6 +3,9 @@
 //! Prefixes are told apart by their text, in pieces of about a block of tokens; no tokenizer is needed, and replicas of any engine
 //! can be routed to. What this crate cannot read is passed on all the same: the replica says what is wrong with it.
 
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
 use bedplate_batching::{BlockKey, BlockKeys};
 use bedplate_random::mix;
 use serde_json::Value;
@@ -62,7 +65,7 @@ fn tokens(bytes: usize) -> u32 {
 }
 
 fn keys(before: &[&str], text: &str) -> BlockKeys {
-    let begin = before.iter().fold(BlockKey(0), |key, part| key.then(digest(part.as_bytes())));
+    let begin = before.iter().fold(BlockKey(secret()), |key, part| key.then(digest(part.as_bytes())));
     let pieces = text.as_bytes().chunks_exact(PIECE).take(MOST_PIECES);
     let chain = pieces.scan(begin, |key, piece| {
         *key = key.then(digest(piece));
@@ -73,7 +76,13 @@ fn keys(before: &[&str], text: &str) -> BlockKeys {
 
 fn digest(bytes: &[u8]) -> u64 {
     let word = |chunk: &[u8]| chunk.iter().rev().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
-    bytes.chunks(8).fold(bytes.len() as u64, |state, chunk| mix(state ^ mix(word(chunk))))
+    bytes.chunks(8).fold(secret() ^ bytes.len() as u64, |state, chunk| mix(state ^ mix(word(chunk))))
+}
+
+/// A number of this process that nobody knows, so that nobody can make up prompts whose keys are those of another's, or all alike.
+fn secret() -> u64 {
+    static SECRET: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+    *SECRET
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ impl<'a> Pool<'a> {
     /// Whether its router chooses among replicas by what they have cached, and so needs a census.
     pub(crate) fn has_census(&self) -> bool {
         let asks = self.router.policy == RoutingPolicy::Prefix && self.scheduler.keeps_prefixes;
-        asks && self.replicas.max(self.scaling.map_or(0, |scaling| scaling.most)) > 1
+        asks && self.replicas.max(self.scaling.map_or(0, |scaling| scaling.desired(u32::MAX))) > 1
     }
 
     /// The scheduler of a new replica, which counts for the router's census.

@@ -34,7 +34,7 @@ impl Prefix {
             }
             Prefix::Hashes { block_tokens: recorded, hashes } => {
                 // Each key is made of all before it too, whatever the hashes were made of.
-                let (mut last, mut tokens) = (BlockKey(0), 0u32);
+                let (mut last, mut tokens) = (BlockKey(0x68617368).then(u64::from(*recorded)), 0u32);
                 for hash in hashes {
                     last = last.then(*hash);
                     tokens = tokens.saturating_add(*recorded);

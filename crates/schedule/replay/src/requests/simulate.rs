@@ -274,7 +274,7 @@ impl<'a> Simulation<'a> {
 
     /// Lets the router of a pool choose a replica.
     fn choose(&mut self, pool: usize, asked: &Request) -> Option<Route> {
-        let (router, candidates) = (&mut self.routers[pool], &mut self.candidates[pool]);
+        let (router, candidates) = (&mut self.routers[pool], &self.candidates[pool]);
         if !self.pools[pool].has_census() || asked.keys.is_empty() {
             return router.route(asked.prompt_tokens, candidates);
         }

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_batching::{AdmitReason, BlockKeys, Candidate, Request, Router, Scheduler, TenantId};
+use bedplate_batching::{
+    AdmitReason, BlockKeys, Candidate, Request, Router, RoutingPolicy, Scheduler, TenantId,
+};
 use bedplate_replay::requests::{Picoseconds, Planned, Pool, StepTime};
 
 /// What the reference knows of a request.
@@ -90,7 +92,7 @@ fn arrive(
         .iter()
         .map(|replica| Candidate {
             load: replica.scheduler.load(),
-            cached_tokens: if router.needs_prefixes() {
+            cached_tokens: if pool.router.policy == RoutingPolicy::Prefix {
                 replica.scheduler.cached_tokens(&request.keys, planned.prompt_tokens)
             } else {
                 0

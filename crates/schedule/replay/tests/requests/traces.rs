@@ -52,6 +52,28 @@ fn a_shared_hash_is_computed_once() {
     assert!(outcome.records[1].ttft() < outcome.records[0].ttft());
 }
 
+#[test]
+fn prompts_share_only_what_begins_with_the_same_hashes_of_the_same_blocks() {
+    let keys = |block_tokens: u32, hashes: &[u64]| {
+        let prefix = Prefix::Hashes { block_tokens, hashes: hashes.to_vec() };
+        prefix.keys(block_tokens * hashes.len() as u32, 1, 16).iter().collect::<Vec<_>>()
+    };
+    let all =
+        [keys(512, &[5]), keys(512, &[0, 5]), keys(512, &[0, 0, 5]), keys(16, &[5, 5]), keys(32, &[5, 0])];
+    for (one, other) in all.iter().enumerate().flat_map(|(at, one)| all[..at].iter().map(move |it| (one, it)))
+    {
+        let common = one.iter().filter(|key| other.contains(key)).count();
+        let both_begin_with_0 = one.len() >= 64 && other.len() >= 64;
+        assert_eq!(
+            common,
+            if both_begin_with_0 { 32 } else { 0 },
+            "{} and {} blocks",
+            one.len(),
+            other.len()
+        );
+    }
+}
+
 fn check(text: &str, expected: Expect) {
     let error = read_trace(Source::new("trace", text)).expect_err("it cannot be read");
     expected.assert_eq(&render_text(&error));
