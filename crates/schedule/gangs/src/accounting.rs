@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bedplate_topology::Cluster;
 
-use crate::experience::{Experience, RunRecord};
+use crate::experience::{Bounds, Experience, RunRecord};
 use crate::jobs::Jobs;
 use crate::limits::Ledger;
 use crate::priority::{Prospect, Rank, Scales, priority};
 use crate::quota::{ANY_GPU, Asked};
 use crate::{
     AccountId, FairShares, JobId, Never, Priority, QueueId, Queues, Request, Settings, Span, Time, Usage,
-    UsageRecord, UserId, Wait,
+    UsageRecord, UserId, Wait, Weights,
 };
 
 #[derive(Debug, Clone)]
@@ -25,6 +25,8 @@ pub(crate) struct Accounting {
     experience: Experience,
     /// How long the oldest gang of the queue had waited when it was last put in order.
     longest_wait: Span,
+    /// Which gangs were small then.
+    bounds: Bounds,
     fair_shares: FairShares,
     scales: Scales,
     /// The queues of the site, with what running gangs use of their quotas.
@@ -47,6 +49,7 @@ impl Accounting {
             usage: Usage::default(),
             experience: Experience::default(),
             longest_wait: Span::ZERO,
+            bounds: Bounds::default(),
             fair_shares: FairShares::default(),
             scales: Scales::new(settings, cluster.node_count()),
             queues: settings.queues.clone(),
@@ -126,9 +129,10 @@ impl Accounting {
         self.fair_shares = FairShares::rank(&settings.accounts, &self.usage, waiting, now, half_life);
     }
 
-    /// Before the queue is put in order.
-    pub(crate) fn note_longest_wait(&mut self, waited: Span) {
-        self.longest_wait = waited;
+    /// Before the queue is put in order, whose oldest gang has waited this long.
+    pub(crate) fn look_around(&mut self, longest_wait: Span, weights: &Weights) {
+        self.longest_wait = longest_wait;
+        self.bounds = self.experience.bounds(weights);
     }
 
     /// The priority of a job, and where that puts it in the queue.
@@ -141,7 +145,8 @@ impl Accounting {
     ) -> (Priority, Rank) {
         let fair_share = self.fair_shares.factor(request.account, request.user);
         let priority = priority(request, settings, self.scales, fair_share, submitted, now);
-        let prospect = Prospect { run: self.experience.expected(request), longest_wait: self.longest_wait };
+        let run = self.experience.expected(request);
+        let prospect = Prospect { run, longest_wait: self.longest_wait, bounds: self.bounds };
         (priority, Rank::new(request, settings, priority.total(), prospect, submitted, now))
     }
 

@@ -12,7 +12,7 @@ use crate::find::Horizon;
 use crate::promises::{Reservation, Reserved};
 use crate::scheduler::Scheduler;
 use crate::views::Fit;
-use crate::{Amount, JobId, Span, StartReason, Time, Wait};
+use crate::{Amount, JobId, Order, Span, StartReason, Time, Wait};
 
 impl Scheduler {
     /// Decides, at full length when that is due.
@@ -58,19 +58,26 @@ impl Scheduler {
         let promises = self.withdraw_promises(now);
         let order = self.accounting.order(&self.jobs, &self.settings);
         self.plan_sizes(&order, now);
-        let mut reserved = 0;
+        let mut oldest = self.oldest_of_first(&order);
+        let only_small = oldest.is_some();
+        let (mut reserved, mut passed) = (0, 0);
         for job in order {
             if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
                 self.reclaim(job, now);
                 self.jobs.set_wait(job, wait);
                 continue;
             }
-            let horizon =
-                if reserved < self.settings.backfill.reserved { Horizon::Ever } else { Horizon::Now };
-            if self.attend(job, horizon, promises.get(&job), reserved, now) {
+            // One reservation is kept for the oldest until its turn comes.
+            let is_oldest = oldest.take_if(|oldest| *oldest == job).is_some();
+            let is_entitled = is_oldest || !only_small || self.jobs[job].rank.is_small();
+            let kept = usize::from(oldest.is_some());
+            let may_reserve = is_entitled && reserved + kept < self.settings.backfill.reserved;
+            let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };
+            if self.attend(job, horizon, promises.get(&job), passed, now) {
                 continue;
             }
-            reserved += 1;
+            passed += 1;
+            reserved += usize::from(may_reserve);
             if !self.settings.backfill.overtakes {
                 self.tell_the_rest(job);
                 break;
@@ -92,20 +99,20 @@ impl Scheduler {
         job: JobId,
         horizon: Horizon,
         promise: Option<&Reservation>,
-        reserved: usize,
+        passed: usize,
         now: Time,
     ) -> bool {
         let mut fit = self.find(job, horizon, now);
         if let Some((fit, promise)) = fit.as_mut().zip(promise) {
             self.keep_nodes(fit, promise);
         }
-        if self.start_as_planned(job, fit.as_ref(), reserved, now) {
+        if self.start_as_planned(job, fit.as_ref(), passed, now) {
             return true;
         }
         if let Some(fit) = &fit
             && fit.at <= now
         {
-            self.start(job, &fit.nodes, now, StartReason::after(reserved));
+            self.start(job, &fit.nodes, now, StartReason::after(passed));
             return true;
         }
         if !self.sizes_by_goodput() && self.start_smaller(job, fit.as_ref(), now) {
@@ -120,6 +127,22 @@ impl Scheduler {
             self.promise(job, &fit);
         }
         false
+    }
+
+    /// With the smallest first, large gangs wait for each other's turn anyway: of those with most points only the oldest holds a promise. None where
+    /// the first gangs do, whatever their size.
+    fn oldest_of_first(&self, order: &[JobId]) -> Option<JobId> {
+        if self.settings.order != Order::SmallestFirst || !self.settings.backfill.overtakes {
+            return None;
+        }
+        let is_limited =
+            |job: JobId| self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)).is_some();
+        let mut large =
+            order.iter().copied().filter(|job| !self.jobs[*job].rank.is_small() && !is_limited(*job));
+        let first = large.next()?;
+        let level = large.take_while(|job| self.jobs[*job].rank.is_level_with(&self.jobs[first].rank));
+        let begin = |job: &JobId| self.jobs[*job].submitted.max(self.jobs[*job].request.begin);
+        level.chain([first]).min_by_key(|job| (begin(job), *job))
     }
 
     /// In strict order, all others wait for the first that does.
@@ -141,7 +164,8 @@ impl Scheduler {
         }
         let waits = self.jobs.queue().iter().map(|job| &self.jobs[job]);
         let begins = waits.map(|entry| entry.submitted.max(entry.request.begin));
-        self.accounting.note_longest_wait(begins.min().map_or(Span::ZERO, |begin| now.since(begin)));
+        let longest_wait = begins.min().map_or(Span::ZERO, |begin| now.since(begin));
+        self.accounting.look_around(longest_wait, &self.settings.weights);
         let (accounting, settings) = (&self.accounting, &self.settings);
         self.jobs.reorder(|entry| accounting.rank(&entry.request, entry.submitted, settings, now));
     }

@@ -11,10 +11,10 @@ use crate::promises::Reservation;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule};
 use crate::views::Fit;
-use crate::{JobId, Span, StartReason, Time};
+use crate::{JobId, Order, Span, StartReason, Time};
 
 /// Up to this many reservations are brought forward at every event.
-const FEW: usize = 8;
+const FEW: usize = 16;
 /// … on clusters of at most 1,000 nodes: on larger ones that would take longer than all the rest, and cycles do it.
 const FEW_EVENTS: u64 = 25;
 
@@ -42,8 +42,7 @@ impl Scheduler {
     /// Gives the first gangs the earliest start there is now, and starts those whose turn has come.
     fn bring_forward(&mut self, now: Time) {
         let mut held = 0;
-        let first: Vec<JobId> = self.jobs.queue().iter().take(2 * FEW).collect();
-        for job in first {
+        for job in self.first_to_reserve() {
             if held == self.settings.backfill.reserved {
                 break;
             }
@@ -58,6 +57,15 @@ impl Scheduler {
                 held += 1;
             }
         }
+    }
+
+    /// Gangs that may hold reservations, in order. With the smallest first they are those that do; a cycle chooses others.
+    fn first_to_reserve(&self) -> Vec<JobId> {
+        if self.settings.order != Order::SmallestFirst {
+            return self.jobs.queue().iter().take(FEW).collect();
+        }
+        let ranked = self.promises.iter().map(|each| (self.jobs[each.job].rank, each.job));
+        ranked.collect::<BTreeSet<_>>().into_iter().map(|(_, job)| job).collect()
     }
 
     /// True when it started.

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use crate::experience::{Bounds, gpu_seconds};
 use crate::{Order, Request, Score, Settings, Span, Time, Weights};
 
 /// The terms of a gang's priority. The sum decides; ties go to who came first.
@@ -87,11 +88,14 @@ pub(crate) fn priority(
     }
 }
 
-/// Where a gang stands in the queue: tiers first, then points, then size, then arrival, then a seeded tie.
+/// Where a gang stands in the queue: tiers first, then the tiny ones, then points, then the small ones, then size, then arrival, then a seeded tie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     tier: Reverse<u16>,
+    /// Passes gangs of more points.
+    is_tiny: Reverse<bool>,
     points: Reverse<i64>,
+    is_small: Reverse<bool>,
     /// Of GPU time, on a scale of its own; 0 where it does not matter.
     size: u64,
     submitted: Time,
@@ -109,23 +113,49 @@ impl Rank {
         now: Time,
     ) -> Self {
         let waited = now.since(submitted.max(request.begin));
-        let (points, size) = match settings.order {
-            Order::SmallestFirst => (points, aged_size(request, prospect, waited, &settings.weights)),
-            Order::Arrival => (points, 0),
-            Order::Published(score) => (score.points(request, waited, submitted), 0),
-        };
-        Self {
+        let plain = Self {
             tier: Reverse(settings.partition(request).tier),
+            is_tiny: Reverse(false),
             points: Reverse(points),
-            size,
+            is_small: Reverse(false),
+            size: 0,
             submitted,
             tie: scramble(settings.seed, request.id.0),
+        };
+        match settings.order {
+            Order::Arrival => plain,
+            Order::Published(score) => {
+                Self { points: Reverse(score.points(request, waited, submitted)), ..plain }
+            }
+            Order::SmallestFirst => {
+                let (size, bounds) =
+                    (aged_size(request, prospect, waited, &settings.weights), prospect.bounds);
+                let work = gpu_seconds(request, prospect.run);
+                Self {
+                    is_tiny: Reverse(work < bounds.tiny),
+                    is_small: Reverse(
+                        work < bounds.small.max(bounds.tiny) || waited >= settings.weights.longest_wait,
+                    ),
+                    size,
+                    ..plain
+                }
+            }
         }
+    }
+
+    /// Whether it passes the gangs with its points because it is small, or has waited for as long as any may.
+    pub(crate) fn is_small(&self) -> bool {
+        self.is_small.0
+    }
+
+    /// Whether points put neither of the two before the other.
+    pub(crate) fn is_level_with(&self, other: &Self) -> bool {
+        (self.tier, self.points) == (other.tier, other.points)
     }
 }
 
-/// The logarithm of the GPU time that a gang will likely take, less its age: nothing for one that just came, the logarithm of [`Weights::ageing`]
-/// for the one that waits longest; in millionths, from 1 on. A gang that has waited for as long as any may is in front of all, at 0.
+/// The logarithm of the GPU time that a gang will likely take, less the cube of its age: nothing for one that just came, the logarithm of
+/// [`Weights::ageing`] for the one that waits longest; in millionths, from 1 on. A gang that has waited for as long as any may is in front of all, at 0.
 fn aged_size(request: &Request, prospect: Prospect, waited: Span, weights: &Weights) -> u64 {
     const STEPS: f64 = 1e6;
     // More than the logarithm of any ageing.
@@ -133,10 +163,10 @@ fn aged_size(request: &Request, prospect: Prospect, waited: Span, weights: &Weig
     if waited >= weights.longest_wait {
         return 0;
     }
-    let work = prospect.run.as_seconds().max(1.0) * request.gpus().max(1) as f64;
+    let work = gpu_seconds(request, prospect.run);
     let oldest = prospect.longest_wait.max(weights.patience).0.max(1) as f64;
     let age = (waited.0 as f64 / oldest).min(1.0);
-    ((work.ln() - f64::from(weights.ageing.max(1)).ln() * age + ABOVE) * STEPS) as u64
+    ((work.ln() - f64::from(weights.ageing.max(1)).ln() * age.powi(3) + ABOVE) * STEPS) as u64
 }
 
 /// What an order by size needs to know besides the request.
@@ -146,6 +176,8 @@ pub(crate) struct Prospect {
     pub(crate) run: Span,
     /// How long the oldest waiting gang has waited.
     pub(crate) longest_wait: Span,
+    /// Which gangs are small.
+    pub(crate) bounds: Bounds,
 }
 
 impl Score {
@@ -194,7 +226,8 @@ mod tests {
                 ..Request::new(JobId(number), RoleRequest::new(nodes, 8))
             };
             let submitted = Time::ZERO + Span::hours(1000 - waited);
-            let prospect = Prospect { run: request.time_limit, longest_wait: Span::days(1) };
+            let prospect =
+                Prospect { run: request.time_limit, longest_wait: Span::days(1), bounds: Bounds::default() };
             (Rank::new(&request, &settings, 0, prospect, submitted, now), number)
         };
         let mut ranks: Vec<(Rank, u64)> = (0..).zip(gangs).map(rank).collect();
@@ -205,21 +238,37 @@ mod tests {
     #[test]
     fn orders_sort_as_their_formulas_say() {
         // A large one that has waited for ten hours, a long small one, and a short one in between. They ask for 256, 192 and 64 GPU-hours, which
-        // count as 38, 108 and 44 after that time of waiting.
+        // count as 184, 190 and 64 after that time of waiting.
         let gangs = [(8, 4, 10), (1, 24, 3), (4, 2, 2)];
         let by = |score| sorted(Order::Published(score), gangs);
         assert_eq!(sorted(Order::Arrival, gangs), [0, 1, 2]);
         assert_eq!(by(Score::Shortest), [2, 0, 1]);
         assert_eq!(by(Score::SmallestArea), [2, 1, 0]);
         assert_eq!(by(Score::WaitCubed), [0, 2, 1]);
-        assert_eq!(sorted(Order::SmallestFirst, gangs), [0, 2, 1]);
+        assert_eq!(sorted(Order::SmallestFirst, gangs), [2, 0, 1]);
     }
 
     #[test]
     fn the_gang_that_waits_longest_counts_a_hundred_times_smaller() {
         // A new gang of one node is a little less, or a little more.
         assert_eq!(sorted(Order::SmallestFirst, [(100, 10, 24), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
-        assert_eq!(sorted(Order::SmallestFirst, [(10, 10, 12), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+        // One that has waited half as long, 1.78 times: the eighth root.
+        assert_eq!(sorted(Order::SmallestFirst, [(10, 10, 12), (1, 56, 0), (1, 57, 0)]), [1, 0, 2]);
+    }
+
+    #[test]
+    fn small_gangs_pass_those_with_their_points_and_tiny_ones_those_with_any() {
+        let settings = Settings::default();
+        let bounds = Bounds { small: 3600.0, tiny: 60.0 };
+        let rank = |seconds: u64, points: i64| {
+            let request = Request::new(JobId(seconds), RoleRequest::new(1, 1));
+            let prospect = Prospect { run: Span::seconds(seconds), longest_wait: Span::ZERO, bounds };
+            Rank::new(&request, &settings, points, prospect, Time::ZERO, Time::ZERO)
+        };
+        assert!(rank(59, 0) < rank(100_000, 9), "tiny");
+        assert!(rank(60, 0) > rank(100_000, 9), "small, but not tiny");
+        assert!(rank(3599, 9) < rank(3601, 9) && rank(3599, 9).is_small() && !rank(3601, 9).is_small());
+        assert!(rank(59, 0).is_small() && rank(59, 0).is_level_with(&rank(3601, 0)));
     }
 
     #[test]

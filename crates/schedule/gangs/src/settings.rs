@@ -70,7 +70,8 @@ pub enum Order {
     /// By the sum of [`Weights`], then by arrival.
     Arrival,
     /// By the sum of [`Weights`], then the smallest product of GPUs and the time that such gangs of the user took lately, or the limit where none
-    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`Weights::ageing`].
+    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`Weights::ageing`]. Promises go to the small ones
+    /// ([`Weights::small_share`]), and of the others to the oldest of those with most points.
     SmallestFirst,
     /// By a score that others have published, to compare with. Such an order knows neither QOS nor fair shares.
     Published(Score),
@@ -103,8 +104,12 @@ pub struct Weights {
     /// The age at which the age factor reaches 1.
     pub oldest: Span,
     /// [`Order::SmallestFirst`]: the gang that waits longest counts as this many times smaller than it is; one that has waited half as long, the
-    /// root of it.
+    /// eighth root of it.
     pub ageing: u32,
+    /// [`Order::SmallestFirst`]: the smallest gangs that together take this share of GPU time come first of their points, whatever waits how long.
+    pub small_share: f64,
+    /// … and those that take this share come before gangs of any points.
+    pub tiny_share: f64,
     /// While no gang has waited this long, gangs age as if one had.
     pub patience: Span,
     /// A gang that has waited this long is passed by none of its points.
@@ -125,7 +130,9 @@ impl Default for Weights {
             job_size: 0,
             partition: 1_000,
             oldest: Span::days(7),
-            ageing: 150,
+            ageing: 1_000,
+            small_share: 0.2,
+            tiny_share: 0.05,
             patience: Span::hours(8),
             longest_wait: Span::days(30),
             half_life: Span::days(7),
@@ -197,7 +204,8 @@ impl Qos {
 /// How far gangs may start out of order without delaying others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backfill {
-    /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative.
+    /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative. With [`Order::SmallestFirst`] only small ones
+    /// and the oldest of the others do.
     pub reserved: usize,
     /// Whether gangs may start before earlier ones at all.
     pub overtakes: bool,
@@ -214,7 +222,7 @@ pub struct Backfill {
 impl Default for Backfill {
     fn default() -> Self {
         Self {
-            reserved: 4,
+            reserved: 16,
             overtakes: true,
             whole_nodes: false,
             resolution: Span::minutes(1),

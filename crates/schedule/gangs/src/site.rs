@@ -105,6 +105,8 @@ fn weights(table: &Option<Table>) -> Result<Weights, DocumentError> {
         partition: weight("partition", default.partition)?,
         oldest: positive_span(table, "oldest")?.unwrap_or(default.oldest),
         ageing: positive(table, "ageing")?.unwrap_or(default.ageing),
+        small_share: within(table, "small_share", default.small_share, 0.0, 1.0)?,
+        tiny_share: within(table, "tiny_share", default.tiny_share, 0.0, 1.0)?,
         patience: positive_span(table, "patience")?.unwrap_or(default.patience),
         longest_wait: positive_span(table, "longest_wait")?.unwrap_or(default.longest_wait),
         half_life: half_life(table)?.unwrap_or(default.half_life),

@@ -597,12 +597,12 @@ fn a_job_that_crashes_is_retried_as_often_as_it_may() {
 
 #[test]
 fn the_smallest_gang_is_next_and_age_makes_a_gang_smaller() {
-    // After ten hours of waiting b counts as 150 times smaller, like one of four minutes.
+    // After four hours of waiting, half of the patience, b counts as 2.4 times smaller: like one of 253 minutes.
     check(
         "cluster 1 nodes x 8 gpus
          set smallest_first
          0m submit a nodes=1 limit=600m
-         1m submit b nodes=1 limit=600m
+         360m submit b nodes=1 limit=600m
          590m submit c nodes=1 limit=300m
          599m submit d nodes=1 limit=3m",
         expect![[r#"

@@ -3,11 +3,14 @@
 //! `cargo bench -p bedplate-replay --bench policies` prints it as Markdown: means and standard errors over seeds, what is best or within 5 % of it
 //! in bold, and the policies by how far they are from the best. `BEDPLATE_TRACES` names the folder with `pwa_swf/NASA-iPSC-1993-3.1-cln.swf` (unpacked) and
 //! `philly/philly_jobs_sia.csv`; without it those rows are skipped with a message. Names of policies and of loads (`lublin`, `llm`, `nasa`, `philly`)
-//! choose some of them. The defaults of the scheduler were chosen on other seeds (100 to 103), the first third of NASA's jobs and the first
-//! eighth of Philly's; what is shown here are seeds 0 to 19 and the rest of both traces.
+//! choose some of them. What is shown are seeds 0 to 19, and both traces without their first jobs.
+//!
+//! `BEDPLATE_TUNING=1` shows instead what the defaults of the scheduler were chosen on: seeds 100 to 109, the first third of NASA's jobs and the first
+//! eighth of Philly's.
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,7 +30,7 @@ const CLOSE: f64 = 1.05;
 struct Kind {
     name: &'static str,
     nodes: u32,
-    seeds: u64,
+    seeds: Range<u64>,
     recorded: Option<Trace>,
 }
 
@@ -63,7 +66,8 @@ fn main() {
 }
 
 fn kinds() -> Vec<Kind> {
-    let generated = |name| Kind { name, nodes: 32, seeds: 20, recorded: None };
+    let seeds = if is_tuning() { 100..110 } else { 0..20 };
+    let generated = |name| Kind { name, nodes: 32, seeds: seeds.clone(), recorded: None };
     let mut kinds = vec![generated("lublin"), generated("llm")];
     let recorded = [
         ("nasa", "pwa_swf/NASA-iPSC-1993-3.1-cln.swf", 16, 5, 3),
@@ -72,7 +76,10 @@ fn kinds() -> Vec<Kind> {
     for (name, path, nodes, seeds, tuned_on) in recorded {
         match trace(path) {
             Some(trace) => {
-                kinds.push(Kind { name, nodes, seeds, recorded: Some(without_first(trace, tuned_on)) })
+                let (first, rest) = split(trace, tuned_on);
+                let (seeds, part) =
+                    if is_tuning() { (100..100 + seeds.min(3), first) } else { (0..seeds, rest) };
+                kinds.push(Kind { name, nodes, seeds, recorded: Some(part) });
             }
             None => println!("SKIPPED: {name}: BEDPLATE_TRACES names no folder with {path}"),
         }
@@ -86,12 +93,19 @@ fn trace(path: &str) -> Option<Trace> {
     Some(read(Source::new(&path, &text), None).expect("the trace is valid"))
 }
 
-/// Without the first of so many equal parts.
-fn without_first(mut trace: Trace, parts: usize) -> Trace {
-    trace.jobs.drain(..trace.jobs.len() / parts);
-    let first = trace.jobs[0].submit;
-    trace.jobs.iter_mut().for_each(|job| job.submit = Time::ZERO + job.submit.since(first));
-    trace
+/// The first of so many equal parts, and the rest.
+fn split(mut trace: Trace, parts: usize) -> (Trace, Trace) {
+    let mut rest = trace.clone();
+    rest.jobs.drain(..trace.jobs.len() / parts);
+    trace.jobs.truncate(trace.jobs.len() / parts);
+    let first = rest.jobs[0].submit;
+    rest.jobs.iter_mut().for_each(|job| job.submit = Time::ZERO + job.submit.since(first));
+    (trace, rest)
+}
+
+/// Whether the loads are those that defaults are chosen on.
+fn is_tuning() -> bool {
+    std::env::var_os("BEDPLATE_TUNING").is_some()
 }
 
 /// Every policy under every seed, on all cores.
@@ -99,7 +113,7 @@ fn measure(kind: &Kind, load: f64, policies: &[Policy]) -> Vec<Row> {
     let spec = format!("p5.48xlarge:{}", kind.nodes);
     let cluster = Cluster::from_spec(&spec, &Catalog::builtin()).expect("the cluster is valid");
     let plays: Vec<(usize, u64)> =
-        (0..kind.seeds).flat_map(|seed| (0..policies.len()).map(move |policy| (policy, seed))).collect();
+        kind.seeds.clone().flat_map(|seed| (0..policies.len()).map(move |policy| (policy, seed))).collect();
     let next = AtomicUsize::new(0);
     let found: Mutex<BTreeMap<(usize, u64), [f64; 4]>> = Mutex::new(BTreeMap::new());
     let work = || {
@@ -118,7 +132,7 @@ fn measure(kind: &Kind, load: f64, policies: &[Policy]) -> Vec<Row> {
         load: format!("{} {load}", kind.name),
         policy: policy.name,
         values: [0, 1, 2, 3]
-            .map(|measure| (0..kind.seeds).map(|seed| found[&(place, seed)][measure]).collect()),
+            .map(|measure| kind.seeds.clone().map(|seed| found[&(place, seed)][measure]).collect()),
     };
     policies.iter().enumerate().map(row).collect()
 }

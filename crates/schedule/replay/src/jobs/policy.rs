@@ -105,7 +105,7 @@ impl Policy {
         ),
         policy(
             "ours",
-            "backfill behind four reservations, QOS first, then the smallest by learned run times, which age; nodes by topology, elastic sizes, preemption",
+            "QOS first, then the smallest by learned run times, which age; backfill behind the small and the oldest; nodes by topology, elastic sizes, preemption",
             BackfillKind::Ours,
             [true, true, true],
         ),
