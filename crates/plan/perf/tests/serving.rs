@@ -244,6 +244,17 @@ fn caches_move_faster_over_faster_links() {
     assert!((start("nvme-local").bytes_per_host.get() / 72e9 - 1.0).abs() < 0.1);
 }
 
+/// Eight ranks send what one has to receive over a single link.
+#[test]
+fn fewer_receivers_make_a_transfer_longer() {
+    let many = replica("llama-3.1-8b", "h100", Parallel::tensor(8));
+    let one = replica("llama-3.1-8b", "h100", Parallel::ONE);
+    let moved = |from: &Replica, to: &Replica| from.kv_transfer_to(to, 8192, KvLink::ScaleOut);
+    assert_eq!(moved(&many, &one), one.kv_transfer(8192, KvLink::ScaleOut));
+    assert_eq!(moved(&one, &many), moved(&many, &one));
+    assert!(moved(&many, &many) < moved(&many, &one));
+}
+
 #[test]
 fn pools_trade_first_tokens_for_steady_answers() {
     let one = replica("llama-3.3-70b", "h200", Parallel::tensor(4));

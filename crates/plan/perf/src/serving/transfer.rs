@@ -44,13 +44,11 @@ impl Replica {
         })
     }
 
-    /// The same to an engine on other hardware, whose links take as long to receive it if they are slower.
+    /// The same to an engine with links or a layout of its own: fewer GPUs that keep the cache, or slower links, take longer to receive it
+    /// than the others to send it.
     pub fn kv_transfer_to(&self, other: &Replica, tokens: u64, link: KvLink) -> Seconds {
-        let sent = self.kv_transfer(tokens, link);
-        match self.deployment().hardware == other.deployment().hardware {
-            true => sent,
-            false => Seconds::new(sent.get().max(other.kv_transfer(tokens, link).get())),
-        }
+        let (sent, received) = (self.kv_transfer(tokens, link), other.kv_transfer(tokens, link));
+        Seconds::new(sent.get().max(received.get()))
     }
 
     /// Seconds to bring the cache of `tokens` tokens back into GPU memory, or out of it.
