@@ -255,6 +255,26 @@ fn fewer_receivers_make_a_transfer_longer() {
     assert!(moved(&many, &many) < moved(&many, &one));
 }
 
+/// A request waits for half an interval on average; a prompt's step is followed by a poll.
+#[test]
+fn an_engine_that_polls_rarely_answers_later() {
+    let load = ClosedLoop {
+        concurrency: 16,
+        requests: 320,
+        input: Lengths { longest: 1000, shortest_share: 0.8 },
+        output: Lengths { longest: 1000, shortest_share: 0.8 },
+        prefixes: Prefixes::default(),
+    };
+    let polled = |receive_interval: u32| {
+        let mut made = deployment("llama-3.3-70b", "h200", Parallel::tensor(8));
+        made.settings.receive_interval = receive_interval;
+        closed_loop(&Replica::new(made, &ServingConstants::builtin()).unwrap(), &load).unwrap()
+    };
+    let (often, rarely) = (polled(1), polled(30));
+    let later = (rarely.first_token - often.first_token) / often.inter_token;
+    assert!((10.0..18.0).contains(&later), "{later} steps");
+}
+
 #[test]
 fn pools_trade_first_tokens_for_steady_answers() {
     let one = replica("llama-3.3-70b", "h200", Parallel::tensor(4));

@@ -261,7 +261,9 @@ fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting], tried: &mut Vec<Tried>) ->
         };
         let prefill = best(&prompts, PREFILL_KEPT, &mut miss, |it| {
             let steady = Steady { replica: &it.replica, load: need.load };
-            let way = it.replica.arrival().first_token + need.constants.hand_off;
+            let way = it.replica.arrival().sent(need.load.input)
+                + it.replica.arrival().first_token
+                + need.constants.hand_off;
             prefill_rate(&steady, &limits, way)
         });
         let decode = best(&decodes, DECODE_KEPT, &mut miss, |it| {

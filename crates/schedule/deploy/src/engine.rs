@@ -61,13 +61,13 @@ impl TimedReplica {
         }
     }
 
-    /// The time of a request outside engine steps; `step` is a usual step, and an engine lets some of them pass
+    /// The time of a request of `prompt` tokens outside engine steps; `step` is a usual step, and an engine lets some of them pass
     /// before it sees a request.
-    pub fn way(&self, step: f64) -> Picoseconds {
+    pub fn way(&self, prompt: u32, step: f64) -> Picoseconds {
         let arrival = self.replica.arrival();
         // A replay polls its queue at every step, which is half a step on average.
         let unseen = (arrival.visible_after - 0.5).max(0.0) * step;
-        picoseconds(arrival.first_token + unseen)
+        picoseconds(arrival.sent(prompt) + arrival.first_token + unseen)
     }
 
     /// How the KV of a prompt moves to another replica, as latency and time per token.

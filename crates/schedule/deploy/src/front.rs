@@ -99,7 +99,9 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
         };
         let rate = |it: &&'a Fitting| {
             let steady = Steady { replica: &it.replica, load: need.load };
-            let way = it.replica.arrival().first_token + need.constants.hand_off;
+            let way = it.replica.arrival().sent(need.load.input)
+                + it.replica.arrival().first_token
+                + need.constants.hand_off;
             Some((*it, prefill_rate(&steady, &limits, way).ok()?))
         };
         let per_gpu = |it: &Fitting, rate: f64| rate / f64::from(it.cut.gpus());

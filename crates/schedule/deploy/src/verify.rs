@@ -56,7 +56,7 @@ impl<'a> Stage<'a> {
     /// The plan as input of a replay.
     pub fn fleet(&self) -> Fleet<'_> {
         let decode = self.pool(&self.decode, self.plan.decoders(), self.supply);
-        let mut way = self.decode.way(self.usual_step());
+        let mut way = self.decode.way(self.need.load.input, self.usual_step());
         let arrangement = match (&self.plan, &self.prefill) {
             (Plan::Disaggregated { prefill, .. }, Some(timed)) => {
                 way += picoseconds(self.need.constants.hand_off);

@@ -32,6 +32,8 @@ pub struct ServingCase {
     pub measured: Measured,
     /// The stated layout is impossible; the real one was restored.
     pub is_repaired: bool,
+    /// Other requests went before those that were measured.
+    pub is_warm: bool,
     /// Why the row's figures are suspicious.
     pub suspicion: Option<ServingSkip>,
 }
@@ -145,6 +147,7 @@ impl ServingCase {
             load,
             measured,
             is_repaired: record.degree("gpus") != Some(layouts.gpus()),
+            is_warm: !record.notes().contains("warm_up=none"),
             suspicion: None,
         };
         case.check()?;

@@ -15,7 +15,7 @@ use crate::record::Record;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Campaign {
     /// InferenceX (InferenceMAX): prompts and answers of 80 to 100 % of the nominal length, ten requests per
-    /// user, engines configured to poll for requests rarely.
+    /// user, engines set by scripts whose settings the rows state.
     InferenceX,
     /// Fixed lengths and small chunks, engines with their defaults otherwise.
     GapAnalysis,
@@ -87,7 +87,7 @@ fn is_blackwell(hardware: &Hardware) -> bool {
     matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra)
 }
 
-/// The engine settings of the campaign.
+/// The engine settings of the campaign, with what the row's notes state of its script.
 pub(super) fn settings(
     record: &Record,
     campaign: Campaign,
@@ -98,33 +98,55 @@ pub(super) fn settings(
 ) -> EngineSettings {
     let usual = engine.settings(hardware);
     let concurrency = load.concurrency;
-    match (campaign, engine) {
-        (Campaign::InferenceX, Engine::Sglang) => {
-            // The scripts of DeepSeek and Qwen3.5 poll less often with many users.
-            let is_rare = is_blackwell(hardware) && concurrency >= 16 && model.sparse_keys.is_none();
-            let interval = if is_rare { 30.0 } else { 10.0 };
-            EngineSettings { receive_interval: interval, ..usual }
-        }
-        // DeepSeek's first tokens come about nine steps late there; those of Llama and gpt-oss do not.
-        (Campaign::InferenceX, Engine::TensorRtLlm) if model.transformer.family == Family::DeepseekV3 => {
-            EngineSettings { receive_interval: 9.0, ..usual }
+    let of_campaign = match (campaign, engine) {
+        // DeepSeek's first tokens come nine steps late before 1.2, as if the first piece of a stream were empty.
+        (Campaign::InferenceX, Engine::TensorRtLlm)
+            if model.transformer.family == Family::DeepseekV3 && !record.text("engine").contains(" 1.2") =>
+        {
+            EngineSettings { batch_wait: EMPTY_PIECE, ..usual }
         }
         (Campaign::GapAnalysis, Engine::TensorRtLlm) if record.text("engine").contains(" 1.0") => {
             // Its dense runs admit one request fewer than there are users: the last waits for a completion.
             let limit = if model.transformer.is_mixture() { concurrency } else { concurrency - 1 };
             EngineSettings {
                 chunk: 2048,
-                visible_after: Some(1.0),
+                visible_after: Some(0.0),
                 max_sequences: limit.max(1),
                 stream_limit: Some(OLD_STREAM),
                 ..usual
             }
         }
         (Campaign::GapAnalysis, Engine::Vllm | Engine::TensorRtLlm) => {
-            EngineSettings { chunk: 2048, visible_after: Some(1.0), ..usual }
+            EngineSettings { chunk: 2048, visible_after: Some(0.0), ..usual }
         }
-        (Campaign::GapAnalysis, _) => EngineSettings { visible_after: Some(1.0), ..usual },
+        (Campaign::GapAnalysis, _) => EngineSettings { visible_after: Some(0.0), ..usual },
         _ => usual,
+    };
+    let stated = |name: &str, otherwise: u32| {
+        record.noted(name).and_then(|count| u32::try_from(count).ok()).unwrap_or(otherwise)
+    };
+    EngineSettings {
+        receive_interval: stated("poll=", of_campaign.receive_interval),
+        chunk: stated("chunk=", of_campaign.chunk),
+        max_sequences: stated("seats=", of_campaign.max_sequences),
+        batch_wait: of_campaign.batch_wait + stated("batch_wait=", 0),
+        captures_prompts: captures_prompts(record, engine),
+        ..of_campaign
+    }
+}
+
+/// Steps from the first token to the next piece of a stream that brings every tenth.
+const EMPTY_PIECE: u32 = 9;
+
+/// SGLang captures prompts from 0.5.10 on; vLLM does and TensorRT-LLM does not, unless a row states otherwise.
+fn captures_prompts(record: &Record, engine: Engine) -> bool {
+    match record.notes().split_once("prompt_graphs=") {
+        Some((_, stated)) => stated.starts_with("yes"),
+        None => match engine {
+            Engine::Sglang => record.text("engine").starts_with("sglang 0.5.10"),
+            Engine::Vllm => true,
+            Engine::TensorRtLlm | Engine::Bedplate => false,
+        },
     }
 }
 
@@ -240,7 +262,8 @@ const MOST_TENSOR: u32 = 16;
 pub(super) fn drafts(record: &Record, engine: Engine, format: WeightFormat, parallel: &Parallel) -> u32 {
     let is_dated = record.notes().contains("source_file=20");
     let model = record.text("model");
-    let is_deepseek = model.eq_ignore_ascii_case("DeepSeek-R1") && engine != Engine::Vllm;
+    let is_deepseek = model.eq_ignore_ascii_case("DeepSeek-R1")
+        && (engine == Engine::TensorRtLlm || engine == Engine::Sglang && parallel.tensor == 8);
     let is_qwen = model.starts_with("Qwen3.5")
         && engine == Engine::Sglang
         && format == WeightFormat::Fp8

@@ -13,7 +13,7 @@ use super::{LogErrors, ServingCase};
 use crate::least_squares::{Free, LeastSquares};
 
 /// Log errors up to which a row's loss is quadratic: inter-token, throughput, first token.
-const SCALES: [f64; 3] = [0.08, 0.08, 0.2];
+const SCALES: [f64; 3] = [0.05, 0.05, 0.15];
 
 /// Engine steps are counted, so latencies move in small jumps; differences must be wider than those.
 const DIFFERENCE: f64 = 0.03;
@@ -122,6 +122,8 @@ fn scaled(errors: &LogErrors) -> [f64; 3] {
 
 /// Weight of the first token of pools: it is mostly queueing, which depends on small errors of the rate.
 const QUEUED: f64 = 0.1;
+/// Weight of the first token of runs without a warm-up: a tenth of their requests waits for what the engine compiles and tunes.
+const UNWARMED: f64 = 0.1;
 
 /// `(n/20)^-1/4` for each of a row's residuals, where its group has `n` rows.
 fn weights(cases: &[&ServingCase]) -> Vec<f64> {
@@ -131,7 +133,12 @@ fn weights(cases: &[&ServingCase]) -> Vec<f64> {
     }
     let of = |case: &&ServingCase| {
         let weight = (rows[&case.series()] / 20.0).powf(-0.25);
-        [weight, weight, if case.pools.is_some() { QUEUED * weight } else { weight }]
+        let first = match (case.pools.is_some(), case.is_warm) {
+            (true, _) => QUEUED,
+            (false, true) => 1.0,
+            (false, false) => UNWARMED,
+        };
+        [weight, weight, first * weight]
     };
     cases.iter().flat_map(of).collect()
 }

@@ -9,21 +9,29 @@ pub struct Arrival {
     pub visible_after: f64,
     /// Seconds of a first token outside the engine's steps.
     pub first_token: f64,
+    /// Seconds in which the server makes one token of a prompt from text.
+    pub tokenise: f64,
 }
 
 impl Arrival {
+    /// Seconds from sending a prompt of `tokens` tokens to when an engine could see it.
+    pub fn sent(&self, tokens: u32) -> f64 {
+        self.tokenise * f64::from(tokens)
+    }
+
     pub fn new(deployment: &Deployment, constants: &ServingConstants) -> Self {
         let c = constants;
-        let interval = deployment.settings.receive_interval;
         let (visible_after, first_token) = match deployment.engine {
-            Engine::Vllm | Engine::Bedplate => (c.visible_vllm * interval, c.first_token_vllm),
-            Engine::Sglang => (c.visible_sglang * interval, c.first_token_sglang),
-            Engine::TensorRtLlm => (c.visible_trtllm * interval, c.first_token_trtllm),
+            Engine::Vllm | Engine::Bedplate => (c.visible_vllm, c.first_token_vllm),
+            Engine::Sglang => (c.visible_sglang, c.first_token_sglang),
+            Engine::TensorRtLlm => (c.visible_trtllm, c.first_token_trtllm),
         };
         let balances = deployment.engine == Engine::TensorRtLlm && deployment.parallel.attention_data > 1;
         let balance = if balances { c.balance_wait } else { 0.0 };
-        let visible_after = deployment.settings.visible_after.unwrap_or(visible_after + balance);
+        let settings = &deployment.settings;
+        let visible_after = settings.visible_after.unwrap_or(visible_after + balance);
+        let visible_after = visible_after + f64::from(settings.batch_wait);
         let first_token = (first_token + deployment.adjustment.first_token).max(0.0);
-        Self { visible_after, first_token }
+        Self { visible_after, first_token, tokenise: c.tokenise }
     }
 }

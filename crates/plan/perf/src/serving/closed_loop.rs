@@ -108,6 +108,8 @@ struct Request {
     input: u32,
     output: u32,
     sent: f64,
+    /// When its prompt has been made tokens.
+    ready: f64,
     first_token: f64,
     /// The first step in which the engine sees it, once it has arrived.
     visible: u64,
@@ -161,8 +163,12 @@ struct Simulated<'a> {
     replica: &'a Replica,
     load: &'a ClosedLoop,
     requests: Vec<Request>,
-    /// Requests that users will send when their last answers have been delivered, the earliest first.
+    /// Requests that users will have sent, as tokens, when their last answers have been delivered, the earliest first.
     coming: VecDeque<u32>,
+    /// Requests that have arrived and wait for the engine to poll its queue.
+    arrived: VecDeque<u32>,
+    /// Decode steps since it did.
+    unpolled: u64,
     waiting: VecDeque<u32>,
     partial: Option<Partial>,
     /// Completions by decode step.
@@ -192,6 +198,8 @@ impl<'a> Simulated<'a> {
             load,
             requests: Vec::with_capacity(load.requests as usize),
             coming: VecDeque::new(),
+            arrived: VecDeque::new(),
+            unpolled: 0,
             waiting: VecDeque::new(),
             partial: None,
             running: BinaryHeap::new(),
@@ -208,8 +216,9 @@ impl<'a> Simulated<'a> {
         for _ in 0..load.concurrency {
             engine.send(0.0);
         }
-        // The engine is idle, so it sees them at once.
+        // The engine is idle, so it sees them as soon as they are there, all at once.
         while let Some(id) = engine.coming.pop_front() {
+            engine.now = engine.request(id).ready;
             engine.waiting.push_back(id);
         }
         Some(engine)
@@ -221,25 +230,44 @@ impl<'a> Simulated<'a> {
         if id >= self.load.requests {
             return;
         }
+        let input = self.load.input.at(spread(id, 0));
+        let ready = at + self.replica.arrival().sent(input);
         self.requests.push(Request {
-            input: self.load.input.at(spread(id, 0)),
+            input,
             output: self.load.output.at(spread(id, 1)),
             sent: at,
+            ready,
             first_token: 0.0,
             visible: 0,
         });
-        let place = self.coming.partition_point(|other| self.requests[*other as usize].sent <= at);
+        let place = self.coming.partition_point(|other| self.requests[*other as usize].ready <= ready);
         self.coming.insert(place, id);
     }
 
-    /// Requests that were sent by now arrive; the engine sees them some steps later.
+    /// Requests that were sent by now arrive; the engine sees them some steps after it has polled its queue.
     fn receive(&mut self) {
-        let after = self.replica.arrival().visible_after;
-        while let Some(id) = self.coming.front().copied().filter(|id| self.request(*id).sent <= self.now) {
+        while let Some(id) = self.coming.front().copied().filter(|id| self.request(*id).ready <= self.now) {
             self.coming.pop_front();
+            self.arrived.push_back(id);
+        }
+        if self.unpolled >= self.interval() || self.interval() == 1 {
+            self.poll();
+        }
+    }
+
+    /// The engine takes what has arrived.
+    fn poll(&mut self) {
+        let after = self.replica.arrival().visible_after;
+        self.unpolled = 0;
+        while let Some(id) = self.arrived.pop_front() {
             self.requests[id as usize].visible = self.steps + (after + spread(id, 2)).floor() as u64;
             self.waiting.push_back(id);
         }
+    }
+
+    /// Decode steps from one poll of the queue to the next.
+    fn interval(&self) -> u64 {
+        u64::from(self.replica.deployment().settings.receive_interval.max(1))
     }
 
     fn advance(&mut self) {
@@ -258,9 +286,11 @@ impl<'a> Simulated<'a> {
     fn idle(&mut self) {
         match (self.waiting.front(), self.coming.front()) {
             (Some(id), _) => self.steps = self.steps.max(self.request(*id).visible),
+            (None, _) if !self.arrived.is_empty() => self.poll(),
             (None, Some(id)) => {
-                self.now = self.request(*id).sent;
+                self.now = self.now.max(self.request(*id).ready);
                 self.receive();
+                self.poll();
             }
             (None, None) => {}
         }
@@ -275,7 +305,8 @@ impl<'a> Simulated<'a> {
         let settings = &self.replica.deployment().settings;
         let ranks = self.replica.deployment().parallel.attention_data;
         let mut budget = u64::from(settings.chunk) * u64::from(ranks);
-        if settings.prefill == PrefillStyle::Chunked {
+        // Decodes that share the step count too.
+        if settings.prefill != PrefillStyle::Separate {
             budget = budget.saturating_sub(self.running.len() as u64).max(1);
         }
         let whole = settings.prefill == PrefillStyle::Whole;
@@ -337,6 +368,7 @@ impl<'a> Simulated<'a> {
         }
         self.now += self.replica.timer().seconds(shape);
         self.steps += 1;
+        self.unpolled = self.interval();
         if rides {
             self.grow(1);
         }
@@ -363,13 +395,21 @@ impl<'a> Simulated<'a> {
         let decodes = self.running.len() as u32;
         let (timer, context) = (self.replica.timer(), self.context as u64);
         let growth = (f64::from(decodes) * self.replica.deployment().tokens_per_step()).round() as u64;
+        if !self.arrived.is_empty() {
+            steps = steps.min(self.interval().saturating_sub(self.unpolled).max(1));
+        }
         if let Some(id) = self.coming.front() {
-            let until = self.request(*id).sent - self.now;
+            let until = self.request(*id).ready - self.now;
             let each = timer.decode_seconds(decodes, context, growth, 1).max(1e-12);
             steps = steps.min((until / each).ceil().max(1.0) as u64);
         }
         self.now += timer.decode_seconds(decodes, context, growth, steps);
         self.steps += steps;
+        self.unpolled += steps;
+        if self.arrived.is_empty() {
+            // Polls that found nothing.
+            self.unpolled %= self.interval();
+        }
         self.grow(steps);
         self.finish_answers();
     }

@@ -38,7 +38,7 @@ constants! {
     sparse_latency = 60e-6, Serving, 0.3, "Seconds more in a layer that chooses its keys by an indexer.";
     block_latency = 17e-6, Serving, 0.3, "Seconds more in a layer whose activations are cast to block-scaled fp8.";
     block_latency_trtllm = 8e-6, Serving, 0.4, "The same in TensorRT-LLM, whose small block-scaled products take a tenth of the time of others' (tables: 6 against 60 us on H200).";
-    eager_latency = 300e-6, Serving, 0.5, "Seconds per layer in which the host launches a step that holds prompt tokens, without a captured graph; the GPU's work hides them or waits.";
+    eager_latency = 300e-6, Serving, 0.5, "Seconds per layer in which the host launches a step that holds prompt tokens, where engines have not captured it; the GPU's work hides them or waits.";
     reduce_latency = 7.4e-6, Serving, 0.2, "Seconds of a small all-reduce inside a scale-up domain (tables: 4 to 8 us up to 128 KB).";
     reduce_latency_trtllm = 4e-6, Serving, 0.3, "The same in TensorRT-LLM, fused with the norm behind it (tables: 3 to 6 us).";
     reduce_reach = 0.75, Serving, 0.15, "Share of scale-up bandwidth that large reductions reach (tables: 418 of 450 GB/s on H200, 591 of 900 on B200).";
@@ -49,12 +49,13 @@ constants! {
     draft_acceptance = 2.0, Serving, 0.15, "Tokens per step with three drafts of a multi-token predictor, answers of about a thousand tokens.";
     draft_growth = 0.1, Serving, 0.3, "Exponent by which that grows with the length of answers, which repeat themselves.";
     maturity = 0.5, Serving, 0.3, "Logarithm per year by which kernel latency of mixtures falls as engines mature.";
+    tokenise = 2e-6, Serving, 0.5, "Seconds in which a server makes one token of a prompt from text, before the engine can see it.";
     first_token_trtllm = 64e-3, SetByHand, 0.5, "Seconds of a first token outside the engine's steps, TensorRT-LLM: HTTP, tokenising, first stream.";
-    first_token_sglang = 100e-3, Serving, 0.5, "The same, SGLang.";
+    first_token_sglang = 100e-3, SetByHand, 0.5, "The same, SGLang.";
     first_token_vllm = 13e-3, Serving, 0.5, "The same, vLLM.";
-    visible_trtllm = 1.0, Serving, 0.3, "Steps before TensorRT-LLM sees a request that arrived, for each step of its receive interval.";
+    visible_trtllm = 1.0, Serving, 0.3, "Steps before TensorRT-LLM sees a request that arrived and that it has polled.";
     visible_vllm = 2.2, Serving, 0.3, "The same, vLLM.";
-    visible_sglang = 0.98, Serving, 0.2, "The same, SGLang.";
+    visible_sglang = 1.5, Serving, 0.3, "The same, SGLang.";
     hand_off = 50e-3, Serving, 0.5, "Seconds of routing and handshake of a request between prompt and decode workers.";
     balance_wait = 45.0, SetByHand, 0.3, "Steps that TensorRT-LLM waits to balance prompts over attention data ranks.";
     single_draft = 0.6, SetByHand, 0.3, "Share of the gain of three drafts that one draft brings.";

@@ -42,10 +42,14 @@ pub struct EngineSettings {
     pub reserve: KvReserve,
     /// Share of a GPU's memory that the engine takes.
     pub memory_share: f64,
-    /// Steps between polls of the request queue (SGLang's receive interval).
-    pub receive_interval: f64,
+    /// Decode steps between polls of the request queue (SGLang's receive interval); a step with prompts is followed by one.
+    pub receive_interval: u32,
+    /// Steps that a request waits for others to share its prompt's step (TensorRT-LLM's batch wait).
+    pub batch_wait: u32,
     /// Steps before a new request is seen; `None` is the engine family's usual number.
     pub visible_after: Option<f64>,
+    /// Whether steps with prompts run as captured graphs, in pieces around attention; otherwise the host launches every kernel.
+    pub captures_prompts: bool,
     /// Sequences that may run at once, for each attention data rank.
     pub max_sequences: u32,
     /// Tokens per second that one server can stream out; requests beyond that wait before their first token.
@@ -61,6 +65,7 @@ struct Row {
     reserve: KvReserve,
     memory_share: f64,
     memory_share_hopper: f64,
+    captures_prompts: bool,
 }
 
 /// Defaults as the engines document them and as the measured rows show.
@@ -74,6 +79,7 @@ static ENGINES: [Row; 4] = [
         reserve: KvReserve::HalfAnswer,
         memory_share: 0.92,
         memory_share_hopper: 0.92,
+        captures_prompts: true,
     },
     Row {
         engine: Engine::Sglang,
@@ -84,6 +90,7 @@ static ENGINES: [Row; 4] = [
         reserve: KvReserve::HalfAnswer,
         memory_share: 0.92,
         memory_share_hopper: 0.82,
+        captures_prompts: true,
     },
     Row {
         engine: Engine::TensorRtLlm,
@@ -94,6 +101,7 @@ static ENGINES: [Row; 4] = [
         reserve: KvReserve::WholeAnswer,
         memory_share: 0.92,
         memory_share_hopper: 0.92,
+        captures_prompts: false,
     },
     Row {
         engine: Engine::Bedplate,
@@ -104,6 +112,7 @@ static ENGINES: [Row; 4] = [
         reserve: KvReserve::HalfAnswer,
         memory_share: 0.92,
         memory_share_hopper: 0.92,
+        captures_prompts: false,
     },
 ];
 
@@ -143,8 +152,10 @@ impl Engine {
             chunk: if is_blackwell { row.chunk_blackwell } else { row.chunk },
             reserve: row.reserve,
             memory_share: if is_blackwell { row.memory_share } else { row.memory_share_hopper },
-            receive_interval: 1.0,
+            receive_interval: 1,
+            batch_wait: 0,
             visible_after: None,
+            captures_prompts: row.captures_prompts,
             max_sequences: MAX_SEQUENCES,
             stream_limit: None,
         }

@@ -38,7 +38,7 @@ pub(crate) struct Pass {
     pair: f64,
     ramp: f64,
     latency: f64,
-    /// What the host takes to launch the kernels of a step that holds prompts, without a captured graph: the GPU may wait for it.
+    /// What the host takes to launch the kernels of a step that holds prompts, where the engine has not captured it: the GPU may wait for it.
     launches: f64,
     /// Seconds of one draft, without experts and collectives.
     draft: f64,
@@ -189,7 +189,10 @@ impl Pass {
             pair: attention.pair,
             ramp: constants.attention_ramp,
             latency,
-            launches: layers * constants.eager_latency,
+            launches: match deployment.settings.captures_prompts {
+                true => 0.0,
+                false => layers * constants.eager_latency,
+            },
             draft,
             layers,
             wires: Wires::new(deployment, constants),

@@ -146,7 +146,8 @@ impl<'a> Play<'a> {
         let input = self.load.input.at(spread(id, 0));
         let output = self.load.output.at(spread(id, 1));
         self.requests.push(Request { input, output, sent: at, first_token: 0.0 });
-        self.schedule(at + self.pools.hand_off, Event::Sent { request: id });
+        let on_its_way = self.pools.prefill.arrival().sent(input) + self.pools.hand_off;
+        self.schedule(at + on_its_way, Event::Sent { request: id });
     }
 
     /// Idle prompt workers take whole prompts up to a step's tokens, at least one.

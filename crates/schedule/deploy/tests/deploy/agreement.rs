@@ -26,7 +26,8 @@ fn replica(model: &str, tensor: u32, engine: Engine) -> Replica {
     // request. There, what a first token waits for outside steps delays the end of short answers only.
     deployment.settings.visible_after = Some(0.0);
     deployment.adjustment.first_token = -1.0;
-    Replica::new(deployment, &ServingConstants::builtin()).expect("the degrees are sound")
+    let constants = ServingConstants { tokenise: 0.0, ..ServingConstants::builtin() };
+    Replica::new(deployment, &constants).expect("the degrees are sound")
 }
 
 fn looped(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
@@ -51,7 +52,7 @@ fn replayed(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
 fn replayed_with_prefix(replica: &Replica, users: u32, (input, output): (u32, u32), percent: u32) -> Latency {
     let timed = TimedReplica::new(replica.clone(), u64::from(input + output / 2));
     let pool = Pool { scheduler: timed.scheduler(1024, input), ..Pool::new(1, &timed) };
-    let fleet = Fleet { way: timed.way(0.0), ..Fleet::aggregated(pool) };
+    let fleet = Fleet { way: timed.way(input, 0.0), ..Fleet::aggregated(pool) };
     assert_eq!(fleet.way, 0, "both count steps alone");
     let load = GeneratedLoad {
         requests: users * 10,
