@@ -89,7 +89,7 @@ fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
         let need = Need {
             model: &ServedModel::named(name)?,
             load: Load::new(input, output, per_second),
-            recording: None,
+            traced: None,
             objectives: Objectives {
                 ttft: Some(picoseconds(ttft)),
                 itl: Some(picoseconds(itl)),

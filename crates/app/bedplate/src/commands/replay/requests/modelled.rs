@@ -88,7 +88,7 @@ impl LoadedReplicas {
         Need {
             model: &self.model,
             load: usual_load(traffic),
-            recording: None,
+            traced: None,
             objectives: Objectives::default(),
             constants: &self.constants,
             site: None,
