@@ -16,6 +16,7 @@ pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError>
         next_job: newest_job.map_err(JournalError::reading("the newest job"))? + 1,
         jobs: live_jobs(connection).map_err(JournalError::reading("the jobs"))?,
         ended: mates_of_live_tasks(connection).map_err(JournalError::reading("the jobs that ended"))?,
+        lessons: lessons(connection).map_err(JournalError::reading("the jobs that ended last"))?,
         ended_count: prune::ended_count(connection).map_err(JournalError::reading("the number of jobs"))?,
         runs: live_runs(connection).map_err(JournalError::reading("the runs"))?,
         nodes: all(connection, NODES, rows::node).map_err(JournalError::reading("the nodes"))?,
@@ -41,12 +42,30 @@ fn all<T>(
     connection.prepare(sql)?.query_map([], read)?.collect()
 }
 
-/// Jobs with the same text share it in memory too.
+/// Jobs of the history that a control plane learns run times from.
+const MOST_LESSONS: usize = 2_000;
+
 fn live_jobs(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
+    jobs(connection, &format!("WHERE {} ORDER BY jobs.id", rows::IS_LIVE))
+}
+
+/// The newest jobs for which [`JobRow::is_lesson`], in the order in which they ended.
+fn lessons(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
+    let newest = format!(
+        "WHERE runs = 1 AND restarts = 0 AND started_ms IS NOT NULL AND ended_ms IS NOT NULL
+            AND state IN ('succeeded', 'failed', 'cancelled', 'timed_out')
+         ORDER BY ended_ms DESC, jobs.id DESC LIMIT {MOST_LESSONS}"
+    );
+    let mut lessons = jobs(connection, &newest)?;
+    lessons.reverse();
+    Ok(lessons)
+}
+
+/// Jobs with the same text share it in memory too.
+fn jobs(connection: &Connection, which: &str) -> rusqlite::Result<Vec<JobRow>> {
     let sql = format!(
-        "SELECT {}, text_id, text FROM jobs JOIN texts ON texts.id = text_id WHERE {} ORDER BY jobs.id",
-        rows::JOB_COLUMNS,
-        rows::IS_LIVE
+        "SELECT {}, text_id, text FROM jobs JOIN texts ON texts.id = text_id {which}",
+        rows::JOB_COLUMNS
     );
     let mut texts: BTreeMap<i64, Arc<str>> = BTreeMap::new();
     all(connection, &sql, |row| {

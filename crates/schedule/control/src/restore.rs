@@ -37,6 +37,7 @@ impl Control {
         control.remember_nodes(&restored, now);
         control.remember_ended(&restored);
         control.remember_shares(&restored);
+        control.learn_again(&restored.lessons);
         let ended: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
         let unreadable = control.remember_jobs(restored.jobs, restored.runs, &ended, now);
         control.settle(now);
@@ -49,6 +50,20 @@ impl Control {
         for row in &restored.ended {
             self.names.add_ended(row);
             self.news.push_back(Event::Known { job: row.id, outcome: outcome_of(row.state) });
+        }
+    }
+
+    /// What jobs took before says how long those that wait will, as if there had been no restart.
+    fn learn_again(&mut self, lessons: &[JobRow]) {
+        for row in lessons {
+            let (Some(started), Some(ended)) = (row.life.started_ms, row.life.ended_ms) else { continue };
+            let Ok(job) = Job::from_toml(&row.text, "journal") else { continue };
+            let user = self.user_id(&row.user);
+            let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
+            if let Ok(request) = Request::from_job(row.id, &job, user, cluster, settings) {
+                let (request, ran) = (Box::new(request), Span(ended.saturating_sub(started)));
+                self.news.push_back(Event::Ran { request, ran, ended: Time(ended) });
+            }
         }
     }
 

@@ -55,6 +55,12 @@ pub enum Event {
     Used(UsageRecord),
     /// What gangs of one kind used of their limits before this scheduler was made.
     Learned(RunRecord),
+    /// A gang ran once, without an interruption, and ended before this scheduler was made.
+    Ran {
+        request: Box<Request>,
+        ran: Span,
+        ended: Time,
+    },
     /// Nothing but time has passed.
     Tick,
 }

@@ -231,6 +231,7 @@ impl Scheduler {
                 self.news.plan_is_wrong();
             }
             Event::Learned(record) => self.accounting.restore_learned(record),
+            Event::Ran { request, ran, ended } => self.accounting.learn(&request, ran, ended),
             Event::Tick => {}
         }
     }

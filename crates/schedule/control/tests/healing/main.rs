@@ -4,6 +4,7 @@ mod findings;
 mod survival;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bedplate_catalog::Catalog;
 use bedplate_control::record::{JobRow, JobState, Life, NodeRow, Record, Restored};
@@ -100,7 +101,7 @@ impl Story {
                 Record::Share(_) | Record::Note(_) => {}
             }
         }
-        restored.jobs.extend(jobs.into_values());
+        (restored.lessons, restored.jobs) = jobs.into_values().partition(JobRow::is_lesson);
         restored.runs.extend(runs.into_values());
         restored.nodes.extend(nodes.into_values());
         let cluster = Cluster::from_spec(
@@ -549,4 +550,40 @@ fn a_new_run_does_not_show_the_exit_code_of_the_one_before() {
     story.wait(10_000);
     let view = story.control.job(job).expect("it runs again");
     assert_eq!((view.life.state, view.life.runs, view.life.exit_status), (JobState::Running, 2, None));
+}
+
+#[test]
+fn run_times_that_were_learned_before_a_restart_decide_after_it() {
+    let mut story = Story::new(1);
+    let job = story.submit(gang(1));
+    let text: Arc<str> = story.control.job_text(job).expect("it is live").into();
+    let row = |id: u64, user: &str, life: Life| JobRow {
+        id: JobId(id),
+        array: None,
+        user: user.into(),
+        name: "gang".into(),
+        account: "root".into(),
+        submitted: Time(id),
+        key: None,
+        text: text.clone(),
+        life,
+    };
+    let ran = |minutes: u64| Life {
+        state: JobState::Succeeded,
+        runs: 1,
+        started_ms: Some(0),
+        ended_ms: Some(minutes * 60_000),
+        ..Life::default()
+    };
+    let waiting = [row(10, "bob", Life::default()), row(11, "ada", Life::default())];
+    let lessons = [row(1, "ada", ran(1)), row(2, "bob", ran(30))];
+    for (rows, first) in [(waiting.to_vec(), 10), ([&lessons[..], &waiting].concat(), 11)] {
+        let quiet = Story::new(1);
+        let mut again = quiet.restarted(rows.into_iter().map(Record::Submitted).collect());
+        again.join("n1");
+        again.wait(1_000);
+        let state = |id: u64| again.control.job(JobId(id)).expect("it is live").life.state;
+        let running: Vec<u64> = [10, 11].into_iter().filter(|id| state(*id) == JobState::Running).collect();
+        assert_eq!(running, [first]);
+    }
 }
