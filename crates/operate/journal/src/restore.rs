@@ -43,32 +43,32 @@ fn all<T>(
 }
 
 /// Jobs of the history that a control plane learns run times from.
-const MOST_LESSONS: usize = 2_000;
+const MOST_LESSONS: usize = 10_000;
 
 fn live_jobs(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
-    jobs(connection, &format!("WHERE {} ORDER BY jobs.id", rows::IS_LIVE))
+    jobs(connection, &format!("WHERE {} ORDER BY jobs.id", rows::IS_LIVE))?.into_iter().collect()
 }
 
-/// The newest jobs for which [`JobRow::is_lesson`], in the order in which they ended.
+/// The newest jobs for which [`JobRow::is_lesson`], in the order in which they ended. What cannot be read teaches nothing.
 fn lessons(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
     let newest = format!(
         "WHERE runs = 1 AND restarts = 0 AND started_ms IS NOT NULL AND ended_ms IS NOT NULL
             AND state IN ('succeeded', 'failed', 'cancelled', 'timed_out')
          ORDER BY ended_ms DESC, jobs.id DESC LIMIT {MOST_LESSONS}"
     );
-    let mut lessons = jobs(connection, &newest)?;
+    let mut lessons: Vec<JobRow> = jobs(connection, &newest)?.into_iter().flatten().collect();
     lessons.reverse();
     Ok(lessons)
 }
 
 /// Jobs with the same text share it in memory too.
-fn jobs(connection: &Connection, which: &str) -> rusqlite::Result<Vec<JobRow>> {
+fn jobs(connection: &Connection, which: &str) -> rusqlite::Result<Vec<rusqlite::Result<JobRow>>> {
     let sql = format!(
         "SELECT {}, text_id, text FROM jobs JOIN texts ON texts.id = text_id {which}",
         rows::JOB_COLUMNS
     );
     let mut texts: BTreeMap<i64, Arc<str>> = BTreeMap::new();
-    all(connection, &sql, |row| {
+    let read = |row: &Row<'_>| {
         let id = row.get(rows::JOB_COLUMN_COUNT)?;
         let text = match texts.get(&id) {
             Some(text) => text.clone(),
@@ -79,7 +79,8 @@ fn jobs(connection: &Connection, which: &str) -> rusqlite::Result<Vec<JobRow>> {
             }
         };
         rows::job(row, text)
-    })
+    };
+    Ok(connection.prepare(&sql)?.query_map([], read)?.collect())
 }
 
 const ENDED: &str = "id, state, array_id, array_index";

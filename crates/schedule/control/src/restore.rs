@@ -53,14 +53,17 @@ impl Control {
         }
     }
 
-    /// What jobs took before says how long those that wait will, as if there had been no restart.
+    /// What jobs took before says how long those that wait will, as before the restart.
     fn learn_again(&mut self, lessons: &[JobRow]) {
+        // Tasks of an array share their text in memory, and it is read once.
+        let mut jobs: BTreeMap<*const u8, Option<Job>> = BTreeMap::new();
         for row in lessons {
             let (Some(started), Some(ended)) = (row.life.started_ms, row.life.ended_ms) else { continue };
-            let Ok(job) = Job::from_toml(&row.text, "journal") else { continue };
+            let read = || Job::from_toml(&row.text, "journal").ok();
+            let Some(job) = jobs.entry(row.text.as_ptr()).or_insert_with(read) else { continue };
             let user = self.user_id(&row.user);
             let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
-            if let Ok(request) = Request::from_job(row.id, &job, user, cluster, settings) {
+            if let Ok(request) = Request::from_job(row.id, job, user, cluster, settings) {
                 let (request, ran) = (Box::new(request), Span(ended.saturating_sub(started)));
                 self.news.push_back(Event::Ran { request, ran, ended: Time(ended) });
             }

@@ -59,16 +59,16 @@ impl Scheduler {
         let order = self.accounting.order(&self.jobs, &self.settings);
         self.plan_sizes(&order, now);
         let mut oldest = self.oldest_of_first(&order);
-        let only_small = oldest.is_some();
+        let mut only_small = oldest.is_some();
         let (mut reserved, mut passed) = (0, 0);
         for job in order {
+            // One reservation is kept for the oldest until its turn comes.
+            let is_oldest = oldest.take_if(|oldest| *oldest == job).is_some();
             if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
                 self.reclaim(job, now);
                 self.jobs.set_wait(job, wait);
                 continue;
             }
-            // One reservation is kept for the oldest until its turn comes.
-            let is_oldest = oldest.take_if(|oldest| *oldest == job).is_some();
             let is_entitled = is_oldest || !only_small || self.jobs[job].rank.is_small();
             let kept = usize::from(oldest.is_some());
             let may_reserve = is_entitled && reserved + kept < self.settings.backfill.reserved;
@@ -77,7 +77,10 @@ impl Scheduler {
                 continue;
             }
             passed += 1;
-            reserved += usize::from(may_reserve);
+            // Where no promise can be made to the oldest, the first ones are.
+            let is_in_vain = is_oldest && self.promises.get(job).is_none();
+            only_small &= !is_in_vain;
+            reserved += usize::from(may_reserve && !is_in_vain);
             if !self.settings.backfill.overtakes {
                 self.tell_the_rest(job);
                 break;

@@ -225,7 +225,11 @@ impl Scheduler {
         };
         let entry = &self.jobs[job];
         let retries_left = entry.restarts < entry.request.retries;
-        self.learn(job, &run, now);
+        let is_retried =
+            matches!(run.stopping, None | Some(Then::Suspend)) && outcome == Outcome::Failed && retries_left;
+        if !is_retried {
+            self.learn(job, &run, now);
+        }
         match run.stopping {
             Some(Then::End(stopped)) => self.finish(job, stopped, now),
             Some(Then::Requeue) => {
@@ -233,7 +237,7 @@ impl Scheduler {
                 self.news.plan_is_wrong();
                 self.come_back(job, now);
             }
-            Some(Then::Suspend) | None if outcome == Outcome::Failed && retries_left => {
+            Some(Then::Suspend) | None if is_retried => {
                 self.jobs.count_restart(job);
                 self.come_back(job, now);
             }

@@ -62,7 +62,7 @@ impl Scheduler {
     /// Gangs that may hold reservations, in order. With the smallest first they are those that do; a cycle chooses others.
     fn first_to_reserve(&self) -> Vec<JobId> {
         if self.settings.order != Order::SmallestFirst {
-            return self.jobs.queue().iter().take(FEW).collect();
+            return self.jobs.queue().iter().take(2 * FEW).collect();
         }
         let ranked = self.promises.iter().map(|each| (self.jobs[each.job].rank, each.job));
         ranked.collect::<BTreeSet<_>>().into_iter().map(|(_, job)| job).collect()

@@ -92,7 +92,7 @@ pub(crate) fn priority(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     tier: Reverse<u16>,
-    /// Passes gangs of more points.
+    /// Passes gangs of more points: tiny, or has waited for as long as any may.
     is_tiny: Reverse<bool>,
     points: Reverse<i64>,
     is_small: Reverse<bool>,
@@ -131,11 +131,13 @@ impl Rank {
                 let (size, bounds) =
                     (aged_size(request, prospect, waited, &settings.weights), prospect.bounds);
                 let work = gpu_seconds(request, prospect.run);
+                let small = bounds.small.max(bounds.tiny);
+                let has_waited = waited >= settings.weights.longest_wait;
+                // It will be booked for all that it asks for, however short its kind was before.
+                let asks_little = gpu_seconds(request, request.time_limit) < small;
                 Self {
-                    is_tiny: Reverse(work < bounds.tiny),
-                    is_small: Reverse(
-                        work < bounds.small.max(bounds.tiny) || waited >= settings.weights.longest_wait,
-                    ),
+                    is_tiny: Reverse((work < bounds.tiny && asks_little) || has_waited),
+                    is_small: Reverse(work < small || has_waited),
                     size,
                     ..plain
                 }

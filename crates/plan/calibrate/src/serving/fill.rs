@@ -99,7 +99,7 @@ pub(super) fn settings(
     let usual = engine.settings(hardware);
     let concurrency = load.concurrency;
     let of_campaign = match (campaign, engine) {
-        // DeepSeek's first tokens come nine steps late before 1.2, as if the first piece of a stream were empty.
+        // DeepSeek's first tokens come nine steps late except with 1.2, as if the first piece of a stream were empty.
         (Campaign::InferenceX, Engine::TensorRtLlm)
             if model.transformer.family == Family::DeepseekV3 && !record.text("engine").contains(" 1.2") =>
         {
@@ -129,7 +129,7 @@ pub(super) fn settings(
         receive_interval: stated("poll=", of_campaign.receive_interval),
         chunk: stated("chunk=", of_campaign.chunk),
         max_sequences: stated("seats=", of_campaign.max_sequences),
-        batch_wait: of_campaign.batch_wait + stated("batch_wait=", 0),
+        batch_wait: of_campaign.batch_wait.saturating_add(stated("batch_wait=", 0)),
         captures_prompts: captures_prompts(record, engine),
         ..of_campaign
     }
@@ -138,7 +138,7 @@ pub(super) fn settings(
 /// Steps from the first token to the next piece of a stream that brings every tenth.
 const EMPTY_PIECE: u32 = 9;
 
-/// SGLang captures prompts from 0.5.10 on; vLLM does and TensorRT-LLM does not, unless a row states otherwise.
+/// SGLang 0.5.10 captures prompts, vLLM does and TensorRT-LLM does not, unless a row states otherwise.
 fn captures_prompts(record: &Record, engine: Engine) -> bool {
     match record.notes().split_once("prompt_graphs=") {
         Some((_, stated)) => stated.starts_with("yes"),
