@@ -262,13 +262,16 @@ mod tests {
     fn small_gangs_pass_those_with_their_points_and_tiny_ones_those_with_any() {
         let settings = Settings::default();
         let bounds = Bounds { small: 3600.0, tiny: 60.0 };
-        let rank = |seconds: u64, points: i64| {
-            let request = Request::new(JobId(seconds), RoleRequest::new(1, 1));
+        let asking = |seconds: u64, points: i64, time_limit: Span, waited: Span| {
+            let request = Request { time_limit, ..Request::new(JobId(seconds), RoleRequest::new(1, 1)) };
             let prospect = Prospect { run: Span::seconds(seconds), longest_wait: Span::ZERO, bounds };
-            Rank::new(&request, &settings, points, prospect, Time::ZERO, Time::ZERO)
+            Rank::new(&request, &settings, points, prospect, Time::ZERO, Time::ZERO + waited)
         };
+        let rank = |seconds, points| asking(seconds, points, Span::minutes(59), Span::ZERO);
         assert!(rank(59, 0) < rank(100_000, 9), "tiny");
         assert!(rank(60, 0) > rank(100_000, 9), "small, but not tiny");
+        assert!(asking(59, 0, Span::days(1), Span::ZERO) > rank(100_000, 9), "asks for much");
+        assert!(asking(100_000, 0, Span::days(2), settings.weights.longest_wait) < rank(100_000, 9), "old");
         assert!(rank(3599, 9) < rank(3601, 9) && rank(3599, 9).is_small() && !rank(3601, 9).is_small());
         assert!(rank(59, 0).is_small() && rank(59, 0).is_level_with(&rank(3601, 0)));
     }
