@@ -151,7 +151,8 @@ fn writer() {
     }
 }
 
-/// Not a test of its own: what a killed writer left is exact, and the next checkpoint removes the rest.
+/// Not a test of its own: what a killed writer left is exact, and the next checkpoint removes the rest. What the server was still receiving when
+/// the writer died may come to light after that; the one after removes it.
 #[test]
 fn after_a_kill() {
     let Some(address) = address() else { return };
@@ -160,15 +161,18 @@ fn after_a_kill() {
         assert!(remarks.is_empty(), "{remarks:?}");
         check(&found, &large());
     }
-    let next = checkpoints.newest_step().unwrap().unwrap_or(0) + 1;
-    save(&checkpoints, &large(), next).unwrap();
-    let named: u64 = checkpoints
-        .list()
-        .unwrap()
-        .iter()
-        .map(|listed| listed.opened.as_ref().unwrap().manifest().bytes())
-        .sum();
-    assert_eq!(stored(&format!("{address}/killed")), named, "only what manifests name is there");
+    let written_and_named = || {
+        let next = checkpoints.newest_step().unwrap().unwrap_or(0) + 1;
+        save(&checkpoints, &large(), next).unwrap();
+        let listed = checkpoints.list().unwrap();
+        let named = listed.iter().map(|listed| listed.opened.as_ref().unwrap().manifest().bytes()).sum();
+        (stored(&format!("{address}/killed")), named)
+    };
+    let mut found: (u64, u64) = written_and_named();
+    if found.0 != found.1 {
+        found = written_and_named();
+    }
+    assert_eq!(found.0, found.1, "only what manifests name is there");
 }
 
 /// Bytes of all objects but manifests.
