@@ -144,16 +144,7 @@ impl Kubernetes {
     /// Defines the kinds of a project whose controller does not run: `lws`, LeaderWorkerSets; `autoscaler`, ProvisioningRequests;
     /// `training-operator`, PyTorchJobs; `trainer`, TrainJobs.
     pub fn install(&self, project: &str) -> Result<(), String> {
-        let folder = programs().join("manifests").join(project);
-        let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        for file in files.filter_map(Result::ok).map(|file| file.path()) {
-            // What kustomize reads is no object.
-            if !file.ends_with("kustomization.yaml") && file.extension().is_some_and(|kind| kind == "yaml") {
-                self.try_kubectl(&["apply", "--server-side", "-f", &file.display().to_string()])?;
-            }
-        }
-        self.try_kubectl(&["wait", "--for=condition=Established", "--timeout=120s", "crd", "--all"])
-            .map(|_| ())
+        self.control("kinds", &[project])
     }
 
     /// Lets every pod have written these lines; none of them runs anything.
