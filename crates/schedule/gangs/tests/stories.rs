@@ -630,3 +630,43 @@ fn run_times_are_learned_from_gangs_of_the_same_user_and_size() {
             b 42m..102m n1"#]],
     );
 }
+
+#[test]
+fn a_tiny_gang_does_not_take_the_room_that_others_make_for_one_of_more_points() {
+    // t is of a kind that takes next to nothing and would come first of all; it comes while a leaves for h.
+    let story = |trouble: &str| {
+        format!(
+            "cluster 2 nodes x 8 gpus
+             set smallest_first
+             qos urgent preempts=normal priority=10
+             0m submit w nodes=2 limit=600m user=9
+             600m submit s nodes=1 limit=5m user=1
+             610m submit a nodes=2 limit=600m grace=10m user=9
+             {trouble}
+             625m submit t nodes=1 limit=5m user=1
+             640m show"
+        )
+    };
+    check(
+        &story("620m submit h nodes=2 limit=60m qos=urgent user=2"),
+        expect![[r#"
+        620m a stops for h
+        640m a waits, h on n[1-2], s gone, t waits, w gone
+        w 0m..600m n[1-2]
+        s 600m..605m n1
+        a 610m..630m n[1-2]
+        h 630m..690m n[1-2]
+        t 690m..695m n1
+        a 695m..1295m n[1-2]"#]],
+    );
+    check(
+        &story("620m submit h nodes=2 limit=60m user=2"),
+        expect![[r#"
+        640m a on n[1-2], h waits, s gone, t waits, w gone
+        w 0m..600m n[1-2]
+        s 600m..605m n1
+        a 610m..1210m n[1-2]
+        t 1210m..1215m n1
+        h 1215m..1275m n[1-2]"#]],
+    );
+}
