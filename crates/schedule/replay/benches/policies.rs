@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p bedplate-replay --bench policies` prints it as Markdown: means and standard errors over seeds, what is best or within 5 % of it
 //! in bold, and the policies by how far they are from the best. `BEDPLATE_TRACES` names the folder with `pwa_swf/NASA-iPSC-1993-3.1-cln.swf` (unpacked) and
-//! `philly/philly_jobs_sia.csv`; without it those rows are skipped with a message. Names of policies and of loads (`lublin`, `llm`, `nasa`, `philly`)
+//! `philly/philly_jobs_sia.csv`; without it those rows are skipped with a message. Names of policies and of loads (`lublin`, `llm`, `nasa`, `philly`; `0.7`, `0.9`)
 //! choose some of them. What is shown are seeds 0 to 19, and both traces without their first jobs.
 //!
 //! `BEDPLATE_TUNING=1` shows instead what the defaults of the scheduler were chosen on: seeds 100 to 109, the first third of NASA's jobs and the first
@@ -46,6 +46,7 @@ fn main() {
     let is_named = |name: &str| arguments.iter().any(|each| each == name);
     let kinds: Vec<Kind> = kinds();
     let some_kinds = kinds.iter().any(|kind| is_named(kind.name));
+    let some_loads = LOADS.iter().any(|load| is_named(&load.to_string()));
     let some_policies = Policy::ALL.iter().any(|policy| is_named(policy.name));
     let policies: Vec<Policy> = match some_policies {
         true => Policy::ALL.into_iter().filter(|policy| is_named(policy.name)).collect(),
@@ -55,7 +56,7 @@ fn main() {
     println!("|---|---|---|---|---|---|");
     let mut rows = Vec::new();
     for kind in kinds.iter().filter(|kind| !some_kinds || is_named(kind.name)) {
-        for load in LOADS {
+        for load in LOADS.into_iter().filter(|load| !some_loads || is_named(&load.to_string())) {
             let of_load = measure(kind, load, &policies);
             show(&of_load);
             rows.extend(of_load);
