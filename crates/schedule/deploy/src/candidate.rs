@@ -144,6 +144,13 @@ impl Fitting {
         }
     }
 
+    /// What it computes as a prompt worker, from which first tokens go by way of another.
+    pub(crate) fn prompts(&self, need: &Need<'_>, limits: &Limits) -> Result<Estimate, Miss> {
+        let arrival = self.replica.arrival();
+        let way = arrival.sent(need.load.input) + arrival.first_token + need.constants.hand_off;
+        prefill_rate(&Steady { replica: &self.replica, load: need.load }, limits, way)
+    }
+
     fn verdict(&self, verdict: Verdict) -> Tried {
         Tried { supply: self.supply, what: Subject::Cut(self.cut), verdict }
     }
@@ -259,13 +266,7 @@ fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting], tried: &mut Vec<Tried>) ->
                 tried.push(it.verdict(Verdict::TooSlow(miss)));
             }
         };
-        let prefill = best(&prompts, PREFILL_KEPT, &mut miss, |it| {
-            let steady = Steady { replica: &it.replica, load: need.load };
-            let way = it.replica.arrival().sent(need.load.input)
-                + it.replica.arrival().first_token
-                + need.constants.hand_off;
-            prefill_rate(&steady, &limits, way)
-        });
+        let prefill = best(&prompts, PREFILL_KEPT, &mut miss, |it| it.prompts(need, &limits));
         let decode = best(&decodes, DECODE_KEPT, &mut miss, |it| {
             let steady = Steady { replica: &it.replica, load: need.load };
             decode_rate(&steady, &limits, transfer_seconds(need, it, it))

@@ -6,7 +6,7 @@
 use bedplate_perf::serving::Replica;
 
 use crate::candidate::{Fitting, PREFILL_SEATS, transfer_seconds};
-use crate::estimate::{Limits, Steady, decoding, prefill_rate};
+use crate::estimate::{Limits, Steady, decoding};
 use crate::launch::Duty;
 use crate::outlook::looped;
 use crate::{Need, Plan, Pooling, Supply, Workers};
@@ -97,15 +97,9 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
                 && it.cut.weights == decode.cut.weights
                 && it.cut.kv == decode.cut.kv
         };
-        let rate = |it: &&'a Fitting| {
-            let steady = Steady { replica: &it.replica, load: need.load };
-            let way = it.replica.arrival().sent(need.load.input)
-                + it.replica.arrival().first_token
-                + need.constants.hand_off;
-            Some((*it, prefill_rate(&steady, &limits, way).ok()?))
-        };
         let per_gpu = |it: &Fitting, rate: f64| rate / f64::from(it.cut.gpus());
-        let partners = fitting.iter().filter(is_partner).filter_map(|it| rate(&it));
+        let partners =
+            fitting.iter().filter(is_partner).filter_map(|it| Some((it, it.prompts(need, &limits).ok()?)));
         let Some((prefill, prompts)) =
             partners.max_by(|a, b| per_gpu(a.0, a.1.rate).total_cmp(&per_gpu(b.0, b.1.rate)))
         else {
