@@ -275,6 +275,53 @@ fn an_engine_that_polls_rarely_answers_later() {
     assert!((10.0..18.0).contains(&later), "{later} steps");
 }
 
+/// TensorRT-LLM lets prompts wait until every attention data rank has one: alone, a prompt holds up all ranks for as long.
+#[test]
+fn prompts_that_wait_for_each_other_share_a_step() {
+    let load = ClosedLoop {
+        concurrency: 64,
+        requests: 640,
+        input: Lengths { longest: 8000, shortest_share: 0.8 },
+        output: Lengths { longest: 1000, shortest_share: 0.8 },
+        prefixes: Prefixes::default(),
+    };
+    let patient = |steps: f64, load: &ClosedLoop| {
+        let parallel = Parallel { tensor: 1, pipeline: 1, expert: 8, attention_data: 8 };
+        let mut made = deployment("deepseek-v3", "b200", parallel);
+        made.engine = Engine::TensorRtLlm;
+        made.settings = Engine::TensorRtLlm.settings(&made.hardware);
+        let constants = ServingConstants { balance_wait: steps, ..ServingConstants::builtin() };
+        closed_loop(&Replica::new(made, &constants).unwrap(), load).unwrap()
+    };
+    let (alone, together) = (patient(0.0, &load), patient(60.0, &load));
+    assert!(together.inter_token < 0.8 * alone.inter_token, "{alone:?} {together:?}");
+    assert!(together.output_tokens_per_second > 1.2 * alone.output_tokens_per_second);
+    let few = ClosedLoop { concurrency: 4, requests: 40, ..load };
+    assert_eq!(patient(0.0, &few), patient(60.0, &few), "ranks without work wait for nobody");
+}
+
+/// A batch wait ends with its patience, or when a step is full.
+#[test]
+fn a_full_step_does_not_wait() {
+    let first_token = |batch_wait: u32, chunk: u32| {
+        let load = ClosedLoop {
+            concurrency: 16,
+            requests: 320,
+            input: Lengths { longest: 1000, shortest_share: 0.8 },
+            output: Lengths { longest: 1000, shortest_share: 0.8 },
+            prefixes: Prefixes::default(),
+        };
+        let mut made = deployment("llama-3.3-70b", "h200", Parallel::tensor(8));
+        (made.settings.batch_wait, made.settings.chunk) = (batch_wait, chunk);
+        let latency = closed_loop(&Replica::new(made, &ServingConstants::builtin()).unwrap(), &load).unwrap();
+        (latency.first_token, latency.inter_token)
+    };
+    let ((at_once, step), (waited, _)) = (first_token(0, 8192), first_token(20, 8192));
+    let later = (waited - at_once) / step;
+    assert!((5.0..25.0).contains(&later), "{later} steps");
+    assert_eq!(first_token(0, 900), first_token(20, 900), "a prompt fills a step of 900 tokens");
+}
+
 #[test]
 fn pools_trade_first_tokens_for_steady_answers() {
     let one = replica("llama-3.3-70b", "h200", Parallel::tensor(4));

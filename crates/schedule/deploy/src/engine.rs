@@ -66,7 +66,7 @@ impl TimedReplica {
     pub fn way(&self, prompt: u32, step: f64) -> Picoseconds {
         let arrival = self.replica.arrival();
         // A replay polls its queue at every step, which is half a step on average.
-        let unseen = (arrival.visible_after - 0.5).max(0.0) * step;
+        let unseen = (arrival.steps() - 0.5).max(0.0) * step;
         picoseconds(arrival.sent(prompt) + arrival.first_token + unseen)
     }
 

@@ -205,7 +205,7 @@ impl Steady<'_> {
 
     fn way(&self, step: f64) -> f64 {
         let arrival = self.replica.arrival();
-        arrival.sent(self.load.input) + arrival.first_token + arrival.visible_after * step
+        arrival.sent(self.load.input) + arrival.first_token + arrival.steps() * step
     }
 
     /// Means with `batch` sequences in flight.

@@ -271,7 +271,7 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
         return Err(ServingSkip::Blank { column: "concurrency_or_rate" });
     }
     let concurrency = users / fill::copies(record, parallel);
-    let shortest_share = campaign.shortest_share(record.text("engine"));
+    let shortest_share = campaign.shortest_share(record);
     let lengths = |longest: u32| Lengths { longest, shortest_share };
     Ok(ClosedLoop {
         concurrency,

@@ -37,10 +37,14 @@ impl Campaign {
 
     /// Shortest length as a share of the nominal one. Gap-analysis runs of SGLang 0.5.6 are not in lockstep,
     /// as those of 0.5.1 are.
-    pub(super) fn shortest_share(self, engine: &str) -> f64 {
+    pub(super) fn shortest_share(self, record: &Record) -> f64 {
         match self {
             Campaign::InferenceX => 0.8,
-            Campaign::GapAnalysis if engine.starts_with("sglang 0.5.6") => 0.97,
+            Campaign::GapAnalysis
+                if engine(record) == Ok(Engine::Sglang) && version(record) == Some([0, 5, 6]) =>
+            {
+                0.97
+            }
             _ => 1.0,
         }
     }
@@ -101,11 +105,11 @@ pub(super) fn settings(
     let of_campaign = match (campaign, engine) {
         // DeepSeek's first tokens come nine steps late except with 1.2, as if the first piece of a stream were empty.
         (Campaign::InferenceX, Engine::TensorRtLlm)
-            if model.transformer.family == Family::DeepseekV3 && !record.text("engine").contains(" 1.2") =>
+            if model.transformer.family == Family::DeepseekV3 && !is_of(record, [1, 2]) =>
         {
-            EngineSettings { batch_wait: EMPTY_PIECE, ..usual }
+            EngineSettings { late_stream: EMPTY_PIECE, ..usual }
         }
-        (Campaign::GapAnalysis, Engine::TensorRtLlm) if record.text("engine").contains(" 1.0") => {
+        (Campaign::GapAnalysis, Engine::TensorRtLlm) if is_of(record, [1, 0]) => {
             // Its dense runs admit one request fewer than there are users: the last waits for a completion.
             let limit = if model.transformer.is_mixture() { concurrency } else { concurrency - 1 };
             EngineSettings {
@@ -129,7 +133,7 @@ pub(super) fn settings(
         receive_interval: stated("poll=", of_campaign.receive_interval),
         chunk: stated("chunk=", of_campaign.chunk),
         max_sequences: stated("seats=", of_campaign.max_sequences),
-        batch_wait: of_campaign.batch_wait.saturating_add(stated("batch_wait=", 0)),
+        batch_wait: stated("batch_wait=", of_campaign.batch_wait),
         captures_prompts: captures_prompts(record, engine),
         ..of_campaign
     }
@@ -143,11 +147,24 @@ fn captures_prompts(record: &Record, engine: Engine) -> bool {
     match record.notes().split_once("prompt_graphs=") {
         Some((_, stated)) => stated.starts_with("yes"),
         None => match engine {
-            Engine::Sglang => record.text("engine").starts_with("sglang 0.5.10"),
+            Engine::Sglang => version(record).is_some_and(|version| version >= [0, 5, 10]),
             Engine::Vllm => true,
             Engine::TensorRtLlm | Engine::Bedplate => false,
         },
     }
+}
+
+/// The engine's version, such as 0.5.10 of `sglang 0.5.10.post1`; `None` where a row states none, or a name.
+fn version(record: &Record) -> Option<[u32; 3]> {
+    let mut parts = record.text("engine").split_once(' ')?.1.splitn(4, '.').map(|part| {
+        let digits = part.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(part.len());
+        part[..digits].parse().ok()
+    });
+    Some([parts.next()??, parts.next()??, parts.next()??])
+}
+
+fn is_of(record: &Record, series: [u32; 2]) -> bool {
+    version(record).is_some_and(|version| version[..2] == series)
 }
 
 /// Tokens per second at which the servers of TensorRT-LLM 1.0 saturate, whatever the number of GPUs.

@@ -11,7 +11,23 @@ pub struct Arrival {
     pub first_token: f64,
     /// Seconds in which the server makes one token of a prompt from text.
     pub tokenise: f64,
+    /// Prompts that the engine has seen and lets wait for others.
+    pub gathering: Option<Gathering>,
 }
+
+/// Prompts wait for each other while others decode, so that one step computes several: until there are enough of them, or patience ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gathering {
+    /// Steps for which the first of them waits at most.
+    pub patience: u32,
+    /// Prompts that are enough.
+    pub prompts: u32,
+    /// Tokens that are enough.
+    pub tokens: u64,
+}
+
+/// Share of a step's tokens at which TensorRT-LLM's batch wait ends, as published scripts set it.
+const FULL: f64 = 0.8;
 
 impl Arrival {
     /// Seconds from sending a prompt of `tokens` tokens to when an engine could see it.
@@ -26,12 +42,37 @@ impl Arrival {
             Engine::Sglang => (c.visible_sglang, c.first_token_sglang),
             Engine::TensorRtLlm => (c.visible_trtllm, c.first_token_trtllm),
         };
-        let balances = deployment.engine == Engine::TensorRtLlm && deployment.parallel.attention_data > 1;
-        let balance = if balances { c.balance_wait } else { 0.0 };
         let settings = &deployment.settings;
-        let visible_after = settings.visible_after.unwrap_or(visible_after + balance);
-        let visible_after = visible_after + f64::from(settings.batch_wait);
+        let visible_after = settings.visible_after.unwrap_or(visible_after) + f64::from(settings.late_stream);
         let first_token = (first_token + deployment.adjustment.first_token).max(0.0);
-        Self { visible_after, first_token, tokenise: c.tokenise }
+        Self { visible_after, first_token, tokenise: c.tokenise, gathering: gathering(deployment, c) }
+    }
+
+    /// Steps of other requests before a prompt's own: at most, where prompts wait for each other.
+    pub fn steps(&self) -> f64 {
+        self.visible_after + self.gathering.map_or(0.0, |gathering| f64::from(gathering.patience))
+    }
+}
+
+/// TensorRT-LLM waits until every attention data rank has a prompt, and where it is told to, until a step is full.
+fn gathering(deployment: &Deployment, constants: &ServingConstants) -> Option<Gathering> {
+    let Deployment { settings, parallel, engine, .. } = deployment;
+    let ranks = parallel.attention_data;
+    let balances = *engine == Engine::TensorRtLlm && ranks > 1;
+    match (settings.batch_wait, balances) {
+        (0, false) => None,
+        (0, true) => {
+            // A prompt goes to the rank that an answer left: until all have one there are as many as coupons to a whole set.
+            let prompts = f64::from(ranks) * (1..=ranks).map(|rank| 1.0 / f64::from(rank)).sum::<f64>();
+            Some(Gathering {
+                patience: constants.balance_wait as u32,
+                prompts: prompts.round() as u32,
+                tokens: u64::MAX,
+            })
+        }
+        (patience, _) => {
+            let tokens = (FULL * f64::from(settings.chunk) * f64::from(ranks)) as u64;
+            Some(Gathering { patience, prompts: u32::MAX, tokens })
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_random::{STEP, fraction, mix};
 
-use super::{KvReserve, PrefillStyle, Replica, StepShape};
+use super::{Gathering, KvReserve, PrefillStyle, Replica, StepShape};
 
 /// The load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -310,9 +310,11 @@ impl<'a> Simulated<'a> {
             budget = budget.saturating_sub(self.running.len() as u64).max(1);
         }
         let whole = settings.prefill == PrefillStyle::Whole;
+        let gathers = self.gathering_ends().is_some();
         let mut shape = StepShape::default();
         while budget > 0 {
-            let Some(Partial { request, done }) = self.partial.or_else(|| self.admit()) else { break };
+            let next = self.partial.or_else(|| if gathers { None } else { self.admit() });
+            let Some(Partial { request, done }) = next else { break };
             let left = u64::from(self.request(request).input - done);
             let fits = left <= budget;
             if whole && !fits && shape.prefill_tokens > 0 {
@@ -330,6 +332,41 @@ impl<'a> Simulated<'a> {
             }
         }
         shape
+    }
+
+    /// The step in which prompts that wait for others stop doing so; `None` if they do not wait now.
+    fn gathering_ends(&self) -> Option<u64> {
+        let Gathering { patience, prompts, tokens } = self.replica.arrival().gathering?;
+        let first = self.request(*self.waiting.front()?).visible;
+        let ends = first + u64::from(patience);
+        // A rank with nothing to decode is not kept waiting.
+        let ranks = self.replica.deployment().parallel.attention_data as usize;
+        if self.running.len() < ranks.max(1) || ends <= self.steps {
+            return None;
+        }
+        let seen =
+            self.waiting.iter().map(|id| self.request(*id)).filter(|request| request.visible <= self.steps);
+        let (mut count, mut sum) = (0, 0);
+        for request in seen {
+            (count, sum) = (count + 1, sum + u64::from(request.input));
+            if count >= prompts || sum >= tokens {
+                return None;
+            }
+        }
+        Some(ends)
+    }
+
+    /// Steps until the engine sees another waiting request, or stops waiting for more of them.
+    fn seen_in(&self) -> Option<u64> {
+        let ends = self.gathering_ends();
+        let unseen = match ends {
+            Some(_) => {
+                self.waiting.iter().map(|id| self.request(*id).visible).find(|seen| *seen > self.steps)
+            }
+            None => self.waiting.front().map(|id| self.request(*id).visible),
+        };
+        let steps = unseen.into_iter().chain(ends).min()?.saturating_sub(self.steps);
+        (steps > 0).then_some(steps)
     }
 
     /// The first waiting request, if the engine sees it and the cache has room.
@@ -389,9 +426,7 @@ impl<'a> Simulated<'a> {
 
     fn decode_stretch(&mut self) {
         let next_end = self.running.peek().map_or(0, |Reverse((step, _))| step - self.decode_steps);
-        let seen_in =
-            self.waiting.front().map_or(0, |id| self.request(*id).visible.saturating_sub(self.steps));
-        let mut steps = if seen_in > 0 { next_end.min(seen_in) } else { next_end }.max(1);
+        let mut steps = self.seen_in().map_or(next_end, |seen_in| next_end.min(seen_in)).max(1);
         let decodes = self.running.len() as u32;
         let (timer, context) = (self.replica.timer(), self.context as u64);
         let growth = (f64::from(decodes) * self.replica.deployment().tokens_per_step()).round() as u64;

@@ -21,7 +21,7 @@ constants! {
     expert_read_hopper = 0.74, Serving, 0.1, "Share of HBM bandwidth at which routed experts are read on Hopper and older.";
     expert_read_blackwell = 0.80, Serving, 0.1, "The same on Blackwell.";
     expert_rate_hopper = 0.60, Serving, 0.25, "Rate of deep grouped expert products against one large product of the same arithmetic on Hopper and older, bf16 (tables: 0.2 to 1).";
-    expert_fp8_rate_hopper = 0.65, Serving, 0.25, "The same in fp8 (tables: 0.4 to 0.8).";
+    expert_fp8_rate_hopper = 0.65, Serving, 0.15, "The same in fp8 (tables: 0.4 to 0.8).";
     expert_rate_blackwell = 0.70, Serving, 0.25, "The same on Blackwell, bf16 and fp4 (tables: 0.6 to 1).";
     expert_fp8_rate_blackwell = 0.33, Serving, 0.25, "The same in fp8, whose scales of blocks its tensor cores do not know (tables: 0.25 to 0.35, DeepGEMM of TensorRT-LLM 1.3).";
     expert_depth = 1000.0, Serving, 0.4, "Summed values at which a grouped product reaches half of that: starting a tile, casting and gathering its tokens take as long (tables: 300 to 3000).";
@@ -36,6 +36,7 @@ constants! {
     mixture_latency_fused = 25e-6, Serving, 0.3, "The same by kernels of TensorRT-LLM, which all engines use on Blackwell (tables: 23 to 40 us).";
     latent_latency = 33e-6, Serving, 0.3, "Seconds more in a layer with latent attention.";
     sparse_latency = 60e-6, Serving, 0.3, "Seconds more in a layer that chooses its keys by an indexer.";
+    linear_latency = 20e-6, Serving, 0.3, "Seconds more in a layer of linear attention: a convolution, gates, its own norm.";
     block_latency = 17e-6, Serving, 0.3, "Seconds more in a layer whose activations are cast to block-scaled fp8.";
     block_latency_trtllm = 8e-6, Serving, 0.4, "The same in TensorRT-LLM, whose small block-scaled products take a tenth of the time of others' (tables: 6 against 60 us on H200).";
     eager_latency = 300e-6, Serving, 0.5, "Seconds per layer in which the host launches a step that holds prompt tokens, where engines have not captured it; the GPU's work hides them or waits.";
@@ -57,7 +58,7 @@ constants! {
     visible_vllm = 2.2, Serving, 0.3, "The same, vLLM.";
     visible_sglang = 1.5, Serving, 0.3, "The same, SGLang.";
     hand_off = 50e-3, Serving, 0.5, "Seconds of routing and handshake of a request between prompt and decode workers.";
-    balance_wait = 45.0, SetByHand, 0.3, "Steps that TensorRT-LLM waits to balance prompts over attention data ranks.";
+    balance_wait = 60.0, SetByHand, 0.3, "Steps for which a prompt of TensorRT-LLM waits at most until every attention data rank has one, as published scripts set it.";
     single_draft = 0.6, SetByHand, 0.3, "Share of the gain of three drafts that one draft brings.";
     serial_host = 4e-3, SetByHand, 0.5, "Seconds of scheduling per step that an engine without overlap exposes (async scheduling of vLLM and SGLang hides it).";
     workspace = 2.0, SetByHand, 0.3, "GB of a GPU for CUDA context, graphs and communication buffers.";

@@ -44,8 +44,10 @@ pub struct EngineSettings {
     pub memory_share: f64,
     /// Decode steps between polls of the request queue (SGLang's receive interval); a step with prompts is followed by one.
     pub receive_interval: u32,
-    /// Steps that a request waits for others to share its prompt's step (TensorRT-LLM's batch wait).
+    /// Steps that a prompt waits at most for others to share its step (TensorRT-LLM's batch wait).
     pub batch_wait: u32,
+    /// Steps by which a server streams first tokens late.
+    pub late_stream: u32,
     /// Steps before a new request is seen; `None` is the engine family's usual number.
     pub visible_after: Option<f64>,
     /// Whether steps with prompts run as captured graphs, in pieces around attention; otherwise the host launches every kernel.
@@ -154,6 +156,7 @@ impl Engine {
             memory_share: if is_blackwell { row.memory_share } else { row.memory_share_hopper },
             receive_interval: 1,
             batch_wait: 0,
+            late_stream: 0,
             visible_after: None,
             captures_prompts: row.captures_prompts,
             max_sequences: MAX_SEQUENCES,

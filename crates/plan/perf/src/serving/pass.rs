@@ -7,7 +7,7 @@
 use bedplate_transformer::{Dense, Layer, Part, Precision, Reach};
 
 use super::adapters::LowRank;
-use super::experts::Touched;
+use super::experts::{Touched, largest_of};
 use super::formats::Arithmetic;
 use super::wires::Wires;
 use super::{Deployment, Engine, HostWork, ServingConstants, StepShape};
@@ -348,8 +348,8 @@ impl Experts {
         let shallow = shallow(&mixture.expert, constants.expert_depth, model.hidden as f64, inner);
         let seconds =
             2.0 * parameters as f64 * per_token / experts / rates.experts(deployment) / stage * shallow;
-        // The busiest of r ranks gets about mean + sqrt(2 ln r mean) of the visits.
-        let uneven = if ranks > 1.0 { (2.0 * ranks.ln() * ranks / per_token).sqrt() } else { 0.0 };
+        // Visits to a rank vary by the square root of their mean.
+        let uneven = largest_of(ranks) * (ranks / per_token).sqrt();
         Some(Self {
             read: bytes * places / experts / stage / rates.expert_read,
             touched: Touched::new(experts, places, per_token, constants.expert_skew, ranks),
@@ -402,8 +402,10 @@ fn latency(deployment: &Deployment, constants: &ServingConstants) -> f64 {
         let is_latent = matches!(layer.attention, bedplate_transformer::Attention::Latent(_));
         let latent = if is_latent { constants.latent_latency } else { 0.0 };
         let sparse = if model.sparse_keys.is_some() { constants.sparse_latency } else { 0.0 };
+        let is_linear = model.linear.is_some() && layer.reach == Reach::Window(1);
+        let linear = if is_linear { constants.linear_latency } else { 0.0 };
         let block = if deployment.weights.casts_blocks(&model.transformer) { block } else { 0.0 };
-        let seconds = every + mixture + latent + sparse + block;
+        let seconds = every + mixture + latent + sparse + linear + block;
         if layer.mlp.mixture().is_some() { seconds * matured } else { seconds }
     };
     model.transformer.runs.iter().map(|run| run.count as f64 * of(&run.layer)).sum()
