@@ -56,8 +56,7 @@ impl Scheduler {
         self.calendar.set(Alarm::Preemption, None);
         self.eviction.begin_cycle();
         let promises = self.withdraw_promises(now);
-        let mut order = self.accounting.order(&self.jobs, &self.settings);
-        self.keep_made_room(&mut order);
+        let order = self.accounting.order(&self.jobs, &self.settings);
         self.plan_sizes(&order, now);
         let mut oldest = self.oldest_of_first(&order);
         let mut only_small = oldest.is_some();
@@ -70,8 +69,7 @@ impl Scheduler {
                 self.jobs.set_wait(job, wait);
                 continue;
             }
-            let is_entitled =
-                is_oldest || !only_small || self.jobs[job].rank.is_small() || self.is_room_made_for(job);
+            let is_entitled = is_oldest || !only_small || self.jobs[job].rank.is_small();
             let kept = usize::from(oldest.is_some());
             let may_reserve = is_entitled && reserved + kept < self.settings.backfill.reserved;
             let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };

@@ -172,7 +172,6 @@ impl Scheduler {
             return self.ended(job, Outcome::Failed, now);
         }
         self.charge(job, now);
-        self.news.made_room(job);
         for node in &nodes {
             self.fleet.release(node.0, job, now);
             self.news.node_freed(*node);

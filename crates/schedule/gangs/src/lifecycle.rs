@@ -235,7 +235,6 @@ impl Scheduler {
             Some(Then::Requeue) => {
                 // The gang for which it made room goes first; a full cycle keeps that order.
                 self.news.plan_is_wrong();
-                self.news.made_room(job);
                 self.come_back(job, now);
             }
             Some(Then::Suspend) | None if is_retried => {

@@ -19,8 +19,6 @@ pub(crate) struct News {
     arrivals: Vec<JobId>,
     /// Nodes on which something was freed since the last pass.
     freed: BTreeSet<NodeId>,
-    /// Gangs that made room for another and have gone since the last cycle.
-    departed: BTreeSet<JobId>,
     /// Lost nodes on which adopted gangs are said to run.
     lost: BTreeSet<(JobId, NodeId)>,
 }
@@ -50,15 +48,6 @@ impl News {
         self.is_stale = true;
     }
 
-    /// A gang has left what another waits for.
-    pub(crate) fn made_room(&mut self, job: JobId) {
-        self.departed.insert(job);
-    }
-
-    pub(crate) fn has_made_room(&self, job: JobId) -> bool {
-        self.departed.contains(&job)
-    }
-
     pub(crate) fn node_lost(&mut self, job: JobId, node: NodeId) {
         self.lost.insert((job, node));
     }
@@ -80,10 +69,8 @@ impl News {
         self.events >= enough
     }
 
-    /// Nothing waits for what happened.
     pub(crate) fn forget_events(&mut self) {
         self.events = 0;
-        self.departed.clear();
     }
 
     pub(crate) fn is_cycle_due(&self, enough_events: u64, rules: &Backfill, now: Time) -> bool {
@@ -99,7 +86,6 @@ impl News {
     /// Everything is planned anew; what a pass would do with arrivals and freed nodes is still to come.
     pub(crate) fn end_cycle(&mut self, now: Time) {
         (self.events, self.last, self.is_stale, self.is_urgent) = (0, now, false, false);
-        self.departed.clear();
     }
 
     pub(crate) fn end_pass(&mut self) {

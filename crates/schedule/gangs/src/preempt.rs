@@ -5,8 +5,6 @@
 //! up for any gang; everything else only for a higher tier or a QOS that may preempt. Free nodes are used
 //! first, so no gang stops without need.
 
-use std::collections::BTreeMap;
-
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
@@ -70,36 +68,6 @@ impl Scheduler {
         let next = self.calendar.get(Alarm::Preemption).map_or(wakes, |next| next.min(wakes));
         self.calendar.set(Alarm::Preemption, Some(next));
         Some(fit)
-    }
-
-    /// Room that is made for a gang is kept for it: whatever would pass it, because it is smaller, stays behind it meanwhile. Gangs with more points
-    /// stand before it still, and those that have waited for as long as any may.
-    pub(crate) fn keep_made_room(&self, order: &mut [JobId]) {
-        let is_made_for = |(_, job): &(usize, &JobId)| self.is_room_made_for(**job);
-        let made_for: Vec<(usize, JobId)> =
-            order.iter().enumerate().filter(is_made_for).map(|(place, job)| (place, *job)).collect();
-        if made_for.is_empty() {
-            return;
-        }
-        let behind = |(place, job): (usize, &JobId)| {
-            let passed = made_for.iter().filter(|(at, other)| place < *at && self.only_passes(*job, *other));
-            let place = passed.map(|(at, _)| (*at, true)).max().unwrap_or((place, false));
-            (*job, place)
-        };
-        let places: BTreeMap<JobId, (usize, bool)> = order.iter().enumerate().map(behind).collect();
-        order.sort_by_key(|job| places[job]);
-    }
-
-    /// Whether others leave for a gang, or have left since the last cycle.
-    pub(crate) fn is_room_made_for(&self, job: JobId) -> bool {
-        let has_left = |victim: &JobId| self.news.has_made_room(*victim);
-        self.is_waiting_for_victims(job) || self.jobs[job].victims.iter().any(has_left)
-    }
-
-    /// Whether a gang comes before another for its size alone.
-    fn only_passes(&self, job: JobId, other: JobId) -> bool {
-        let (job, other) = (&self.jobs[job], &self.jobs[other]);
-        job.rank.only_passes(&other.rank) && self.accounting.borrows_less(&other.request, &job.request)
     }
 
     fn is_waiting_for_victims(&self, job: JobId) -> bool {

@@ -150,11 +150,6 @@ impl Rank {
         self.is_small.0
     }
 
-    /// Whether it comes before another for its size alone: it has no more points, and has not waited for as long as any may.
-    pub(crate) fn only_passes(&self, other: &Self) -> bool {
-        self < other && self.tier == other.tier && self.points >= other.points && self.size > 0
-    }
-
     /// Whether points put neither of the two before the other.
     pub(crate) fn is_level_with(&self, other: &Self) -> bool {
         (self.tier, self.points) == (other.tier, other.points)
