@@ -300,6 +300,19 @@ fn prompts_that_wait_for_each_other_share_a_step() {
     assert_eq!(patient(0.0, &few), patient(60.0, &few), "ranks without work wait for nobody");
 }
 
+#[test]
+fn layers_of_linear_attention_take_longer_whatever_the_model() {
+    for (model, takes) in [("qwen3-next-80b-a3b", true), ("qwen3.5-397b-a17b", true), ("llama-3.1-8b", false)]
+    {
+        let step = |linear_latency: f64| {
+            let constants = ServingConstants { linear_latency, ..ServingConstants::builtin() };
+            let replica = Replica::new(deployment(model, "h200", Parallel::tensor(8)), &constants).unwrap();
+            replica.timer().seconds(&StepShape::decode(4, 4000))
+        };
+        assert_eq!(step(1e-3) > step(1e-5), takes, "{model}");
+    }
+}
+
 /// A batch wait ends with its patience, or when a step is full.
 #[test]
 fn a_full_step_does_not_wait() {

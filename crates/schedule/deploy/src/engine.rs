@@ -62,11 +62,11 @@ impl TimedReplica {
     }
 
     /// The time of a request of `prompt` tokens outside engine steps; `step` is a usual step, and an engine lets some of them pass
-    /// before it sees a request.
+    /// before it sees a request. Prompts of a replay do not wait for each other.
     pub fn way(&self, prompt: u32, step: f64) -> Picoseconds {
         let arrival = self.replica.arrival();
         // A replay polls its queue at every step, which is half a step on average.
-        let unseen = (arrival.steps() - 0.5).max(0.0) * step;
+        let unseen = (arrival.visible_after - 0.5).max(0.0) * step;
         picoseconds(arrival.sent(prompt) + arrival.first_token + unseen)
     }
 

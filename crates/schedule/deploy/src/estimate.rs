@@ -203,9 +203,9 @@ impl Steady<'_> {
         u64::from(parallel.attention_data) * u64::from(parallel.pipeline)
     }
 
-    fn way(&self, step: f64) -> f64 {
+    fn way(&self, step: f64, decodes: f64) -> f64 {
         let arrival = self.replica.arrival();
-        arrival.sent(self.load.input) + arrival.first_token + arrival.steps() * step
+        arrival.sent(self.load.input) + arrival.first_token + arrival.steps(decodes) * step
     }
 
     /// Means with `batch` sequences in flight.
@@ -220,7 +220,7 @@ impl Steady<'_> {
         let prompt = self.prompt(batch as u32, prompts_per_token * tokens_per_step);
         let step = self.decode(batch);
         let itl = step / tokens_per_step + prompts_per_token * prompt.stall;
-        (itl, prompt, self.way(step))
+        (itl, prompt, self.way(step, batch))
     }
 
     fn estimate(&self, batch: u32, itl: f64, alone: f64, way: f64, stall: f64, waits: f64) -> Estimate {

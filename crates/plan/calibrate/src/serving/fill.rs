@@ -142,7 +142,7 @@ pub(super) fn settings(
 /// Steps from the first token to the next piece of a stream that brings every tenth.
 const EMPTY_PIECE: u32 = 9;
 
-/// SGLang 0.5.10 captures prompts, vLLM does and TensorRT-LLM does not, unless a row states otherwise.
+/// SGLang captures prompts from 0.5.10 on, vLLM does and TensorRT-LLM does not, unless a row states otherwise.
 fn captures_prompts(record: &Record, engine: Engine) -> bool {
     match record.notes().split_once("prompt_graphs=") {
         Some((_, stated)) => stated.starts_with("yes"),
@@ -156,11 +156,14 @@ fn captures_prompts(record: &Record, engine: Engine) -> bool {
 
 /// The engine's version, such as 0.5.10 of `sglang 0.5.10.post1`; `None` where a row states none, or a name.
 fn version(record: &Record) -> Option<[u32; 3]> {
-    let mut parts = record.text("engine").split_once(' ')?.1.splitn(4, '.').map(|part| {
+    let (_, version) = record.text("engine").rsplit_once(' ')?;
+    let mut parts = version.trim_start_matches('v').split('.').map(|part| {
         let digits = part.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(part.len());
         part[..digits].parse().ok()
     });
-    Some([parts.next()??, parts.next()??, parts.next()??])
+    let first = parts.next()??;
+    let mut next = || parts.next().flatten().unwrap_or(0);
+    Some([first, next(), next()])
 }
 
 fn is_of(record: &Record, series: [u32; 2]) -> bool {

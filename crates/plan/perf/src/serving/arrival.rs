@@ -24,6 +24,8 @@ pub struct Gathering {
     pub prompts: u32,
     /// Tokens that are enough.
     pub tokens: u64,
+    /// Ranks that decode: while one of them has nothing to decode, no prompt waits.
+    pub ranks: u32,
 }
 
 /// Share of a step's tokens at which TensorRT-LLM's batch wait ends, as published scripts set it.
@@ -48,31 +50,31 @@ impl Arrival {
         Self { visible_after, first_token, tokenise: c.tokenise, gathering: gathering(deployment, c) }
     }
 
-    /// Steps of other requests before a prompt's own: at most, where prompts wait for each other.
-    pub fn steps(&self) -> f64 {
-        self.visible_after + self.gathering.map_or(0.0, |gathering| f64::from(gathering.patience))
+    /// Steps of other requests before a prompt's own, while so many sequences decode; where prompts wait for each other, for half of
+    /// their patience.
+    pub fn steps(&self, decodes: f64) -> f64 {
+        let gathering = self.gathering.filter(|gathering| decodes >= f64::from(gathering.ranks));
+        self.visible_after + gathering.map_or(0.0, |gathering| f64::from(gathering.patience) / 2.0)
     }
 }
 
-/// TensorRT-LLM waits until every attention data rank has a prompt, and where it is told to, until a step is full.
+/// TensorRT-LLM waits until every attention data rank has a prompt, and where it is told to, until a step is nearly full.
 fn gathering(deployment: &Deployment, constants: &ServingConstants) -> Option<Gathering> {
     let Deployment { settings, parallel, engine, .. } = deployment;
-    let ranks = parallel.attention_data;
+    let ranks = parallel.attention_data.max(1);
     let balances = *engine == Engine::TensorRtLlm && ranks > 1;
-    match (settings.batch_wait, balances) {
-        (0, false) => None,
-        (0, true) => {
-            // A prompt goes to the rank that an answer left: until all have one there are as many as coupons to a whole set.
-            let prompts = f64::from(ranks) * (1..=ranks).map(|rank| 1.0 / f64::from(rank)).sum::<f64>();
-            Some(Gathering {
-                patience: constants.balance_wait as u32,
-                prompts: prompts.round() as u32,
-                tokens: u64::MAX,
-            })
-        }
-        (patience, _) => {
-            let tokens = (FULL * f64::from(settings.chunk) * f64::from(ranks)) as u64;
-            Some(Gathering { patience, prompts: u32::MAX, tokens })
-        }
+    let fills = settings.batch_wait > 0;
+    if !balances && !fills {
+        return None;
     }
+    // A prompt goes to the rank that an answer left: until all have one there are as many as coupons to a whole set.
+    let coupons = f64::from(ranks) * (1..=ranks).map(|rank| 1.0 / f64::from(rank)).sum::<f64>();
+    let full = FULL * f64::from(settings.chunk) * f64::from(ranks);
+    let balance = if balances { constants.balance_wait as u32 } else { 0 };
+    Some(Gathering {
+        patience: settings.batch_wait.max(balance),
+        prompts: if balances { coupons.round() as u32 } else { u32::MAX },
+        tokens: if fills { full as u64 } else { u64::MAX },
+        ranks,
+    })
 }

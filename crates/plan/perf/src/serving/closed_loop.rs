@@ -310,7 +310,8 @@ impl<'a> Simulated<'a> {
             budget = budget.saturating_sub(self.running.len() as u64).max(1);
         }
         let whole = settings.prefill == PrefillStyle::Whole;
-        let gathers = self.gathering_ends().is_some();
+        // A step that goes on with a prompt takes others along.
+        let gathers = self.partial.is_none() && self.gathering_ends().is_some();
         let mut shape = StepShape::default();
         while budget > 0 {
             let next = self.partial.or_else(|| if gathers { None } else { self.admit() });
@@ -336,12 +337,12 @@ impl<'a> Simulated<'a> {
 
     /// The step in which prompts that wait for others stop doing so; `None` if they do not wait now.
     fn gathering_ends(&self) -> Option<u64> {
-        let Gathering { patience, prompts, tokens } = self.replica.arrival().gathering?;
-        let first = self.request(*self.waiting.front()?).visible;
-        let ends = first + u64::from(patience);
-        // A rank with nothing to decode is not kept waiting.
-        let ranks = self.replica.deployment().parallel.attention_data as usize;
-        if self.running.len() < ranks.max(1) || ends <= self.steps {
+        let Gathering { patience, prompts, tokens, ranks } = self.replica.arrival().gathering?;
+        let first = *self.waiting.front()?;
+        let ends = self.request(first).visible + u64::from(patience);
+        // What comes at first, all at once, is spread evenly.
+        let is_first_burst = first < self.load.concurrency;
+        if is_first_burst || self.running.len() < ranks as usize || ends <= self.steps {
             return None;
         }
         let seen =

@@ -46,7 +46,7 @@ pub struct EngineSettings {
     pub receive_interval: u32,
     /// Steps that a prompt waits at most for others to share its step (TensorRT-LLM's batch wait).
     pub batch_wait: u32,
-    /// Steps by which a server streams first tokens late.
+    /// Steps by which first tokens come late; answers count as begun so much later.
     pub late_stream: u32,
     /// Steps before a new request is seen; `None` is the engine family's usual number.
     pub visible_after: Option<f64>,

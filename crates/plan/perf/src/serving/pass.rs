@@ -4,7 +4,7 @@
 //! work add up, as kernels of one stream do. With pipeline stages each processes one micro-batch of the
 //! step, so a step takes one pass with a share of its tokens.
 
-use bedplate_transformer::{Dense, Layer, Part, Precision, Reach};
+use bedplate_transformer::{Attention, Dense, Layer, Part, Precision, Reach};
 
 use super::adapters::LowRank;
 use super::experts::{Touched, largest_of};
@@ -399,10 +399,11 @@ fn latency(deployment: &Deployment, constants: &ServingConstants) -> f64 {
     let mixture = if is_fused { constants.mixture_latency_fused } else { constants.mixture_latency };
     let of = |layer: &Layer| {
         let mixture = if layer.mlp.mixture().is_some() { mixture } else { 0.0 };
-        let is_latent = matches!(layer.attention, bedplate_transformer::Attention::Latent(_));
+        let is_latent = matches!(layer.attention, Attention::Latent(_));
         let latent = if is_latent { constants.latent_latency } else { 0.0 };
         let sparse = if model.sparse_keys.is_some() { constants.sparse_latency } else { 0.0 };
-        let is_linear = model.linear.is_some() && layer.reach == Reach::Window(1);
+        let is_linear = matches!(layer.attention, Attention::Recurrent(_))
+            || model.linear.is_some() && layer.reach == Reach::Window(1);
         let linear = if is_linear { constants.linear_latency } else { 0.0 };
         let block = if deployment.weights.casts_blocks(&model.transformer) { block } else { 0.0 };
         let seconds = every + mixture + latent + sparse + linear + block;
