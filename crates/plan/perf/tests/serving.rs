@@ -36,6 +36,18 @@ fn deployment(model: &str, chip: &str, parallel: Parallel) -> Deployment {
     Deployment::new(model, WeightFormat::Fp8, hardware(chip), parallel, Engine::Vllm)
 }
 
+/// So many users, their requests in all, and the longest prompts and answers.
+fn users(concurrency: u32, requests: u32, input: u32, output: u32) -> ClosedLoop {
+    let lengths = |longest: u32| Lengths { longest, shortest_share: 0.8 };
+    ClosedLoop {
+        concurrency,
+        requests,
+        input: lengths(input),
+        output: lengths(output),
+        prefixes: Prefixes::default(),
+    }
+}
+
 fn replica(model: &str, chip: &str, parallel: Parallel) -> Replica {
     Replica::new(deployment(model, chip, parallel), &ServingConstants::builtin())
         .expect("a layout with meaning")
@@ -258,13 +270,7 @@ fn fewer_receivers_make_a_transfer_longer() {
 /// A request waits for half an interval on average; a prompt's step is followed by a poll.
 #[test]
 fn an_engine_that_polls_rarely_answers_later() {
-    let load = ClosedLoop {
-        concurrency: 16,
-        requests: 320,
-        input: Lengths { longest: 1000, shortest_share: 0.8 },
-        output: Lengths { longest: 1000, shortest_share: 0.8 },
-        prefixes: Prefixes::default(),
-    };
+    let load = users(16, 320, 1000, 1000);
     let polled = |receive_interval: u32| {
         let mut made = deployment("llama-3.3-70b", "h200", Parallel::tensor(8));
         made.settings.receive_interval = receive_interval;
@@ -278,14 +284,8 @@ fn an_engine_that_polls_rarely_answers_later() {
 /// TensorRT-LLM lets prompts wait until every attention data rank has one: alone, a prompt holds up all ranks for as long.
 #[test]
 fn prompts_that_wait_for_each_other_share_a_step() {
-    let load = ClosedLoop {
-        concurrency: 64,
-        requests: 640,
-        input: Lengths { longest: 8000, shortest_share: 0.8 },
-        output: Lengths { longest: 1000, shortest_share: 0.8 },
-        prefixes: Prefixes::default(),
-    };
-    let patient = |steps: f64, load: &ClosedLoop| {
+    let load = users(64, 640, 8000, 1000);
+    let waiting = |steps: f64, load: &ClosedLoop| {
         let parallel = Parallel { tensor: 1, pipeline: 1, expert: 8, attention_data: 8 };
         let mut made = deployment("deepseek-v3", "b200", parallel);
         made.engine = Engine::TensorRtLlm;
@@ -293,11 +293,11 @@ fn prompts_that_wait_for_each_other_share_a_step() {
         let constants = ServingConstants { balance_wait: steps, ..ServingConstants::builtin() };
         closed_loop(&Replica::new(made, &constants).unwrap(), load).unwrap()
     };
-    let (alone, together) = (patient(0.0, &load), patient(60.0, &load));
+    let (alone, together) = (waiting(0.0, &load), waiting(60.0, &load));
     assert!(together.inter_token < 0.8 * alone.inter_token, "{alone:?} {together:?}");
     assert!(together.output_tokens_per_second > 1.2 * alone.output_tokens_per_second);
     let few = ClosedLoop { concurrency: 4, requests: 40, ..load };
-    assert_eq!(patient(0.0, &few), patient(60.0, &few), "ranks without work wait for nobody");
+    assert_eq!(waiting(0.0, &few), waiting(60.0, &few), "ranks without work wait for nobody");
 }
 
 #[test]
@@ -313,17 +313,11 @@ fn layers_of_linear_attention_take_longer_whatever_the_model() {
     }
 }
 
-/// A batch wait ends with its patience, or when a step is full.
+/// A batch wait ends after so many steps, or when a step is nearly full.
 #[test]
 fn a_full_step_does_not_wait() {
     let first_token = |batch_wait: u32, chunk: u32| {
-        let load = ClosedLoop {
-            concurrency: 16,
-            requests: 320,
-            input: Lengths { longest: 1000, shortest_share: 0.8 },
-            output: Lengths { longest: 1000, shortest_share: 0.8 },
-            prefixes: Prefixes::default(),
-        };
+        let load = users(16, 320, 1000, 1000);
         let mut made = deployment("llama-3.3-70b", "h200", Parallel::tensor(8));
         (made.settings.batch_wait, made.settings.chunk) = (batch_wait, chunk);
         let latency = closed_loop(&Replica::new(made, &ServingConstants::builtin()).unwrap(), &load).unwrap();
@@ -338,13 +332,7 @@ fn a_full_step_does_not_wait() {
 #[test]
 fn pools_trade_first_tokens_for_steady_answers() {
     let one = replica("llama-3.3-70b", "h200", Parallel::tensor(4));
-    let load = ClosedLoop {
-        concurrency: 32,
-        requests: 320,
-        input: Lengths { longest: 4000, shortest_share: 0.8 },
-        output: Lengths { longest: 300, shortest_share: 0.8 },
-        prefixes: Prefixes::default(),
-    };
+    let load = users(32, 320, 4000, 300);
     let pools = Pools {
         prefill: &one,
         prefill_workers: 1,

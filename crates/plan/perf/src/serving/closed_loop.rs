@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_random::{STEP, fraction, mix};
 
-use super::{Gathering, KvReserve, PrefillStyle, Replica, StepShape};
+use super::{KvReserve, PrefillStyle, PromptWait, Replica, StepShape};
 
 /// The load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -311,10 +311,10 @@ impl<'a> Simulated<'a> {
         }
         let whole = settings.prefill == PrefillStyle::Whole;
         // A step that goes on with a prompt takes others along.
-        let gathers = self.partial.is_none() && self.gathering_ends().is_some();
+        let waits = self.partial.is_none() && self.prompts_wait_until().is_some();
         let mut shape = StepShape::default();
         while budget > 0 {
-            let next = self.partial.or_else(|| if gathers { None } else { self.admit() });
+            let next = self.partial.or_else(|| if waits { None } else { self.admit() });
             let Some(Partial { request, done }) = next else { break };
             let left = u64::from(self.request(request).input - done);
             let fits = left <= budget;
@@ -336,10 +336,10 @@ impl<'a> Simulated<'a> {
     }
 
     /// The step in which prompts that wait for others stop doing so; `None` if they do not wait now.
-    fn gathering_ends(&self) -> Option<u64> {
-        let Gathering { patience, prompts, tokens, ranks } = self.replica.arrival().gathering?;
+    fn prompts_wait_until(&self) -> Option<u64> {
+        let PromptWait { longest, prompts, tokens, ranks } = self.replica.arrival().prompt_wait?;
         let first = *self.waiting.front()?;
-        let ends = self.request(first).visible + u64::from(patience);
+        let ends = self.request(first).visible + u64::from(longest);
         // What comes at first, all at once, is spread evenly.
         let is_first_burst = first < self.load.concurrency;
         if is_first_burst || self.running.len() < ranks as usize || ends <= self.steps {
@@ -359,7 +359,7 @@ impl<'a> Simulated<'a> {
 
     /// Steps until the engine sees another waiting request, or stops waiting for more of them.
     fn seen_in(&self) -> Option<u64> {
-        let ends = self.gathering_ends();
+        let ends = self.prompts_wait_until();
         let unseen = match ends {
             Some(_) => {
                 self.waiting.iter().map(|id| self.request(*id).visible).find(|seen| *seen > self.steps)
