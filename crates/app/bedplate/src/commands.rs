@@ -44,11 +44,11 @@ pub(crate) mod up;
 pub(crate) mod usage;
 
 use crate::cli::Command;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
-pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), CliError> {
     match command {
         Command::Agent(arguments) => agent::run(*arguments, console),
         Command::Tour(arguments) => tour::run(&arguments, context, console),

@@ -9,7 +9,7 @@ use bedplate_drivers::{
     Slurm, StateDirectory, Token,
 };
 
-use crate::stop::Stop;
+use crate::cli_error::CliError;
 
 /// The options of every command that talks to a cluster.
 #[derive(clap::Args, Clone, Default)]
@@ -47,7 +47,7 @@ impl Connection {
     }
 
     /// The cluster, whatever kind it is; nothing has been asked yet.
-    pub(crate) fn driver(&self) -> Result<Box<dyn Driver>, Stop> {
+    pub(crate) fn driver(&self) -> Result<Box<dyn Driver>, CliError> {
         let Chosen { context, .. } = self.choose()?;
         match context.kind {
             ClusterKind::Local => Ok(Box::new(Local::new(context.place()?))),
@@ -57,7 +57,7 @@ impl Connection {
     }
 
     /// The Slurm that is meant; nothing where the cluster is of another kind.
-    pub(crate) fn slurm(&self) -> Result<Option<Slurm>, Stop> {
+    pub(crate) fn slurm(&self) -> Result<Option<Slurm>, CliError> {
         let Chosen { context, .. } = self.choose()?;
         match context.kind {
             ClusterKind::Slurm => Ok(Some(context.slurm_place()?.driver()?)),
@@ -71,7 +71,7 @@ impl Connection {
     }
 
     /// A cluster of our own, because only those have `what`.
-    pub(crate) fn local(&self, what: &'static str) -> Result<Local, Stop> {
+    pub(crate) fn local(&self, what: &'static str) -> Result<Local, CliError> {
         let Chosen { name, context } = self.choose()?;
         match context.kind {
             ClusterKind::Local => Ok(Local::new(context.place()?)),
@@ -83,16 +83,16 @@ impl Connection {
     }
 
     /// Whether the cluster is named by its address, so that its state directory may be elsewhere.
-    pub(crate) fn is_by_address(&self) -> Result<bool, Stop> {
+    pub(crate) fn is_by_address(&self) -> Result<bool, CliError> {
         Ok(self.choose()?.context.state_dir.is_none())
     }
 
     /// The state directory of a cluster on this machine.
-    pub(crate) fn state(&self) -> Result<StateDirectory, Stop> {
+    pub(crate) fn state(&self) -> Result<StateDirectory, CliError> {
         Ok(state_directory(self.choose()?.context.state_dir))
     }
 
-    fn choose(&self) -> Result<Chosen, Stop> {
+    fn choose(&self) -> Result<Chosen, CliError> {
         let unnamed = |context| Chosen { name: None, context };
         if self.context.is_none() {
             if let Some(server) = self.server.as_ref().filter(|server| !server.is_empty()) {

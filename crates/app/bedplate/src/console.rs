@@ -4,8 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 
+use crate::cli_error::CliError;
 use crate::present::{Table, printable, printable_json};
-use crate::stop::Stop;
 
 /// Nothing fits in less; a smaller width is taken for a mistake.
 const NARROWEST: usize = 40;
@@ -49,30 +49,30 @@ impl Console {
     }
 
     /// One JSON document on standard output.
-    pub(crate) fn json(&mut self, value: &Value) -> Result<(), Stop> {
+    pub(crate) fn json(&mut self, value: &Value) -> Result<(), CliError> {
         self.write(&printable_json(&format!("{value:#}\n")))
     }
 
     /// Text on standard output; names that others chose cannot act on the terminal.
-    pub(crate) fn text(&mut self, text: &str) -> Result<(), Stop> {
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), CliError> {
         self.write(&printable(text))
     }
 
-    fn write(&mut self, text: &str) -> Result<(), Stop> {
+    fn write(&mut self, text: &str) -> Result<(), CliError> {
         if let Some(record) = &mut self.record {
             record.push_str(text);
             return Ok(());
         }
         let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stop::from_output)
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::from_output)
     }
 
-    pub(crate) fn line(&mut self, line: &str) -> Result<(), Stop> {
+    pub(crate) fn line(&mut self, line: &str) -> Result<(), CliError> {
         self.text(&format!("{line}\n"))
     }
 
     /// A table that fits the width; columns that do not fit are named on standard error.
-    pub(crate) fn table(&mut self, table: &Table) -> Result<(), Stop> {
+    pub(crate) fn table(&mut self, table: &Table) -> Result<(), CliError> {
         let fitted = table.fit(self.width);
         self.text(&fitted.text)?;
         if !fitted.left_out.is_empty() {

@@ -3,8 +3,8 @@
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 
+use crate::cli_error::CliError;
 use crate::files;
-use crate::stop::Stop;
 
 pub(crate) struct Context {
     /// Paths of overlay files, in the order given.
@@ -12,7 +12,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn load_catalog(&self) -> Result<Catalog, Stop> {
+    pub(crate) fn load_catalog(&self) -> Result<Catalog, CliError> {
         let mut texts = Vec::new();
         // An empty environment variable names no file.
         for path in self.overlays.iter().filter(|path| !path.is_empty()) {

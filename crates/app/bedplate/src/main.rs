@@ -5,6 +5,7 @@
 
 mod choice;
 mod cli;
+mod cli_error;
 mod commands;
 mod connection;
 mod console;
@@ -18,16 +19,15 @@ mod meeting;
 mod pages;
 mod present;
 mod report;
-mod stop;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cli::Cli;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
@@ -39,13 +39,13 @@ fn main() -> ExitCode {
     let wants_json = arguments.iter().any(|argument| argument == "--json");
     let mut console = Console::for_process(wants_json);
     let outcome = match Cli::try_parse_from(arguments) {
-        Ok(cli) => stop::catching_bugs(|| run(cli, &mut console)),
-        Err(error) => Err(Stop::from_clap(error)),
+        Ok(cli) => cli_error::catching_bugs(|| run(cli, &mut console)),
+        Err(error) => Err(CliError::from_clap(error)),
     };
-    stop::report(outcome, &console)
+    cli_error::report(outcome, &console)
 }
 
-fn run(cli: Cli, console: &mut Console) -> Result<(), Stop> {
+fn run(cli: Cli, console: &mut Console) -> Result<(), CliError> {
     let context = Context { overlays: cli.catalog };
     commands::run(cli.command, &context, console)
 }

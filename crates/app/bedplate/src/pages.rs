@@ -2,7 +2,7 @@
 
 use bedplate_diag::Page;
 
-use crate::{commands, files, stop};
+use crate::{cli_error, commands, files};
 
 /// Every page, ordered by code.
 pub(crate) fn all() -> Vec<&'static Page> {
@@ -43,7 +43,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_daemon::PAGES,
         bedplate_daemon::API_PAGES,
         files::PAGES,
-        stop::PAGES,
+        cli_error::PAGES,
         &commands::bench::PAGES.concat(),
         commands::catalog::PAGES,
         commands::chaos::PAGES,

@@ -8,9 +8,9 @@ use bedplate_agent::{JobUsers, Observe, Options};
 use bedplate_control::wire::Probe;
 use bedplate_topology::expand_hostlist;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::export::Watching;
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 /// By which variable the token comes, so that it is in no list of processes.
 const TOKEN: &str = "BEDPLATE_AGENT_TOKEN";
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     watching: Watching,
 }
 
-pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliError> {
     // The agent outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     let mut options = Options::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
 }
 
 /// Numbers and ranges, as Slurm writes them in brackets.
-fn read_cores(text: &str) -> Result<Vec<u32>, Stop> {
+fn read_cores(text: &str) -> Result<Vec<u32>, CliError> {
     let usage = || ProgramError::Usage { message: format!("`{text}` is no list of cores such as 0-3,8") };
     let numbers = expand_hostlist(&format!("[{text}]")).map_err(|_| usage())?;
     let cores: Option<Vec<u32>> = numbers.iter().map(|number| number.parse().ok()).collect();

@@ -18,9 +18,9 @@ mod submit;
 mod survival;
 mod training;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -86,7 +86,7 @@ enum Command {
     Machine(machine::Arguments),
 }
 
-pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Search(arguments) => search::run(&arguments, &catalog, console),

@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 use bedplate_catalog::CatalogError;
 use bedplate_diag::{Page, nearest_names, shown};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -58,7 +58,7 @@ enum Command {
     Check(check::Arguments),
 }
 
-pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         None => overview::run(&catalog, console),

@@ -15,11 +15,11 @@ use nix::unistd::Pid;
 use serde_json::json;
 
 use super::up::{Shape, hold, start_daemon, stop_supervisor};
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -167,7 +167,7 @@ impl Diagnostic for ChaosError {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let did = match &arguments.command {
         Command::KillNode { node, connection } => {
             connection.local("chaos")?.chaos(node, &Chaos::Die)?;
@@ -207,7 +207,7 @@ fn milliseconds(time: Seconds) -> u64 {
     (time.get() * 1000.0).round() as u64
 }
 
-fn kill_rank(driver: &Local, job: &JobId, rank: u32) -> Result<String, Stop> {
+fn kill_rank(driver: &Local, job: &JobId, rank: u32) -> Result<String, CliError> {
     let no_rank = || ChaosError::NoRank { job: job.clone(), rank };
     let summary = driver.job(job)?.summary;
     if summary.ended_ms.is_some() || summary.nodes.is_empty() {
@@ -225,7 +225,7 @@ fn kill_control(
     starts_again: bool,
     context: &Context,
     console: &Console,
-) -> Result<String, Stop> {
+) -> Result<String, CliError> {
     let state = connection.state()?;
     if !starts_again {
         stop_supervisor(&state);
@@ -241,7 +241,7 @@ fn kill_control(
 }
 
 /// Kills the daemon of a state directory as by `kill -9`; returns its process number once it is dead.
-pub(crate) fn kill_daemon(state: &StateDirectory) -> Result<u32, Stop> {
+pub(crate) fn kill_daemon(state: &StateDirectory) -> Result<u32, CliError> {
     let beacon =
         state.beacon()?.filter(|beacon| machine::is_alive(beacon.pid)).ok_or(ChaosError::NoDaemon)?;
     kill(Pid::from_raw(beacon.pid as i32), Signal::SIGKILL).map_err(|_| ChaosError::NoDaemon)?;

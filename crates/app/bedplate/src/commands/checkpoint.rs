@@ -6,9 +6,9 @@ mod verify;
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::now_ms;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -35,7 +35,7 @@ enum Command {
     Convert(convert::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::Show(arguments) => show::run(arguments, console),
         Command::Verify(arguments) => verify::run(arguments, console),

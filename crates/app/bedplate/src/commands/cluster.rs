@@ -12,9 +12,9 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::Page;
 use bedplate_topology::Cluster;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -49,7 +49,7 @@ enum Command {
     Check(check::Arguments),
 }
 
-pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Show(arguments) => show::run(&arguments, &catalog, console),
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
 }
 
 /// A cluster from a specification or a file, without options.
-pub(crate) fn load(text: &str, catalog: &Catalog) -> Result<Cluster, Stop> {
+pub(crate) fn load(text: &str, catalog: &Catalog) -> Result<Cluster, CliError> {
     source::load_all(&[text.to_owned()], &source::Reading::default(), catalog)
 }
 

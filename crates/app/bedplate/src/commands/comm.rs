@@ -4,8 +4,8 @@ mod flight;
 
 use bedplate_diag::Page;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -25,7 +25,7 @@ enum Command {
     Flight(flight::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::Flight(arguments) => flight::run(arguments, console),
     }

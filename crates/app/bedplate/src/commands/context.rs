@@ -11,10 +11,10 @@ use bedplate_job::kubernetes::ManifestKind;
 use serde_json::{Value, json};
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::connection::{contexts_path, state_directory, variable};
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -123,7 +123,7 @@ struct KubernetesArguments {
     plain_jobs: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let path = contexts_path();
     let load = || Contexts::load(&path).map_err(DriverError::from);
     let (said, changed) = match &arguments.command {
@@ -197,7 +197,7 @@ fn kubernetes_site(
 }
 
 /// That a Kubernetes cluster answers, and what jobs become there.
-fn say_version(context: &ClusterContext, console: &Console) -> Result<(), Stop> {
+fn say_version(context: &ClusterContext, console: &Console) -> Result<(), CliError> {
     let cluster = Kubernetes::new(&context.kubernetes)?;
     let kind = match cluster.manifest_kind()? {
         ManifestKind::JobSet => "JobSets",
@@ -217,7 +217,7 @@ fn say_ways(ways: &[WayFound], console: &Console) {
     }
 }
 
-fn list(contexts: &Contexts, console: &mut Console) -> Result<(), Stop> {
+fn list(contexts: &Contexts, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&as_json(contexts));
     }
@@ -241,7 +241,7 @@ fn list(contexts: &Contexts, console: &mut Console) -> Result<(), Stop> {
     console.table(&table)
 }
 
-fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Result<(), Stop> {
+fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Result<(), CliError> {
     let default = ClusterContext::of_state(state_directory(None).0);
     let name = name.or(contexts.current.as_deref());
     let context = match name {

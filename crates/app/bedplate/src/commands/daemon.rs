@@ -10,11 +10,11 @@ use bedplate_daemon::{Options, serve};
 use nix::sys::stat::{Mode, umask};
 
 use super::up::{self, Shape};
+use crate::cli_error::{CliError, ProgramError};
 use crate::connection::state_directory;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine::Machine;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     listen: String,
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
     // The daemon outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
@@ -73,7 +73,7 @@ fn user_name() -> Option<String> {
 }
 
 /// An address with or without a port.
-fn read_address(text: &str) -> Result<SocketAddr, Stop> {
+fn read_address(text: &str) -> Result<SocketAddr, CliError> {
     let with_port = text.parse().or_else(|_| format!("{text}:0").parse());
     let message = || format!("`{text}` is no address to listen at, such as 127.0.0.1:7431");
     Ok(with_port.map_err(|_| ProgramError::Usage { message: message() })?)

@@ -5,10 +5,10 @@ use bedplate_prometheus::dashboards;
 use bedplate_prometheus::grafana::Dashboard;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,7 +59,7 @@ impl Diagnostic for DashboardError {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let boards = dashboards::all();
     if let Some(name) = &arguments.name {
         let found = boards.iter().find(|(file, _)| file == name);
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     list(&boards, console)
 }
 
-fn list(boards: &[(&'static str, Dashboard)], console: &mut Console) -> Result<(), Stop> {
+fn list(boards: &[(&'static str, Dashboard)], console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         let one = |(file, board): &(&str, Dashboard)| json!({ "name": file, "title": board.title, "uid": board.uid, "panels": board.panels().count(), "queries": board.queries().count() });
         return console.json(&Value::Array(boards.iter().map(one).collect()));

@@ -6,8 +6,8 @@ mod show;
 mod tokenize;
 mod train_tokenizer;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -36,7 +36,7 @@ enum Command {
     TrainTokenizer(train_tokenizer::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::Tokenize(arguments) => tokenize::run(arguments, console),
         Command::Generate(arguments) => generate::run(arguments, console),

@@ -13,10 +13,10 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_doctor::{Check, Facts, Sources, Verdict, examine, gather, worst};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -110,7 +110,7 @@ impl Diagnostic for DoctorError {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     if let Some(like) = &arguments.like {
         catalog.instance(like)?;
@@ -141,7 +141,7 @@ fn sources(arguments: &Arguments) -> Sources {
     Sources { root, nvidia_smi, environment: BTreeMap::new(), ..Sources::this(node) }
 }
 
-fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let examination = examine(facts, catalog, like);
     let checks = &examination.checks;
     if console.is_json() {
@@ -160,8 +160,8 @@ fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Cons
 }
 
 /// What fails makes the command fail.
-fn end(checks: &[Check]) -> Result<(), Stop> {
-    if worst(checks) == Verdict::Fail { Err(Stop::Refused) } else { Ok(()) }
+fn end(checks: &[Check]) -> Result<(), CliError> {
+    if worst(checks) == Verdict::Fail { Err(CliError::Refused) } else { Ok(()) }
 }
 
 fn verdicts(checks: &[Check]) -> Value {

@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::up::join::Joined;
 use super::up::{CLUSTER, UpError, stop_supervisor};
+use crate::cli_error::CliError;
 use crate::connection::state_directory;
 use crate::console::Console;
 use crate::machine::{self, MARK};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,14 +40,14 @@ const ORDERLY: Duration = Duration::from_secs(45);
 const ASKED: Duration = Duration::from_secs(10);
 const KILLED: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let state = state_directory(arguments.state_dir.clone());
     let ended = take_down(&state, arguments.force, console)?;
     if console.is_json() { console.json(&json!({ "ended": ended })) } else { Ok(()) }
 }
 
 /// Ends all processes of a cluster; returns how many there were.
-pub(crate) fn take_down(state: &StateDirectory, force: bool, console: &Console) -> Result<usize, Stop> {
+pub(crate) fn take_down(state: &StateDirectory, force: bool, console: &Console) -> Result<usize, CliError> {
     let began = Instant::now();
     stop_supervisor(state);
     let found = processes(state.path());

@@ -3,10 +3,10 @@
 use bedplate_diag::{Class, Diagnostic, Page, nearest};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::pages;
 use crate::present::Facts;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -44,14 +44,14 @@ impl Diagnostic for UnknownCode {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.code {
         None => list(console),
         Some(code) => explain(code, console),
     }
 }
 
-fn list(console: &mut Console) -> Result<(), Stop> {
+fn list(console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&Value::Array(pages::all().into_iter().map(page_json).collect()));
     }
@@ -62,7 +62,7 @@ fn list(console: &mut Console) -> Result<(), Stop> {
     console.text(&facts.render(console.width()))
 }
 
-fn explain(code: &str, console: &mut Console) -> Result<(), Stop> {
+fn explain(code: &str, console: &mut Console) -> Result<(), CliError> {
     let Some(page) = pages::all().into_iter().find(|page| page.code == code) else {
         return Err(UnknownCode { code: code.to_owned() }.into());
     };

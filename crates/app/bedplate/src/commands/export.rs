@@ -17,11 +17,11 @@ use bedplate_units::Seconds;
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::files;
 use crate::present::printable_line;
-use crate::stop::{ProgramError, Stop};
 
 pub(crate) const PAGES: &[&Page] = act::PAGES;
 
@@ -130,7 +130,7 @@ impl ProfileName {
 }
 
 impl Watching {
-    pub(crate) fn options(&self, node: &str) -> Result<Options, Stop> {
+    pub(crate) fn options(&self, node: &str) -> Result<Options, CliError> {
         let mut options = Options::new(self.name.as_deref().unwrap_or(node));
         let interval = self.interval.map_or(1.0, Seconds::get);
         if !(0.05..=3600.0).contains(&interval) {
@@ -153,7 +153,7 @@ impl Watching {
 }
 
 /// The built-in rules with a site's own; the command line's profile counts more than the file's.
-pub(crate) fn rules(profile: Option<ProfileName>, own: Option<&std::path::Path>) -> Result<Rules, Stop> {
+pub(crate) fn rules(profile: Option<ProfileName>, own: Option<&std::path::Path>) -> Result<Rules, CliError> {
     let mut rules = Rules::built_in(Profile::default());
     if let Some(path) = own {
         let path = path.display().to_string();
@@ -165,7 +165,7 @@ pub(crate) fn rules(profile: Option<ProfileName>, own: Option<&std::path::Path>)
     Ok(rules)
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let mut options = arguments.watching.options(&host_name())?;
     options.targets = arguments.scrape.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?;
     options.job_folder.clone_from(&arguments.job_mapping_dir);
@@ -181,7 +181,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 /// Two readings, because some metrics compare the newest with the one before.
-fn once(mut options: Options, console: &mut Console) -> Result<(), Stop> {
+fn once(mut options: Options, console: &mut Console) -> Result<(), CliError> {
     let interval = options.interval.min(Duration::from_secs(1));
     options.interval = interval;
     let exporter = Exporter::start(options)?;
@@ -197,7 +197,7 @@ fn serve(
     mut options: Options,
     actor: Option<act::Actor>,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     // Blocked before threads are started, which inherit it.
     let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
     let _ = signals.thread_block();

@@ -8,8 +8,8 @@ use bedplate_serve::{Ask, Continuation, EndReason, Event, Replica, Sampling};
 use serde_json::json;
 
 use super::serve::EngineArguments;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     seed: Option<u64>,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let text = match arguments.prompt.as_str() {
         "-" => read_input()?,
         prompt => prompt.to_owned(),
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     Ok(())
 }
 
-fn encode(arguments: &Arguments, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Stop> {
+fn encode(arguments: &Arguments, tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, CliError> {
     if arguments.chat {
         let template = ChatTemplate::of(tokenizer)?;
         return Ok(tokenizer.encode(&template.render(&[Message::new("user", text)], true)?)?);
@@ -118,7 +118,7 @@ fn encode(arguments: &Arguments, tokenizer: &Tokenizer, text: &str) -> Result<Ve
 }
 
 /// Pieces of the answer as they come; with `--json` all of it comes at the end.
-fn show(console: &mut Console, piece: &str) -> Result<(), Stop> {
+fn show(console: &mut Console, piece: &str) -> Result<(), CliError> {
     if console.is_json() || piece.is_empty() {
         return Ok(());
     }
@@ -129,13 +129,13 @@ fn show(console: &mut Console, piece: &str) -> Result<(), Stop> {
     Ok(())
 }
 
-fn read_input() -> Result<String, Stop> {
+fn read_input() -> Result<String, CliError> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().take(64 << 20).read_to_end(&mut bytes);
     read.map_err(|error| refused(&format!("cannot read standard input: {error}")))?;
     String::from_utf8(bytes).map_err(|_| refused("standard input is not UTF-8"))
 }
 
-fn refused(message: &str) -> Stop {
+fn refused(message: &str) -> CliError {
     ProgramError::Usage { message: message.to_owned() }.into()
 }

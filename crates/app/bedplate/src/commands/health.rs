@@ -6,8 +6,8 @@ mod xid;
 
 use bedplate_diag::Page;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[cfg(test)]
 pub(crate) use rules::when;
@@ -36,7 +36,7 @@ enum Command {
     Check(check::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::Rules(arguments) => rules::run(arguments, console),
         Command::Xid(arguments) => xid::run(arguments, console),

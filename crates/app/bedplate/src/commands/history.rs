@@ -3,10 +3,10 @@
 use bedplate_units::{Seconds, grouped};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::moment;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -44,7 +44,7 @@ struct Prune {
     connection: Connection,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let Command::Prune(prune) = &arguments.command;
     let older_than_s = prune.older_than.map(|time| time.get() as u64);
     let pruned = prune.connection.local("history")?.prune(older_than_s, prune.keep, prune.dry_run)?;

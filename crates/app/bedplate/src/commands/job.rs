@@ -11,8 +11,8 @@ mod steps;
 pub(crate) use attach::PAGES as ATTACH_PAGES;
 pub(crate) use logs::PAGES as LOGS_PAGES;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -49,7 +49,7 @@ enum Command {
     Render(render::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     use bedplate_drivers::JobOrder;
     match &arguments.command {
         Command::Show(arguments) => show::run(arguments, console),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bedplate_launch::{Allocation, HelperOptions, Options};
 use bedplate_units::Seconds;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 /// No wait on the command line is longer.
 const LONGEST_SECONDS: f64 = 30.0 * 86_400.0;
@@ -84,7 +84,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliError> {
     let allocation = match arguments.here {
         Some(nodes) => Allocation::here(nodes),
         None => Allocation::from_slurm(&std::env::vars().collect())?,
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
     };
     match bedplate_launch::launch(options)? {
         0 => Ok(()),
-        code => Err(Stop::Job(code)),
+        code => Err(CliError::Job(code)),
     }
 }
 
@@ -135,7 +135,7 @@ pub(crate) struct HelperArguments {
     silent_after_ms: u64,
 }
 
-pub(crate) fn help(arguments: HelperArguments) -> Result<(), Stop> {
+pub(crate) fn help(arguments: HelperArguments) -> Result<(), CliError> {
     let options = HelperOptions {
         server: arguments.server,
         node: arguments.node,

@@ -4,10 +4,10 @@ use bedplate_layout::{Batch, Dimension, Layout, LayoutRefusal, RankMap, Sharding
 use serde_json::{Value, json};
 
 use super::model::load;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::length::length;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -47,7 +47,7 @@ const DIMENSIONS: [(&str, Dimension); 7] = [
     ("expert copies", Dimension::ExpertData),
 ];
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let layout: Layout = arguments.layout.parse()?;
     let refusals = refusals(&layout, arguments)?;
     let map = RankMap::new(&layout).ok();
@@ -72,8 +72,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 /// A layout that cannot be used is a refusal, and the exit code says so.
-fn verdict(refusals: &[LayoutRefusal]) -> Result<(), Stop> {
-    if refusals.is_empty() { Ok(()) } else { Err(Stop::Refused) }
+fn verdict(refusals: &[LayoutRefusal]) -> Result<(), CliError> {
+    if refusals.is_empty() { Ok(()) } else { Err(CliError::Refused) }
 }
 
 fn sharding_text(layout: &Layout) -> String {
@@ -86,7 +86,7 @@ fn sharding_text(layout: &Layout) -> String {
     format!("{what} over {} ranks", layout.shard_ranks())
 }
 
-fn refusals(layout: &Layout, arguments: &Arguments) -> Result<Vec<LayoutRefusal>, Stop> {
+fn refusals(layout: &Layout, arguments: &Arguments) -> Result<Vec<LayoutRefusal>, CliError> {
     let batch = arguments.seq.zip(arguments.global_batch);
     let batch = batch.map(|(sequence, global_batch)| Batch { sequence, global_batch });
     Ok(match &arguments.model {

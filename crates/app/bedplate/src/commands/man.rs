@@ -5,9 +5,9 @@ use clap_mangen::Man;
 use serde_json::json;
 
 use crate::cli::Cli;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     out: Option<String>,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     let Some(folder) = &arguments.out else {
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 /// The page of a command and of everything below it.
-fn write_pages(command: &clap::Command, name: &str, folder: &str) -> Result<usize, Stop> {
+fn write_pages(command: &clap::Command, name: &str, folder: &str) -> Result<usize, CliError> {
     files::write_text(&format!("{folder}/{name}.1"), &page(command, name))?;
     let mut written = 1;
     for below in command.get_subcommands() {

@@ -8,9 +8,9 @@ use std::path::Path;
 use bedplate_diag::Source;
 use bedplate_transformer::{Configuration, Remark, Transformer, Vision, builtin};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -31,7 +31,7 @@ enum Command {
     Show(show::Arguments),
 }
 
-pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), CliError> {
     match arguments.command {
         Command::List(arguments) => list::run(&arguments, console),
         Command::Show(arguments) => show::run(&arguments, console),
@@ -42,12 +42,12 @@ pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Sto
 ///
 /// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: if such a path exists, it wins.
 /// A bare word is a built-in name first.
-pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
+pub(crate) fn load(name_or_path: &str) -> Result<Transformer, CliError> {
     Ok(load_with_remarks(name_or_path)?.0)
 }
 
 /// The model, and what its configuration asks for that nothing here honours.
-fn load_with_remarks(name_or_path: &str) -> Result<(Transformer, Vec<Remark>), Stop> {
+fn load_with_remarks(name_or_path: &str) -> Result<(Transformer, Vec<Remark>), CliError> {
     match builtin(name_or_path) {
         found if !is_path(name_or_path, found.is_ok()) => Ok((found?, Vec::new())),
         _ => read(name_or_path),
@@ -62,20 +62,20 @@ pub(crate) fn is_path(name_or_path: &str, is_name: bool) -> bool {
 }
 
 /// A config.json, or the one in a folder: the language model, and the vision encoder in front of it.
-pub(crate) fn with_vision(path: &str) -> Result<(Transformer, Option<Vision>), Stop> {
+pub(crate) fn with_vision(path: &str) -> Result<(Transformer, Option<Vision>), CliError> {
     let (file, text) = text(path)?;
     let configuration = Configuration::parse(Source::new(&file, &text))?;
     Ok((configuration.transformer()?, configuration.vision()?))
 }
 
-fn read(path: &str) -> Result<(Transformer, Vec<Remark>), Stop> {
+fn read(path: &str) -> Result<(Transformer, Vec<Remark>), CliError> {
     let (file, text) = text(path)?;
     let configuration = Configuration::parse(Source::new(&file, &text))?;
     Ok((configuration.transformer()?, configuration.remarks()?))
 }
 
 /// The name and the text of a config.json, or of the one in a folder.
-fn text(path: &str) -> Result<(String, String), Stop> {
+fn text(path: &str) -> Result<(String, String), CliError> {
     let file = match Path::new(path).is_dir() {
         true => format!("{}/config.json", path.trim_end_matches('/')),
         false => path.to_owned(),

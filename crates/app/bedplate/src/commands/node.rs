@@ -5,8 +5,8 @@ mod orders;
 mod show;
 mod start;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -34,7 +34,7 @@ enum Command {
     Start(start::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::List(arguments) => list::run(arguments, console),
         Command::Show(arguments) => show::run(arguments, console),

@@ -23,9 +23,9 @@ mod validate;
 mod waterfall;
 mod whole_run;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -60,7 +60,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
 }
 
-pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Train(arguments) => train::run(&arguments, &catalog, console),

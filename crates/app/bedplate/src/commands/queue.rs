@@ -5,10 +5,10 @@ use bedplate_topology::compress_hostlist;
 use serde_json::json;
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Column, Table, clock, now_ms};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     connection: Connection,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let query = JobQuery {
         user: arguments.user.clone(),
         account: arguments.account.clone(),

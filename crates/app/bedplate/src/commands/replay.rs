@@ -7,9 +7,9 @@ mod jobs_page;
 mod load;
 pub(crate) mod requests;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -31,7 +31,7 @@ enum Command {
     Requests(Box<requests::Arguments>),
 }
 
-pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Jobs(arguments) => jobs::run(&arguments, &catalog, console),

@@ -13,9 +13,9 @@ use serde_json::json;
 
 use super::serve::ending::{self, Told};
 use super::serve::{check_exposure, seed};
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::files;
-use crate::stop::{ProgramError, Stop};
 use jobs::JobArguments;
 
 #[derive(clap::Args)]
@@ -96,7 +96,7 @@ impl Policy {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     check_exposure(arguments.listen, arguments.public)?;
     // Blocked before threads are started, which inherit it.
     let signals = ending::block();
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     Ok(())
 }
 
-fn options(arguments: &Arguments, console: &Console) -> Result<RouteOptions, Stop> {
+fn options(arguments: &Arguments, console: &Console) -> Result<RouteOptions, CliError> {
     let remarks = console.clone();
     Ok(RouteOptions {
         listen: arguments.listen,
@@ -148,19 +148,19 @@ fn options(arguments: &Arguments, console: &Console) -> Result<RouteOptions, Sto
     })
 }
 
-fn replica_key(arguments: &Arguments) -> Result<Option<String>, Stop> {
+fn replica_key(arguments: &Arguments) -> Result<Option<String>, CliError> {
     arguments.replica_key_file.as_deref().map(key).transpose()
 }
 
 /// The first line of a file that has a key.
-fn key(path: &Path) -> Result<String, Stop> {
+fn key(path: &Path) -> Result<String, CliError> {
     let text = files::read_text(&path.to_string_lossy())?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let missing = || ProgramError::Usage { message: format!("{} has no key", path.display()) };
     lines.next().map(str::to_owned).ok_or_else(|| missing().into())
 }
 
-fn positive(time: Seconds, option: &str) -> Result<Duration, Stop> {
+fn positive(time: Seconds, option: &str) -> Result<Duration, CliError> {
     match duration(time) {
         Duration::ZERO => {
             Err(ProgramError::Usage { message: format!("{option} must be longer than nothing") }.into())

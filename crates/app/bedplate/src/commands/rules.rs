@@ -6,8 +6,8 @@ use bedplate_prometheus::{RuleOptions, rules_file, tests_file};
 use serde_json::json;
 
 use super::export::{self, ProfileName};
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     rule_file: String,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let options = RuleOptions {
         rules: export::rules(arguments.profile, arguments.health_rules.as_deref())?,
         hostname: arguments.hostname_label.clone(),

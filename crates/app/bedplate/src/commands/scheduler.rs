@@ -11,10 +11,10 @@ use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use super::export::host_name;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::files;
 use crate::present::printable_line;
-use crate::stop::{ProgramError, Stop};
 
 /// Until another scheduler may take over from one that is gone.
 const LEASE_LASTS: Duration = Duration::from_secs(15);
@@ -76,7 +76,7 @@ enum Command {
     },
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Some(Command::Manifests { image, replicas }) => print_manifests(arguments, image, *replicas, console),
         None => schedule(arguments, console),
@@ -88,7 +88,7 @@ fn print_manifests(
     image: &str,
     replicas: u32,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let options = ManifestOptions {
         namespace: arguments.namespace.clone().unwrap_or_else(|| "bedplate-system".to_owned()),
         name: arguments.name.clone(),
@@ -105,7 +105,7 @@ fn print_manifests(
     console.text(&format!("{list:#}\n"))
 }
 
-fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     if arguments.external_metrics && arguments.listen.is_none() {
         let message = "--external-metrics are told where it listens: add --listen ADDRESS:PORT".to_owned();
         return Err(ProgramError::Usage { message }.into());

@@ -4,9 +4,9 @@ use bedplate_prometheus::{Finding, Scrape, targets_file};
 use bedplate_topology::expand_hostlist;
 use serde_json::json;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -78,7 +78,7 @@ enum Command {
     },
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let text = match &arguments.command {
         Command::Cluster { targets: true, connection, .. } => targets(connection)?,
         command => scrape(arguments, finding(command)?)?.to_yaml(),
@@ -86,11 +86,11 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     if console.is_json() { console.json(&json!({ "text": text })) } else { console.text(&text) }
 }
 
-fn usage(message: String) -> Stop {
+fn usage(message: String) -> CliError {
     ProgramError::Usage { message }.into()
 }
 
-fn finding(command: &Command) -> Result<Finding, Stop> {
+fn finding(command: &Command) -> Result<Finding, CliError> {
     Ok(match command {
         Command::Static { nodes } => {
             let mut all = Vec::new();
@@ -111,7 +111,7 @@ fn finding(command: &Command) -> Result<Finding, Stop> {
     })
 }
 
-fn scrape(arguments: &Arguments, finding: Finding) -> Result<Scrape, Stop> {
+fn scrape(arguments: &Arguments, finding: Finding) -> Result<Scrape, CliError> {
     Ok(Scrape {
         finding,
         interval_s: arguments.interval,
@@ -125,7 +125,7 @@ fn scrape(arguments: &Arguments, finding: Finding) -> Result<Scrape, Stop> {
 }
 
 /// The region is in the address: `https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-…/api/v1/remote_write`.
-fn workspace(url: &str) -> Result<(String, String), Stop> {
+fn workspace(url: &str) -> Result<(String, String), CliError> {
     let region = url.strip_prefix("https://aps-workspaces.").and_then(|rest| rest.split('.').next());
     let region = region.filter(|region| !region.is_empty());
     let region = region.ok_or_else(|| {
@@ -135,7 +135,7 @@ fn workspace(url: &str) -> Result<(String, String), Stop> {
 }
 
 /// The nodes of a cluster, by the addresses that it knows or else by their names.
-fn targets(connection: &Connection) -> Result<String, Stop> {
+fn targets(connection: &Connection) -> Result<String, CliError> {
     let nodes = connection.driver()?.nodes()?;
     let address = |node: &bedplate_drivers::NodeSummary| match node.address.as_str() {
         "" => node.name.to_string(),

@@ -5,10 +5,10 @@ use bedplate_kernels::{Device, DeviceChoice, Finding, RateOf, rate, selftest};
 use bedplate_units::{Bandwidth, FlopRate};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -41,7 +41,7 @@ struct Measured {
     peak: Option<f64>,
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let device = arguments.device.open(threads)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     } else {
         show(&device, chip, &findings, &rates, console)?;
     }
-    if is_good { Ok(()) } else { Err(Stop::Refused) }
+    if is_good { Ok(()) } else { Err(CliError::Refused) }
 }
 
 fn chip<'a>(device: &Device, catalog: &'a Catalog) -> Option<&'a Accelerator> {
@@ -102,7 +102,7 @@ fn show(
     findings: &[Finding],
     rates: &[Measured],
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     console.line(&device.instructions())?;
     let wrong: Vec<&Finding> = findings.iter().filter(|finding| !finding.is_right()).collect();
     if !wrong.is_empty() {

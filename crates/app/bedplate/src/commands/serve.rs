@@ -22,9 +22,9 @@ use bedplate_serve::{
 use bedplate_units::{Bytes, Seconds};
 use serde_json::json;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::files;
-use crate::stop::{ProgramError, Stop};
 use ending::Told;
 
 #[derive(clap::Args, Clone)]
@@ -291,7 +291,7 @@ impl EngineArguments {
     }
 
     /// The model and its settings on one of several ranks, with its share of the cores and of the memory.
-    fn on_ranks(&self, crew: &Crew) -> Result<(Model, EngineOptions), Stop> {
+    fn on_ranks(&self, crew: &Crew) -> Result<(Model, EngineOptions), CliError> {
         let model = Model::open(&self.folder)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = self.threads.unwrap_or((cores / crew.ranks_here()).max(1));
@@ -301,7 +301,7 @@ impl EngineArguments {
     }
 
     /// The engine, and the tokenizer of its model.
-    pub(crate) fn start(&self) -> Result<(Engine, Memory, Tokenizer), Stop> {
+    pub(crate) fn start(&self) -> Result<(Engine, Memory, Tokenizer), CliError> {
         let model = Model::open(&self.folder)?;
         let options = self.options(&model);
         let tokenizer = Tokenizer::load(&self.folder.join("tokenizer.json"))?;
@@ -334,7 +334,7 @@ pub(crate) fn seed() -> u64 {
 
 pub(crate) const PAGES: &[&Page] = replicas::PAGES;
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     if let Some(arguments) = arguments.of_replica() {
         return serve(&arguments, console);
     }
@@ -347,7 +347,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     }
 }
 
-fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     // Blocked before threads are started, which inherit it.
     let (told, loading) = ending::block_while_loading();
     let part = ranks::Part::of(arguments.ranks.unwrap_or(1))?;
@@ -416,7 +416,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
 
 impl Arguments {
     /// The replica that answers, and what computes prompts for others.
-    fn apart(&self, engine: Arc<Engine>) -> Result<(Arc<dyn Replica>, Option<KvServer>), Stop> {
+    fn apart(&self, engine: Arc<Engine>) -> Result<(Arc<dyn Replica>, Option<KvServer>), CliError> {
         let Some(path) = &self.kv_secret_file else { return Ok((engine, None)) };
         let secret = files::read_text(&path.display().to_string())?;
         if secret.trim().len() < 16 {
@@ -439,7 +439,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn check_exposure(listen: SocketAddr, is_public: bool) -> Result<(), Stop> {
+pub(crate) fn check_exposure(listen: SocketAddr, is_public: bool) -> Result<(), CliError> {
     let is_loopback = match listen.ip() {
         IpAddr::V4(address) => address.is_loopback(),
         IpAddr::V6(address) => address.is_loopback(),

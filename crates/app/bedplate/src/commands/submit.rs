@@ -14,10 +14,10 @@ use bedplate_job::sbatch::Draft;
 use bedplate_job::{Flaw, Imported, Job, JobError, Remark};
 use serde_json::{Value, json};
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::files;
-use crate::stop::{ProgramError, Stop};
 use options::SbatchOptions;
 
 pub(crate) use wait::{follow, wait_for};
@@ -104,7 +104,7 @@ impl Diagnostic for SubmitError {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let (mut job, remarks) = read(arguments)?;
     if let Some(path) = &arguments.expected {
         job.expected = Some(expected::read(path)?);
@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 /// The job of a job file or a batch script that can run, and remarks on the script.
-pub(crate) fn read_file(path: &str) -> Result<(Job, Vec<Remark>), Stop> {
+pub(crate) fn read_file(path: &str) -> Result<(Job, Vec<Remark>), CliError> {
     let text = files::read_text(path)?;
     let Imported { job, remarks } = match text.starts_with("#!") {
         true => Draft::from_script(&text, path)?.finish()?,
@@ -145,7 +145,7 @@ pub(crate) fn read_file(path: &str) -> Result<(Job, Vec<Remark>), Stop> {
 }
 
 /// A job file or a batch script that is to be planned.
-pub(crate) fn planned_job(path: &str) -> Result<Job, Stop> {
+pub(crate) fn planned_job(path: &str) -> Result<Job, CliError> {
     Ok(read_file(path)?.0)
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn surround(job: &mut Job, driver: &dyn Driver) {
 }
 
 /// Submits a job with what surrounds the user: variables and folder.
-pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, Stop> {
+pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, CliError> {
     surroundings::add(&mut job, driver);
     Ok(driver.submit(&job, &new_key())?)
 }
@@ -165,7 +165,7 @@ pub(crate) fn submit_planned(
     mut job: Job,
     expected: Breakdown<Predicted>,
     driver: &dyn Driver,
-) -> Result<Submitted, Stop> {
+) -> Result<Submitted, CliError> {
     job.expected = Some(expected);
     submit_here(job, driver)
 }
@@ -180,7 +180,7 @@ fn from_file(text: &str, path: &str) -> Result<Imported, JobError> {
     Ok(Imported { job, remarks: Vec::new() })
 }
 
-fn report(submitted: &Submitted, arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+fn report(submitted: &Submitted, arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     for remark in &submitted.remarks {
         console.say(&format!("note: {}", remark.as_str().map_or_else(|| remark.to_string(), str::to_owned)));
     }
@@ -199,7 +199,7 @@ fn report(submitted: &Submitted, arguments: &Arguments, console: &mut Console) -
 }
 
 /// The job that the command line describes, without what surrounds it.
-fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), Stop> {
+fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), CliError> {
     let options = &arguments.options;
     let Some(path) = &arguments.file else {
         if arguments.command.is_empty() && !options.has("wrap") {
@@ -226,7 +226,7 @@ fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), Stop> {
     Ok((job, remarks))
 }
 
-fn show(job: &Job, remarks: &[Remark], console: &mut Console) -> Result<(), Stop> {
+fn show(job: &Job, remarks: &[Remark], console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         let remarks: Vec<Value> = remarks
             .iter()

@@ -3,10 +3,10 @@
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Column, Table, moment};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -56,7 +56,7 @@ enum Command {
 const ONE_USER: &str =
     "on nodes whose agent is not root all jobs run as one user, and roles protect little from a job";
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::Add { user, role, expires, connection } => {
             let seconds = expires.map(|expires| expires.get() as u64);
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     }
 }
 
-fn list(connection: &Connection, console: &mut Console) -> Result<(), Stop> {
+fn list(connection: &Connection, console: &mut Console) -> Result<(), CliError> {
     let tokens = connection.local("tokens")?.tokens()?;
     if console.is_json() {
         return console.json(&json!({ "tokens": tokens }));

@@ -9,10 +9,10 @@ use std::time::Instant;
 use bedplate_drivers::{Driver, JobQuery};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::now_ms;
-use crate::stop::Stop;
 use frame::{Order, Picture, View};
 use screen::{Key, Screen};
 
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 /// What a pipe gets, and a terminal that does not tell its size.
 const SIZE: (usize, usize) = (80, 24);
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let picture = look(&*driver)?;
     if console.is_json() {
@@ -48,13 +48,13 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         return console.text(&frame::draw(&picture, &View::default(), size, now_ms()));
     };
     watch(&*driver, picture, &screen).map_err(|error| match error {
-        Trouble::Stop(stop) => stop,
-        Trouble::Output(source) => Stop::from_output(source),
+        Trouble::Failed(error) => error,
+        Trouble::Output(source) => CliError::from_output(source),
     })
 }
 
 enum Trouble {
-    Stop(Stop),
+    Failed(CliError),
     Output(io::Error),
 }
 
@@ -73,13 +73,13 @@ fn watch(driver: &dyn Driver, mut picture: Picture, screen: &Screen) -> Result<(
             None => {}
         }
         if looked.elapsed() >= refresh {
-            picture = look(driver).map_err(Trouble::Stop)?;
+            picture = look(driver).map_err(Trouble::Failed)?;
             looked = Instant::now();
         }
     }
 }
 
-fn look(driver: &dyn Driver) -> Result<Picture, Stop> {
+fn look(driver: &dyn Driver) -> Result<Picture, CliError> {
     let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
     Ok(Picture { name: driver.cluster()?.name, nodes: driver.nodes()?, jobs: driver.jobs(&query)? })
 }

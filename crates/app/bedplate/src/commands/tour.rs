@@ -13,10 +13,10 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use crate::cli::Cli;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::wrap;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -46,7 +46,7 @@ struct Step {
 const MODEL: &str = "llama-3.1-70b";
 const INSTANCE: &str = "p5.48xlarge";
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let chapters = chapters(&context.load_catalog()?)?;
     if console.is_json() {
         return run_as_json(&chapters, arguments, context, console);
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     console.text(&farewell(&titles, width))
 }
 
-fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
+fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, CliError> {
     Ok(vec![
         Chapter {
             title: "the hardware",
@@ -160,7 +160,7 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
 }
 
 /// The arithmetic that joins the chapters: training state against the memory of one accelerator.
-fn why_it_must_be_cut(catalog: &Catalog) -> Result<String, Stop> {
+fn why_it_must_be_cut(catalog: &Catalog) -> Result<String, CliError> {
     let accelerator = catalog.accelerator_of(catalog.instance(INSTANCE)?);
     let state = builtin(MODEL)?.training_bytes(TrainingState::default()).total();
     let usable = accelerator.memory_for_programs();
@@ -178,9 +178,9 @@ fn typed(command: &str, width: usize) -> String {
     wrap(&format!("bedplate {command}"), width.saturating_sub(8)).join(" \\\n      ")
 }
 
-fn run_step(step: &Step, context: &Context, console: &mut Console) -> Result<(), Stop> {
+fn run_step(step: &Step, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let words = std::iter::once("bedplate").chain(step.command.split(' '));
-    let cli = Cli::try_parse_from(words).map_err(Stop::from_clap)?;
+    let cli = Cli::try_parse_from(words).map_err(CliError::from_clap)?;
     super::run(cli.command, context, console)
 }
 
@@ -190,7 +190,7 @@ fn run_as_json(
     arguments: &Arguments,
     context: &Context,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut told = Vec::new();
     for chapter in chapters {
         let mut steps = Vec::new();

@@ -21,13 +21,13 @@ use bedplate_train::{Published, Roster, RunOptions, Summary, Telemetry, TrainCon
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::plan::RUN_SETTINGS;
 use crate::commands::submit::expected;
 use crate::console::Console;
 use crate::context::Context;
 use crate::files;
 use crate::host::remember_run;
-use crate::stop::{ProgramError, Stop};
 
 pub(crate) use launch::PAGES;
 pub(crate) use prediction::host_run;
@@ -103,7 +103,7 @@ pub(crate) struct Arguments {
     quiet: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     if arguments.defaults {
         return console.text(&TrainConfig::new("config.json", "corpus").to_toml());
     }
@@ -158,7 +158,7 @@ fn read_config(
     context: &Context,
     ranks: Option<u32>,
     told: Option<&Console>,
-) -> Result<TrainConfig, Stop> {
+) -> Result<TrainConfig, CliError> {
     let path = arguments.config.as_deref().unwrap_or_default();
     let text = files::read_text(path)?;
     let mut changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
@@ -247,7 +247,7 @@ fn keep_settings(config: &TrainConfig) {
 }
 
 /// `key=value` as a line of TOML; what is no TOML value is taken as a text, unless it begins like a list or a quoted text.
-fn toml_line(change: &str) -> Result<String, Stop> {
+fn toml_line(change: &str) -> Result<String, CliError> {
     let Some((key, value)) = change.split_once('=') else {
         let message = format!("--set takes KEY=VALUE, not `{change}`");
         return Err(ProgramError::Usage { message }.into());
@@ -259,9 +259,9 @@ fn toml_line(change: &str) -> Result<String, Stop> {
 }
 
 /// Set by SIGTERM and SIGINT, so that a run that is told to end leaves a checkpoint.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Stop> {
+fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
-    let failed = |what: String| Stop::from(ProgramError::Bug { what });
+    let failed = |what: String| CliError::from(ProgramError::Bug { what });
     signals.thread_block().map_err(|error| failed(format!("cannot block signals: {error}")))?;
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
@@ -278,7 +278,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Stop> {
     Ok(stop)
 }
 
-fn show(summary: &Summary, console: &mut Console) -> Result<(), Stop> {
+fn show(summary: &Summary, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&as_json(summary));
     }

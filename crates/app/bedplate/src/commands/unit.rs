@@ -6,8 +6,8 @@ mod health;
 use bedplate_diag::{Class, Diagnostic, Page};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -93,7 +93,7 @@ impl Diagnostic for UnitError {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let program =
         std::env::current_exe().map_or("/usr/local/bin/bedplate".into(), |path| path.display().to_string());
     let text = match &arguments.command {

@@ -18,11 +18,11 @@ use bedplate_drivers::{Driver, Local, NodeId, NodeSummary};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::{Connection, state_directory};
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine::Machine;
-use crate::stop::Stop;
 
 pub(crate) use error::{PAGES, UpError};
 pub(crate) use launch::{
@@ -97,7 +97,7 @@ impl Arguments {
     }
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     // Blocked before anything is started, so that Ctrl-C amid the start ends in an orderly way too.
     let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
     if arguments.foreground {
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     outcome
 }
 
-fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let state = state_directory(arguments.state_dir.clone());
     let known = Shape::find(&state)?;
     let is_up = is_running(&state)?;
@@ -163,7 +163,7 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
 }
 
 /// What stands.
-fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), Stop> {
+fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), CliError> {
     let nodes = driver.nodes()?;
     let machine = Machine::this();
     let invitations = join::invite(driver, &nodes, shape)?;

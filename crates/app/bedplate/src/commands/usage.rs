@@ -5,10 +5,10 @@ use bedplate_units::Seconds;
 use serde_json::json;
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Column, Table, bar, now_ms};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     connection: Connection,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let since = arguments.since.map(|since| now_ms().saturating_sub((since.get() * 1000.0) as u64));
     let user = arguments.user.as_deref();
     let rows = match arguments.connection.slurm()? {

@@ -14,9 +14,9 @@ use bedplate_prometheus::{RuleOptions, rules_file};
 use bedplate_record::{Exposition, Exposure, MetricsServer};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::Facts;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -76,7 +76,7 @@ const LIMIT: f64 = 5.0;
 const GPUS: u32 = 64;
 const XID: u32 = 79;
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let peers = |why: String| AlertError::Peers { why };
     let webhook = Webhook::listen().map_err(|error| peers(error.to_string()))?;
     let source = Source::start(arguments).map_err(peers)?;
@@ -121,7 +121,7 @@ fn is_about(body: &str, gpu: u32) -> bool {
         .any(|alert| alert["labels"]["alertname"] == name.as_str() && alert["labels"]["gpu"] == gpu.as_str())
 }
 
-fn show(seconds: &mut [f64], arguments: &Arguments, mib: f64, console: &mut Console) -> Result<(), Stop> {
+fn show(seconds: &mut [f64], arguments: &Arguments, mib: f64, console: &mut Console) -> Result<(), CliError> {
     seconds.sort_by(f64::total_cmp);
     let median = seconds[seconds.len() / 2];
     let worst = seconds[seconds.len() - 1];

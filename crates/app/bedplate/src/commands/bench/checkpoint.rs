@@ -15,9 +15,9 @@ use bedplate_train::{Observer, Published, RunOptions, TrainConfig, TrainError, r
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -76,7 +76,7 @@ const FIO: [Fio; 2] = [
     Fio { name: "fio, 4 jobs of 4 MiB, depth 8", block: "4M", depth: 8, jobs: 4 },
 ];
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let place = Scratch::new(&arguments.folder)?;
     let rates = rates(arguments, &place.0, console)?;
     let training = match arguments.seconds {
@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(parent: &Path) -> Result<Self, Stop> {
+    fn new(parent: &Path) -> Result<Self, CliError> {
         let path = parent.join(format!("bedplate-bench-checkpoint-{}", std::process::id()));
         fs::create_dir_all(&path).map_err(|error| NoFio(format!("{}: {error}", path.display())))?;
         Ok(Self(path))
@@ -115,7 +115,7 @@ impl Drop for Scratch {
 type Rates = Vec<(&'static str, Vec<f64>)>;
 
 /// Rounds in turn, bytes per second.
-fn rates(arguments: &Arguments, folder: &Path, console: &mut Console) -> Result<Rates, Stop> {
+fn rates(arguments: &Arguments, folder: &Path, console: &mut Console) -> Result<Rates, CliError> {
     let state = State::new(arguments.size.get() as usize);
     let mut rates: Rates = vec![("checkpoint", Vec::new())];
     rates.extend(FIO.iter().map(|fio| (fio.name, Vec::new())));
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Bytes per second of a whole checkpoint, from the first copy to its name being durable.
-    fn save(&self, folder: &Path) -> Result<f64, Stop> {
+    fn save(&self, folder: &Path) -> Result<f64, CliError> {
         let keep = Keep { count: 1, age: Duration::ZERO };
         let output = folder.join("saved");
         let checkpoints = Checkpoints::in_output(&output, keep);
@@ -216,7 +216,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn show_rates(rates: &Rates, console: &mut Console) -> Result<(), Stop> {
+fn show_rates(rates: &Rates, console: &mut Console) -> Result<(), CliError> {
     let own = median(&rates[0].1);
     let mut table = Table::new(vec![
         Column::left("WRITTEN BY", 0),
@@ -287,7 +287,7 @@ const MODEL: &str = r#"{"model_type": "llama", "hidden_size": 768, "intermediate
     "num_attention_heads": 12, "vocab_size": 20000, "max_position_embeddings": 512, "tie_word_embeddings": true}"#;
 
 impl Training {
-    fn measure(folder: &Path, seconds: u64, every: u64, console: &mut Console) -> Result<Self, Stop> {
+    fn measure(folder: &Path, seconds: u64, every: u64, console: &mut Console) -> Result<Self, CliError> {
         write_corpus(folder)?;
         fs::write(folder.join("config.json"), MODEL).map_err(|error| NoFio(error.to_string()))?;
         console.say("how long a step takes");
@@ -323,7 +323,7 @@ impl Training {
         self.with.held_up / (self.with.steps as f64 * self.with.step_seconds())
     }
 
-    fn show(&self, console: &mut Console) -> Result<(), Stop> {
+    fn show(&self, console: &mut Console) -> Result<(), CliError> {
         let Self { without, with } = self;
         let per = with.held_up / (with.checkpoints.saturating_sub(1)).max(1) as f64;
         console.line(&format!(
@@ -347,7 +347,7 @@ impl Training {
     }
 }
 
-fn write_corpus(folder: &Path) -> Result<(), Stop> {
+fn write_corpus(folder: &Path) -> Result<(), CliError> {
     let texts: Vec<String> = (0..300).map(|number| generate(Kind::Stories, 1, number)).collect();
     let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
     let tokenizer = train_tokenizer(texts.iter().map(String::as_str), &options)?;

@@ -27,12 +27,12 @@ use self::row::{Row, Statistic, Times};
 use self::targets::{Target, targets};
 use super::host_file;
 use super::kernels::copy_rate;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::context::Context;
 use crate::host::{host_entry, overlay_path};
 use crate::machine::{self, Machine};
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -127,7 +127,7 @@ fn load_text(load: Option<f64>) -> String {
     load.map_or_else(String::new, |load| format!("Load before the run: {load:.1} processes."))
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     if arguments.overlap {
         let question = overlap::Question {
             link_rate: &arguments.link,
@@ -167,12 +167,12 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     }
     let rows = &found.rows;
     warn_of_wrong_peers(rows, console);
-    if rows.iter().any(|row| row.ours.wrong > 0) { Err(Stop::Refused) } else { Ok(()) }
+    if rows.iter().any(|row| row.ours.wrong > 0) { Err(CliError::Refused) } else { Ok(()) }
 }
 
 impl Arguments {
     /// What is measured with each number of ranks.
-    fn cases(&self) -> Result<Vec<Case>, Stop> {
+    fn cases(&self) -> Result<Vec<Case>, CliError> {
         let most = self.ranks.iter().copied().max().unwrap_or(1);
         let sizes: usize = self.sizes.iter().map(|word| word.0.len()).sum();
         if self.save.is_some() && (sizes > CollectiveCurve::MOST || self.format != Format::F32) {
@@ -201,7 +201,7 @@ impl Arguments {
     }
 
     /// All crews of one number of ranks, which take turns.
-    fn measure(&self, cases: &[Case], peers: &[Installed], console: &Console) -> Result<Vec<Row>, Stop> {
+    fn measure(&self, cases: &[Case], peers: &[Installed], console: &Console) -> Result<Vec<Row>, CliError> {
         let Some(Case { ranks, .. }) = cases.first().copied() else { return Ok(Vec::new()) };
         console.say(&format!("{ranks} ranks"));
         let mut crews = Crews { ours: Vec::new(), peers: Vec::new() };
@@ -276,7 +276,7 @@ struct Found {
 }
 
 impl Found {
-    fn show(&self, console: &mut Console) -> Result<(), Stop> {
+    fn show(&self, console: &mut Console) -> Result<(), CliError> {
         console.table(&table(&self.rows))?;
         console.line(&machine_text(&self.rows, self.copy))?;
         console.line(&load_text(self.load))?;
@@ -391,7 +391,7 @@ fn machine_text(rows: &[Row], copy: f64) -> String {
 }
 
 /// Beside each other: what is to be reached, and what was.
-fn show_targets(targets: &[Target], console: &mut Console) -> Result<(), Stop> {
+fn show_targets(targets: &[Target], console: &mut Console) -> Result<(), CliError> {
     if targets.is_empty() {
         return Ok(());
     }

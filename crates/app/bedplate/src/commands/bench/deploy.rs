@@ -15,10 +15,10 @@ use bedplate_replay::requests::{Objectives, picoseconds};
 use bedplate_topology::Cluster;
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -63,7 +63,7 @@ const QUESTIONS: [(&str, &str, u32, u32, f64, f64, f64); 3] = [
     ("deepseek-v3", "p5en.48xlarge:4", 2000, 500, 10.0, 2.0, 0.06),
 ];
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     match arguments.peer {
         Some(Peer::Aiconfigurator) => beside(arguments, catalog, console),
         None => time_searches(catalog, console),
@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
 }
 
 /// Our errors on measured rows next to the peer's.
-fn beside(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+fn beside(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cases = match &arguments.data {
         Some(path) => ServingCases::read(&files::read_text(path)?, catalog)?,
         None => ServingCases::builtin(catalog)?,
@@ -80,7 +80,7 @@ fn beside(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Re
     if console.is_json() { console.json(&show::json(&compared)) } else { show::text(&compared, console) }
 }
 
-fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let constants = ServingConstants::builtin();
     let mut measured = Vec::new();
     for (name, cluster, input, output, per_second, ttft, itl) in QUESTIONS {

@@ -18,11 +18,11 @@ use bedplate_transformer::Precision;
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::serve::{FormatName, KvName};
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -80,7 +80,7 @@ const LEAST_CONTEXT: u32 = 2_001;
 /// Tokens of prompt and answer together.
 const CONTEXT: u32 = 4096;
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let device = arguments.device.open(threads(arguments))?;
     if !device.is_cpu() && !arguments.peer.is_empty() {
         let message = "peers compute on the processor: compare with them by --device cpu".to_owned();
@@ -179,7 +179,7 @@ fn start(
     device: Device,
     architecture: &Architecture,
     options: &EngineOptions,
-) -> Result<(Engine, Memory), Stop> {
+) -> Result<(Engine, Memory), CliError> {
     if let Some(folder) = &arguments.folder {
         return Ok(Engine::start(&Model::open(folder)?, None, &[], options)?);
     }
@@ -189,7 +189,7 @@ fn start(
     }
 }
 
-fn architecture(arguments: &Arguments) -> Result<Architecture, Stop> {
+fn architecture(arguments: &Arguments) -> Result<Architecture, CliError> {
     match &arguments.folder {
         Some(folder) => Ok(Model::open(folder)?.architecture),
         None => Ok(Architecture::from_shape(bedplate_transformer::builtin(&arguments.model)?)?),
@@ -201,7 +201,7 @@ fn random<E: Element>(
     device: Device,
     architecture: Architecture,
     options: &EngineOptions,
-) -> Result<(Engine, Memory), Stop> {
+) -> Result<(Engine, Memory), CliError> {
     let network = Network::new(&device, architecture, CONTEXT as usize)?;
     let format = options.weights.unwrap_or(WeightFormat::Bf16);
     let packed = PackedWeights::<E>::random(&network, &device, 1, format);
@@ -223,7 +223,7 @@ fn copy_bandwidth(device: &Device) -> f64 {
     best
 }
 
-fn show(speed: &load::Speed, bandwidth: f64, memory: &Memory, console: &mut Console) -> Result<(), Stop> {
+fn show(speed: &load::Speed, bandwidth: f64, memory: &Memory, console: &mut Console) -> Result<(), CliError> {
     let (fewest, alone) = speed.decodes.first().copied().unwrap_or((1, f64::NAN));
     let bound = bandwidth / memory.product as f64;
     let columns = [

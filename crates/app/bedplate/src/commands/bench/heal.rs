@@ -10,12 +10,12 @@ use bedplate_drivers::{Driver, JobId, JobState, JobSummary, Local, NodeId};
 use bedplate_job::{Array, Gang, Inherited, Job, Role, Workload};
 use serde_json::json;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::submit::new_key;
 use crate::commands::up::{Arguments as Up, TemporaryCluster};
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -75,7 +75,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Longer than the timeout after which a silent node is lost.
 const CUT_MS: u64 = 8_000;
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let repeats = arguments.repeats.max(1);
     if let Some(Scheduler::Slurm) = arguments.on {
         let figures = slurm::measure(repeats, arguments.user.as_deref(), console)?;
@@ -99,7 +99,11 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     show(&figures, &[("jobs", json!(arguments.jobs)), ("repeats", json!(repeats))], console)
 }
 
-fn show(figures: &[Figure], others: &[(&str, serde_json::Value)], console: &mut Console) -> Result<(), Stop> {
+fn show(
+    figures: &[Figure],
+    others: &[(&str, serde_json::Value)],
+    console: &mut Console,
+) -> Result<(), CliError> {
     if !console.is_json() {
         return console.table(&table(figures));
     }
@@ -109,7 +113,7 @@ fn show(figures: &[Figure], others: &[(&str, serde_json::Value)], console: &mut 
 }
 
 /// Loses the gang's first node, measures until the gang runs again, and puts the node back.
-fn lose(cluster: &TemporaryCluster, gang: &JobId, how: &Chaos) -> Result<f64, Stop> {
+fn lose(cluster: &TemporaryCluster, gang: &JobId, how: &Chaos) -> Result<f64, CliError> {
     let driver = &cluster.driver;
     let before = driver.job(gang)?.summary;
     let lost = before.nodes.first().cloned().unwrap_or_default();
@@ -132,7 +136,7 @@ fn restart(
     jobs: u32,
     context: &Context,
     console: &Console,
-) -> Result<Figure, Stop> {
+) -> Result<Figure, CliError> {
     let mut waiting = sleeper(4, 8);
     waiting.policy.array = Some(Array::range(1, jobs.max(1)));
     submit(&cluster.driver, waiting)?;
@@ -153,24 +157,24 @@ fn sleeper(nodes: u32, gpus_per_node: u32) -> Job {
     job
 }
 
-fn submit(driver: &Local, job: Job) -> Result<JobId, Stop> {
+fn submit(driver: &Local, job: Job) -> Result<JobId, CliError> {
     Ok(driver.submit(&job, &new_key())?.id)
 }
 
 /// Until the job runs for the `number`th time or more.
-fn wait_until(driver: &Local, label: &JobId, number: u32) -> Result<(), Stop> {
+fn wait_until(driver: &Local, label: &JobId, number: u32) -> Result<(), CliError> {
     let runs = |job: &JobSummary| job.state == JobState::Running && job.runs >= number;
     wait(&format!("job {label} does not run"), || Ok(runs(&driver.job(label)?.summary)))
 }
 
-fn wait_for_node(driver: &Local, name: &NodeId) -> Result<(), Stop> {
+fn wait_for_node(driver: &Local, name: &NodeId) -> Result<(), CliError> {
     wait(&format!("node {name} does not come back"), || {
         let node = driver.nodes()?.into_iter().find(|node| node.name == *name);
         Ok(node.is_some_and(|node| node.is_linked))
     })
 }
 
-fn wait(what: &str, is_so: impl Fn() -> Result<bool, Stop>) -> Result<(), Stop> {
+fn wait(what: &str, is_so: impl Fn() -> Result<bool, CliError>) -> Result<(), CliError> {
     let began = Instant::now();
     while !is_so()? {
         if began.elapsed() > PATIENCE {

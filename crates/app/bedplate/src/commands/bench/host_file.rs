@@ -7,9 +7,9 @@ use bedplate_catalog::{Catalog, CollectiveTimes};
 use bedplate_diag::{Diagnostic, Page, Source};
 
 use super::training::NOT_MEASURED;
+use crate::cli_error::CliError;
 use crate::files;
 use crate::host::NAME;
-use crate::stop::Stop;
 
 /// The line that this part begins with.
 const MARK: &str =
@@ -33,7 +33,7 @@ pub(super) fn collectives_of(text: &str) -> &str {
 }
 
 /// Puts times into the file of this host. Those of other operations and numbers of ranks stay.
-pub(super) fn save(path: &Path, measured: &[CollectiveTimes]) -> Result<(), Stop> {
+pub(super) fn save(path: &Path, measured: &[CollectiveTimes]) -> Result<(), CliError> {
     let shown = path.display().to_string();
     let missing = || NoHostFile { path: shown.clone() };
     let text = files::read_text(&shown).map_err(|_| missing())?;

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use self::cases::{Case, Pass, Work};
 use self::peer::Torch;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 pub(super) use peer::TORCH;
 
@@ -98,7 +98,7 @@ struct Limits {
     copy_bytes: f64,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let available = std::thread::available_parallelism().map_or(1, |count| count.get());
     let open = || arguments.device.open(arguments.threads.unwrap_or(available));
     let device = open()?;
@@ -141,7 +141,7 @@ fn measure(
     device: &Device,
     mut torch: Option<&mut Torch>,
     rounds: usize,
-) -> Result<Row, Stop> {
+) -> Result<Row, CliError> {
     let mut row = Row {
         operator: case.name,
         precision,
@@ -241,7 +241,7 @@ impl Row {
     }
 }
 
-fn show(rows: &[Row], limits: &Limits, device: &Device, console: &mut Console) -> Result<(), Stop> {
+fn show(rows: &[Row], limits: &Limits, device: &Device, console: &mut Console) -> Result<(), CliError> {
     console.line(&format!(
         "{} threads, {}; limits: {:.0} GFLOP/s in f32, {:.0} in bf16, copy {:.1} GB/s\n",
         device.threads(),

@@ -15,11 +15,11 @@ use serde_json::{Value, json};
 
 use super::host_file;
 use super::peer::{PeerFailed, Script};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine::{self as system, Machine};
 use crate::present::{Column, Table, moment, now_ms};
-use crate::stop::Stop;
 use crate::{files, host};
 use findings::Findings;
 use measure::{Amount, Sample, Size, Sizes};
@@ -64,7 +64,7 @@ enum Peer {
     Torch,
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let machine = Machine::this();
     let device = arguments.device.open(arguments.threads.unwrap_or(machine.cores) as usize)?;
     let catalog = context.load_catalog()?;

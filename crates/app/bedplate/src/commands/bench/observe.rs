@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use bedplate_units::Seconds;
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -87,7 +87,7 @@ impl Figure {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let wants = |part: Part| arguments.only.is_none_or(|only| only == part);
     let mut figures = Vec::new();
     if wants(Part::One) {

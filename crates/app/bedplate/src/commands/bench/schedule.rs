@@ -12,12 +12,12 @@ use bedplate_topology::{Cluster, Format, ImportOptions, Level, import};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::cpu_clock::CpuClock;
 use crate::files::write_text;
 use crate::present::{Column, Table};
 use crate::report::{Plot, Point, Report, Series};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -70,7 +70,7 @@ const SLURM_MS_PER_GANG: f64 = 75.0;
 const SLURM_NODES: u32 = 1000;
 const EVENTS: u64 = 200;
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     if arguments.growth {
         return growth(arguments, catalog, console);
     }
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     ))
 }
 
-fn growth(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+fn growth(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let by_nodes = [250, 500, 1000, 2000, 4000, 8000].map(|nodes| (nodes, arguments.pending.min(4000)));
     let by_gangs = [625, 1250, 2500, 5000, 10_000, 20_000].map(|pending| (arguments.nodes, pending));
     let mut results = Vec::new();
@@ -171,7 +171,13 @@ fn json_of(measured: &Measured) -> Value {
     })
 }
 
-fn measure(nodes: u32, pending: u32, queues: u32, seed: u64, catalog: &Catalog) -> Result<Measured, Stop> {
+fn measure(
+    nodes: u32,
+    pending: u32,
+    queues: u32,
+    seed: u64,
+    catalog: &Catalog,
+) -> Result<Measured, CliError> {
     let mut bench = Bench::new(nodes, queues, seed, catalog)?;
     bench.fill();
     bench.queue(pending);
@@ -205,7 +211,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(nodes: u32, queues: u32, seed: u64, catalog: &Catalog) -> Result<Self, Stop> {
+    fn new(nodes: u32, queues: u32, seed: u64, catalog: &Catalog) -> Result<Self, CliError> {
         let mut settings = Settings::default();
         settings.backfill.reserved = usize::MAX;
         // Only the first cycle is full; later events are measured separately.
@@ -320,7 +326,7 @@ fn share_out(settings: &mut Settings, queues: u32, gpus: u64) {
 }
 
 /// Nodes of eight GPUs, sixteen to a leaf, eight leaves to a spine.
-fn tree(nodes: u32, catalog: &Catalog) -> Result<Cluster, Stop> {
+fn tree(nodes: u32, catalog: &Catalog) -> Result<Cluster, CliError> {
     let text = format!(
         "[[group]]\ninstance = \"p5.48xlarge\"\ncount = {nodes}\n\
          [fabric]\nnodes_per_leaf = 16\nleaves_per_spine = 8\n"

@@ -11,9 +11,9 @@ use bedplate_units::{Count, grouped};
 use serde_json::{Value, json};
 
 use super::peer::{PeerFailed, Script};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -63,7 +63,7 @@ impl Measured {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let constants = Constants::builtin();
     let mut results = Vec::new();
     for (model, cluster, global_batch) in SPACES {
@@ -117,7 +117,7 @@ fn measure(
     global_batch: u64,
     constants: &Constants,
     catalog: &Catalog,
-) -> Result<Measured, Stop> {
+) -> Result<Measured, CliError> {
     let shape = builtin(model)?;
     let hardware = Hardware::from_cluster(&Cluster::from_spec(cluster, catalog)?, catalog)?;
     let workload = Workload { sequence: shape.max_context.min(8192), global_batch, ..Workload::default() };

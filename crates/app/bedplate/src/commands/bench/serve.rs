@@ -9,10 +9,10 @@ use bedplate_load::{Api, LoadError, NullServer, Pace, Plan, Summary, Target, mea
 use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Planned, SharedPrefix, read_trace};
 use bedplate_units::Seconds;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::replay::requests::grammar;
 use crate::console::Console;
 use crate::files;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -117,7 +117,7 @@ pub(super) struct Measured {
     summary: Summary,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let plan = arguments.plan()?;
     let targets = arguments.targets()?;
     let own = own_share(&plan)?;
@@ -168,7 +168,7 @@ impl Arguments {
         self.servers.iter().map(target).collect()
     }
 
-    fn plan(&self) -> Result<Plan, Stop> {
+    fn plan(&self) -> Result<Plan, CliError> {
         let plan = match &self.trace {
             Some(path) => Plan::open(self.trace_requests(path)?, self.speed),
             None if self.rate.is_some() => Plan::open(self.load().planned(), 1.0),
@@ -190,7 +190,7 @@ impl Arguments {
         })
     }
 
-    fn trace_requests(&self, path: &str) -> Result<Vec<Planned>, Stop> {
+    fn trace_requests(&self, path: &str) -> Result<Vec<Planned>, CliError> {
         let text = files::read_text(path)?;
         let mut requests = read_trace(Source::new(path, &text))?;
         requests.sort_by_key(|planned| planned.at);

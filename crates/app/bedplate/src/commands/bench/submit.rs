@@ -8,11 +8,11 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
+use crate::cli_error::CliError;
 use crate::commands::up::{Arguments as Up, TemporaryCluster, with_description};
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{Column, Table, now_ms};
-use crate::stop::Stop;
 use load::Measured;
 
 #[derive(clap::Args)]
@@ -88,7 +88,7 @@ impl Diagnostic for SubmitBenchError {
 const NODES: u32 = 8;
 const CPUS: u32 = 16;
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     if arguments.peer.is_some() {
         slurm::check_installed().map_err(|why| SubmitBenchError::Slurm { why })?;
     }
@@ -107,7 +107,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     console.table(&table(&ours, &peers))
 }
 
-fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Result<Measured, Stop> {
+fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Result<Measured, CliError> {
     let description = format!(
         "name = \"bench\"\n[[kind]]\nname = \"small\"\nvcpus = {CPUS}\nmemory = \"4000 MiB\"\n\
          [[group]]\nkind = \"small\"\ncount = {NODES}\n"

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use bedplate_diag::{Class, Diagnostic, Page};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 use place::Place;
 
 #[derive(clap::Args)]
@@ -144,7 +144,7 @@ impl Figure {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let figures = {
         let place = Place::new(&arguments.folder)?;
         let mut figures = Vec::new();
@@ -161,10 +161,10 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         figures
     };
     show(&figures, console)?;
-    if figures.iter().all(Figure::is_met) { Ok(()) } else { Err(Stop::Refused) }
+    if figures.iter().all(Figure::is_met) { Ok(()) } else { Err(CliError::Refused) }
 }
 
-fn show(figures: &[Figure], console: &mut Console) -> Result<(), Stop> {
+fn show(figures: &[Figure], console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&json!({"figures": figures.iter().map(Figure::to_json).collect::<Vec<_>>()}));
     }

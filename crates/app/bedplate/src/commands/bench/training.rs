@@ -18,12 +18,12 @@ use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::kernels::models::{architecture, batch};
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::train::host_run;
 use crate::console::Console;
 use crate::context::Context;
 use crate::host::host_entry;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -193,7 +193,7 @@ impl Row {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     if !arguments.ranks.is_empty() {
         return ranks::run(arguments, context, console);
     }
@@ -219,7 +219,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     show(&rows, console)
 }
 
-fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, Stop> {
+fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, CliError> {
     let config = config(shape);
     let architecture = architecture(shape.model, shape.sequence);
     let Step { time, memory, .. } =
@@ -258,7 +258,7 @@ fn config(shape: &Shape) -> TrainConfig {
     config
 }
 
-fn show(rows: &[Row], console: &mut Console) -> Result<(), Stop> {
+fn show(rows: &[Row], console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(vec![
         Column::left("MODEL", 0),
         Column::left("IN", 0),

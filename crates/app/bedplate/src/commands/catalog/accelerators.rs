@@ -5,9 +5,9 @@ use bedplate_units::Bytes;
 use serde_json::Value;
 
 use super::{json, known, refuse_unknown};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -29,7 +29,7 @@ impl Arguments {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     refuse_unknown("vendor", &arguments.vendor, catalog.accelerators.iter().map(|entry| &entry.vendor))?;
     let chosen: Vec<&Accelerator> =
         catalog.accelerators.iter().filter(|accelerator| arguments.admits(accelerator)).collect();

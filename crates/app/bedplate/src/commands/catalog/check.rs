@@ -4,10 +4,10 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::files;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -19,7 +19,7 @@ pub(super) struct Arguments {
     files: Vec<String>,
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let before = context.load_catalog()?;
     let paths: Vec<&String> = context.overlays.iter().chain(&arguments.files).collect();
     let texts = paths.iter().map(|path| files::read_text(path)).collect::<Result<Vec<_>, _>>()?;

@@ -5,9 +5,9 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use serde_json::Value;
 
 use super::figures::{Entry, Figure, find};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -43,7 +43,7 @@ impl Diagnostic for DifferentKinds {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let entries = arguments.names.iter().map(|name| find(name, catalog)).collect::<Result<Vec<_>, _>>()?;
     if let Some(odd) = entries.iter().find(|entry| entry.kind() != entries[0].kind()) {
         return Err(DifferentKinds {

@@ -4,9 +4,9 @@ use bedplate_catalog::{Catalog, Fabric};
 use serde_json::Value;
 
 use super::{json, known, refuse_unknown};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     family: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     refuse_unknown("fabric family", &arguments.family, catalog.fabrics.iter().map(|entry| &entry.family))?;
     let is_wanted = |fabric: &&Fabric| {
         arguments.family.as_ref().is_none_or(|family| family.eq_ignore_ascii_case(&fabric.family))

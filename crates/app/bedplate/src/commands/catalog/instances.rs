@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::{json, known, refuse_unknown};
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     region: Option<String>,
 }
 
-pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     // Otherwise a misspelt name would just give an empty list.
     if let Some(name) = &arguments.accelerator {
         catalog.accelerator(name)?;
@@ -148,7 +148,7 @@ fn shown_price(prices: &Prices, purchase: Purchase, region: Option<&str>) -> Sho
     })
 }
 
-pub(super) fn run_ultraservers(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run_ultraservers(catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&Value::Array(catalog.ultraservers.iter().map(json::ultraserver).collect()));
     }

@@ -3,11 +3,11 @@
 use bedplate_catalog::Catalog;
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
-pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let kinds = [
         ("accelerators", catalog.accelerators.len()),
         ("instances", catalog.instances.len()),

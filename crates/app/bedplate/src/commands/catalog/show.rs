@@ -3,9 +3,9 @@
 use bedplate_catalog::{Catalog, Price, Prices, Purchase, StoragePrice};
 
 use super::figures::{Entry, find};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     name: String,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let entry = find(&arguments.name, catalog)?;
     if console.is_json() {
         return console.json(&entry.json(catalog));
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     show_sources(&entry, catalog, console)
 }
 
-fn show_figures(entry: &Entry<'_>, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+fn show_figures(entry: &Entry<'_>, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let mut facts = Facts::default();
     for figure in entry.figures(catalog) {
         if let Some(source) = &figure.source {
@@ -47,7 +47,7 @@ fn show_figures(entry: &Entry<'_>, catalog: &Catalog, console: &mut Console) -> 
     console.text(&facts.render(console.width()))
 }
 
-fn show_prices(prices: &Prices, console: &mut Console) -> Result<(), Stop> {
+fn show_prices(prices: &Prices, console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(vec![
         Column::left("PRICE", 0),
         Column::right("PER HOUR", 0),
@@ -79,7 +79,7 @@ fn price_row(name: &str, price: &Price) -> Vec<String> {
     ]
 }
 
-fn show_storage_prices(prices: &[StoragePrice], console: &mut Console) -> Result<(), Stop> {
+fn show_storage_prices(prices: &[StoragePrice], console: &mut Console) -> Result<(), CliError> {
     if prices.is_empty() {
         return console.line("\nNo price is known; an overlay file can add yours.");
     }
@@ -94,7 +94,7 @@ fn show_storage_prices(prices: &[StoragePrice], console: &mut Console) -> Result
     console.text(&format!("\nPrice per GB and month:\n{}", facts.render(console.width())))
 }
 
-fn show_disagreements(entry: &Entry<'_>, console: &mut Console) -> Result<(), Stop> {
+fn show_disagreements(entry: &Entry<'_>, console: &mut Console) -> Result<(), CliError> {
     let also = &entry.evidence().also;
     if also.is_empty() {
         return Ok(());
@@ -108,7 +108,7 @@ fn show_disagreements(entry: &Entry<'_>, console: &mut Console) -> Result<(), St
 }
 
 /// The documents behind the keys in brackets.
-fn show_sources(entry: &Entry<'_>, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+fn show_sources(entry: &Entry<'_>, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let figures = entry.figures(catalog);
     let mut keys: Vec<&str> = figures.iter().filter_map(|figure| figure.source.as_deref()).collect();
     keys.extend(entry.evidence().also.iter().map(|other| other.source.as_str()));

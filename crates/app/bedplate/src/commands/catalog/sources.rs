@@ -3,11 +3,11 @@
 use bedplate_catalog::Catalog;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::Facts;
-use crate::stop::Stop;
 
-pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         let entry = |reference: &bedplate_catalog::Reference| {
             json!({

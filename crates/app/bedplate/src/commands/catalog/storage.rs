@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::{json, known};
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -20,7 +20,7 @@ pub(super) struct Arguments {
     tier: Option<StorageTier>,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let is_wanted = |class: &&StorageClass| arguments.tier.is_none_or(|tier| tier == class.tier);
     let chosen: Vec<&StorageClass> = catalog.storage.iter().filter(is_wanted).collect();
     if console.is_json() {

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::ChaosError;
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 const BLOCK: usize = 1 << 20;
 
@@ -20,7 +20,7 @@ pub(super) fn fill(
     leave: u64,
     really: bool,
     console: &Console,
-) -> Result<String, Stop> {
+) -> Result<String, CliError> {
     let failed = |source| ChaosError::Fill { path: state.to_owned(), source };
     let device = fs::metadata(state).map_err(failed)?.dev();
     if !really && fs::metadata("/").map_err(failed)?.dev() == device {

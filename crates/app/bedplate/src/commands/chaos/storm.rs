@@ -8,11 +8,11 @@ use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
 use bedplate_units::Seconds;
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::commands::up::{Shape, find_agent, hold, start_agent};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -60,7 +60,7 @@ impl Draw {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.local("chaos")?;
     let mut draw = Draw::new(arguments.seed);
     let began = Instant::now();
@@ -107,7 +107,7 @@ fn strike(
     arguments: &Arguments,
     context: &Context,
     console: &Console,
-) -> Result<String, Stop> {
+) -> Result<String, CliError> {
     let (node, chaos, text) = match blow {
         Blow::KillNode(node) => (node, Chaos::Die, format!("{node} dies")),
         Blow::Cut(node, for_ms) => {
@@ -137,7 +137,7 @@ fn strike(
 }
 
 /// Starts an agent, unless the supervisor was quicker.
-fn mend(state: &StateDirectory, driver: &Local, shape: &Shape, node: &NodeId) -> Result<(), Stop> {
+fn mend(state: &StateDirectory, driver: &Local, shape: &Shape, node: &NodeId) -> Result<(), CliError> {
     let _held = hold(state)?;
     match find_agent(state, node) {
         Some(_) => Ok(()),

@@ -9,8 +9,8 @@ use bedplate_network::Format;
 use bedplate_units::Bytes;
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -53,7 +53,7 @@ impl Numbers {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let (from, to) = (Path::new(&arguments.from), arguments.to.as_path());
     if to.exists() {
         let source = std::io::ErrorKind::AlreadyExists.into();

@@ -5,9 +5,9 @@ use bedplate_units::{Bytes, Count, Seconds};
 use serde_json::{Value, json};
 
 use super::{age, told};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     tensors: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     match Look::at(&arguments.place)? {
         Look::One(checkpoint) if console.is_json() => console.json(&one_json(&checkpoint, true)),
         Look::One(checkpoint) => show_one(&checkpoint, arguments.tensors, console),
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     }
 }
 
-fn show_one(checkpoint: &Checkpoint, has_tensors: bool, console: &mut Console) -> Result<(), Stop> {
+fn show_one(checkpoint: &Checkpoint, has_tensors: bool, console: &mut Console) -> Result<(), CliError> {
     let (facts, manifest) = (checkpoint.facts(), checkpoint.manifest());
     let mut shown = Facts::default();
     shown.add("step", facts.step.to_string());
@@ -75,7 +75,7 @@ fn parts(checkpoint: &Checkpoint) -> std::collections::BTreeMap<String, (usize, 
     parts
 }
 
-fn show_many(listed: &[Listed], console: &mut Console) -> Result<(), Stop> {
+fn show_many(listed: &[Listed], console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(vec![
         Column::right("STEP", 0),
         Column::right("SIZE", 0),

@@ -5,8 +5,8 @@ use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::told;
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -26,7 +26,7 @@ struct Verdict {
     outcome: Result<u64, CheckpointError>,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let verdicts = match Look::at(&arguments.place)? {
         Look::One(checkpoint) => {
             let bytes = verify(&checkpoint)?;
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     tell(&verdicts, console)?;
     // What cannot be read now is not the checkpoint's fault; it is reported as any error.
     let is_good = verdicts.iter().all(|verdict| verdict.outcome.is_ok());
-    if is_good { Ok(()) } else { Err(Stop::Refused) }
+    if is_good { Ok(()) } else { Err(CliError::Refused) }
 }
 
 fn judge(Listed { place, opened }: Listed) -> Verdict {
@@ -49,7 +49,7 @@ fn verify(checkpoint: &Checkpoint) -> Result<u64, CheckpointError> {
     Ok(checkpoint.manifest().bytes())
 }
 
-fn tell(verdicts: &[Verdict], console: &mut Console) -> Result<(), Stop> {
+fn tell(verdicts: &[Verdict], console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         let json = |Verdict { place, outcome }: &Verdict| match outcome {
             Ok(bytes) => json!({"place": place, "is_good": true, "bytes": bytes}),

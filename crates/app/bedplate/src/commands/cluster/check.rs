@@ -5,8 +5,8 @@ use bedplate_topology::{Cluster, Health};
 use serde_json::json;
 
 use super::source::{Reading, load_all};
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -22,7 +22,7 @@ pub(super) struct Arguments {
 }
 
 /// A valid description may still lack what planning needs; each remark names something missing.
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cluster = load_all(&arguments.cluster, &arguments.reading, catalog)?;
     let remarks = remarks(&cluster);
     let (nodes, gpus) = (cluster.node_count(), cluster.gpu_count());

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::source::{Reading, load_all, write_cluster};
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
     out: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cluster = load_all(&arguments.cluster, &arguments.reading, catalog)?;
     let text = export(&cluster, arguments.to);
     match &arguments.out {

@@ -5,8 +5,8 @@ use bedplate_topology::{ExportFormat, export};
 
 use super::show::cluster_json;
 use super::source::{Reading, load_all, write_cluster};
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     out: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cluster = load_all(&arguments.files, &arguments.reading, catalog)?;
     let text = export(&cluster, ExportFormat::Document);
     match &arguments.out {

@@ -6,9 +6,9 @@ use bedplate_topology::{Cluster, GpuId, NodeId};
 use serde_json::json;
 
 use super::source::{Reading, load_all};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::Facts;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -49,7 +49,7 @@ impl Diagnostic for UnknownNode {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cluster = load_all(std::slice::from_ref(&arguments.cluster), &arguments.reading, catalog)?;
     let nodes = arguments.nodes.iter().map(|name| find(name, &cluster)).collect::<Result<Vec<_>, _>>()?;
     let mut gpus: Vec<GpuId> = nodes.iter().flat_map(|node| cluster.node(*node).gpus()).collect();

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::slurm;
 use super::source::{Reading, load_all};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     reading: Reading,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cluster = load_all(&arguments.cluster, &arguments.reading, catalog)?;
     let summary = cluster.summary();
     let slurm = match arguments.cluster.as_slice() {

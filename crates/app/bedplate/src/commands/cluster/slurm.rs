@@ -8,15 +8,15 @@ use bedplate_drivers::{Driver, NodeId, Slurm};
 use bedplate_topology::{Cluster, Format, ImportOptions, import};
 use serde_json::Value;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Column, Table, clock};
-use crate::stop::{ProgramError, Stop};
 
 const PREFIX: &str = "context:";
 
 /// The Slurm that `context:NAME` names; nothing for any other text.
-pub(crate) fn named(text: &str) -> Result<Option<Slurm>, Stop> {
+pub(crate) fn named(text: &str) -> Result<Option<Slurm>, CliError> {
     let Some(name) = text.strip_prefix(PREFIX) else { return Ok(None) };
     match Connection::named(name).slurm()? {
         Some(slurm) => Ok(Some(slurm)),
@@ -35,7 +35,7 @@ pub(crate) fn load(
     only: &[NodeId],
     options: ImportOptions,
     catalog: &Catalog,
-) -> Result<Cluster, Stop> {
+) -> Result<Cluster, CliError> {
     let topology = slurm.topology()?;
     let only: BTreeSet<String> = only.iter().map(NodeId::to_string).collect();
     let nodes = topology.slurm_conf(&only);
@@ -49,7 +49,7 @@ pub(crate) fn load(
 }
 
 /// Partitions, QOS and shares, below the cluster itself.
-pub(super) fn show_site(slurm: &Slurm, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn show_site(slurm: &Slurm, console: &mut Console) -> Result<(), CliError> {
     let view = slurm.cluster()?;
     for (key, table) in
         [("partitions", partitions as fn(&[Value]) -> Table), ("qos", qos), ("shares", shares)]
@@ -64,7 +64,7 @@ pub(super) fn show_site(slurm: &Slurm, console: &mut Console) -> Result<(), Stop
 }
 
 /// The same as one value, beside the description of the cluster.
-pub(super) fn site_json(slurm: &Slurm) -> Result<Value, Stop> {
+pub(super) fn site_json(slurm: &Slurm) -> Result<Value, CliError> {
     let view = slurm.cluster()?;
     let keys = ["version", "partitions", "qos", "shares"];
     let entries = keys.into_iter().filter_map(|key| Some((key.to_owned(), view.rest.get(key)?.clone())));

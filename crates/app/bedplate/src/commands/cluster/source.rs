@@ -6,9 +6,9 @@ use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, import, import_d
 
 use super::slurm;
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
 
 /// What a description leaves open, and the format where it cannot be detected.
 #[derive(clap::Args, Default)]
@@ -62,7 +62,7 @@ impl Reading {
 }
 
 /// A cluster from a specification or from files of one description.
-pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) -> Result<Cluster, Stop> {
+pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) -> Result<Cluster, CliError> {
     if let [only] = inputs
         && let Some(slurm) = slurm::named(only)?
     {
@@ -93,7 +93,7 @@ pub(super) fn write_cluster(
     text: &str,
     path: &str,
     console: &Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     files::write_text(path, text)?;
     console.say(&format!("wrote {path}: {} nodes, {} GPUs", cluster.node_count(), cluster.gpu_count()));
     Ok(())

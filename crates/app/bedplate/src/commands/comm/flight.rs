@@ -13,9 +13,9 @@ use bedplate_diag::{Diagnostic, Page, pages};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::printable_line;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -79,7 +79,7 @@ struct Unusable {
     why: String,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let folder = &arguments.folder;
     let found = find(folder)?;
     for Unusable { file, why } in &found.unusable {
@@ -95,7 +95,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     } else {
         show(&found.records, &standstills, console)?;
     }
-    if standstills.is_empty() { Ok(()) } else { Err(Stop::Refused) }
+    if standstills.is_empty() { Ok(()) } else { Err(CliError::Refused) }
 }
 
 fn find(folder: &Path) -> Result<Found, FlightError> {
@@ -150,7 +150,7 @@ fn check(record: FlightRecord, rank: u32) -> Result<FlightRecord, String> {
     Ok(record)
 }
 
-fn show(records: &[FlightRecord], standstills: &[Standstill], console: &mut Console) -> Result<(), Stop> {
+fn show(records: &[FlightRecord], standstills: &[Standstill], console: &mut Console) -> Result<(), CliError> {
     let newest = records.iter().map(|record| record.epoch).max().unwrap_or(0);
     let of_newest = || records.iter().filter(|record| record.epoch == newest);
     let world = of_newest().map(|record| record.world).max().unwrap_or(0);

@@ -8,8 +8,8 @@ use bedplate_gangs::{Settings, Span};
 use bedplate_topology::Cluster;
 use bedplate_units::{Bytes, Seconds};
 
+use crate::cli_error::CliError;
 use crate::files;
-use crate::stop::Stop;
 
 /// How a site wants its cluster run.
 #[derive(Debug, Default)]
@@ -20,11 +20,11 @@ pub(super) struct Site {
 }
 
 /// The scheduler's part of a site file, for a replay.
-pub(in crate::commands) fn scheduling(path: &str, cluster: &Cluster) -> Result<Settings, Stop> {
+pub(in crate::commands) fn scheduling(path: &str, cluster: &Cluster) -> Result<Settings, CliError> {
     Ok(read(path, cluster)?.settings)
 }
 
-pub(super) fn read(path: &str, cluster: &Cluster) -> Result<Site, Stop> {
+pub(super) fn read(path: &str, cluster: &Cluster) -> Result<Site, CliError> {
     let text = files::read_text(path)?;
     let (running, scheduling) = split(&text);
     let settings = Settings::from_toml(&scheduling, path, cluster)?;

@@ -10,9 +10,9 @@ use serde_json::json;
 
 use super::meter::Meter;
 use super::tokenize::{holds, index_json};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::Facts;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     tokenizer: Option<PathBuf>,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let Some(folder) = &arguments.out else { return print(arguments, console) };
     let options = GenerateOptions {
         kind: arguments.kind,
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     report(folder, &done, console)
 }
 
-fn print(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+fn print(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     for number in 0..arguments.documents {
         let record = match arguments.chat {
             true => json!({ "messages": generate_conversation(arguments.kind, arguments.seed, number) }),
@@ -88,7 +88,7 @@ fn print(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     Ok(())
 }
 
-fn report(folder: &std::path::Path, done: &Generated, console: &mut Console) -> Result<(), Stop> {
+fn report(folder: &std::path::Path, done: &Generated, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&json!({
             "folder": folder,

@@ -9,10 +9,10 @@ use bedplate_units::{Bytes, grouped};
 use serde_json::{Value, json};
 
 use super::tokenize::{holds, index_json};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::length::length;
 use crate::present::{Column, Facts, Table, bar, wrap};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     verify: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let corpus = Corpus::open(&arguments.folder)?;
     let tokenizer = corpus.load_tokenizer()?;
     let beneath = arguments.folder.join(VALIDATION_FOLDER);
@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     Ok(())
 }
 
-fn summary(corpus: &Corpus, validation: Option<&Corpus>, tokenizer: &Tokenizer) -> Result<Facts, Stop> {
+fn summary(corpus: &Corpus, validation: Option<&Corpus>, tokenizer: &Tokenizer) -> Result<Facts, CliError> {
     let index = corpus.index();
     let mut facts = Facts::default();
     facts.add("corpus", corpus.folder().display().to_string()).add("holds", holds(index));
@@ -151,7 +151,7 @@ impl Shown {
         corpus: Corpus,
         tokenizer: &Tokenizer,
         number: u64,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, CliError> {
         let packing = match corpus.index().content {
             Content::Text => Packing::Windows,
             Content::Chat => Packing::Whole,

@@ -11,9 +11,9 @@ use bedplate_units::{Bytes, Seconds, Tokens, grouped};
 use serde_json::{Value, json};
 
 use super::meter::Meter;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::Facts;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -72,7 +72,7 @@ pub(super) struct Arguments {
     threads: Option<usize>,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let tokenizer = Tokenizer::load(&arguments.tokenizer)?;
     let options = options(arguments, &tokenizer)?;
     let began = Instant::now();
@@ -126,7 +126,7 @@ fn report(
     threads: usize,
     seconds: f64,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let all: Vec<&Index> = [Some(&done.index), done.validation.as_ref()].into_iter().flatten().collect();
     let sum = |count: fn(&Index) -> u64| all.iter().map(|index| count(index)).sum::<u64>() as f64;
     let (documents, tokens, bytes) =

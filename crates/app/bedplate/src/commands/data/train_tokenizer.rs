@@ -6,10 +6,10 @@ use bedplate_data::{TextUnit, TrainingOptions, read_texts, train_tokenizer};
 use bedplate_units::{Bytes, grouped};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::Facts;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     most: Bytes,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let texts =
         read_texts(&arguments.inputs, &arguments.field, TextUnit::File, arguments.most.get() as usize)?;
     let options = TrainingOptions {

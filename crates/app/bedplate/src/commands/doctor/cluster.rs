@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::errand::{Errand, NotExamined, Sent};
 use super::{Arguments, DoctorError, page, verdicts};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 /// Different reasons that are told when no node was examined.
 const MOST_REASONS: usize = 3;
@@ -23,7 +23,7 @@ struct Examined {
     outcome: Result<(Facts, Vec<Check>), String>,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let slurm = arguments.connection.slurm()?;
     let is_slurm = slurm.is_some();
     let driver: Box<dyn Driver> = match slurm {
@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         .iter()
         .filter_map(|it| it.outcome.as_ref().ok())
         .any(|(_, checks)| worst(checks) == Verdict::Fail);
-    if fails { Err(Stop::Refused) } else { Ok(()) }
+    if fails { Err(CliError::Refused) } else { Ok(()) }
 }
 
 /// Every node with what came back of it; at least one was examined.
@@ -55,7 +55,7 @@ fn examine_all(
     arguments: &Arguments,
     catalog: &Catalog,
     driver: &dyn Driver,
-) -> Result<Vec<Examined>, Stop> {
+) -> Result<Vec<Examined>, CliError> {
     let sent: Vec<Sent> = driver.nodes()?.iter().map(|node| errand.send(node)).collect();
     let deadline = Instant::now() + Duration::from_secs(arguments.patience);
     let read: Vec<(String, Result<Facts, NotExamined>)> =
@@ -91,7 +91,7 @@ fn nothing(read: &[(String, Result<Facts, NotExamined>)], errand: &Errand<'_>) -
     DoctorError::NoNodes { why }
 }
 
-fn show(examined: &[Examined], odd: &[Difference], console: &mut Console) -> Result<(), Stop> {
+fn show(examined: &[Examined], odd: &[Difference], console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(vec![
         Column::left("NODE", 0),
         Column::left("VERDICT", 0),
@@ -140,7 +140,7 @@ fn row(node: &str, checks: &[Check]) -> Vec<String> {
     ]
 }
 
-fn show_odd(odd: &[Difference], console: &mut Console) -> Result<(), Stop> {
+fn show_odd(odd: &[Difference], console: &mut Console) -> Result<(), CliError> {
     if odd.is_empty() {
         return console.line("\nall nodes are alike");
     }

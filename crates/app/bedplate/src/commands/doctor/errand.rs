@@ -14,9 +14,9 @@ use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_units::{Bytes, Seconds};
 
 use super::Arguments;
+use crate::cli_error::CliError;
 use crate::commands::submit::submit_here;
 use crate::present::printable_line;
-use crate::stop::Stop;
 
 /// What a reading of a node needs; without it a Slurm gives a job all the memory of its node.
 const MEMORY: Bytes = Bytes::gib(0.5);
@@ -97,7 +97,7 @@ impl<'a> Errand<'a> {
         arguments: &'a Arguments,
         driver: &'a dyn Driver,
         is_slurm: bool,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, CliError> {
         let own = || {
             std::env::current_exe().map_or_else(|_| "bedplate".to_owned(), |path| path.display().to_string())
         };
@@ -118,7 +118,7 @@ impl<'a> Errand<'a> {
             false => Err(NotExamined::Because(format!("it is {}", node.state.name()))),
             true => submit_here(self.job(&name, gpus), self.driver)
                 .map(|submitted| submitted.id)
-                .map_err(|stop| NotExamined::Because(stop.summary())),
+                .map_err(|error| NotExamined::Because(error.summary())),
         };
         Sent { node: name, job, sees_gpus: gpus == node.gpus }
     }

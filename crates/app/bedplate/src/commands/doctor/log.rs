@@ -7,17 +7,17 @@ use bedplate_units::grouped;
 use serde_json::json;
 
 use super::{end, page};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 pub(super) fn run(
     paths: &[String],
     like: Option<&str>,
     catalog: &Catalog,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut reader = LogReader::default();
     for path in paths {
         files::read_lines(path, |line| reader.line(line))?;

@@ -12,9 +12,9 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Capability, Driver, NodeId, NodeState, NodeSummary};
 use bedplate_finding::OpenFinding;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::printable_line;
-use crate::stop::Stop;
 
 /// How long to wait before a cluster that did not answer is asked again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ impl Diagnostic for UnknownNode {
 pub(super) struct Actor(Sender<Vec<OpenFinding>>);
 
 impl Actor {
-    pub(super) fn new(driver: Box<dyn Driver>, node: &str, console: Console) -> Result<Self, Stop> {
+    pub(super) fn new(driver: Box<dyn Driver>, node: &str, console: Console) -> Result<Self, CliError> {
         if !driver.can(Capability::Drain) {
             return Err(driver.cannot(Capability::Drain).into());
         }

@@ -16,9 +16,9 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -90,7 +90,7 @@ impl Diagnostic for CheckFailed {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let lasts = Duration::from_secs_f64(arguments.lasts.get().clamp(0.05, 86_400.0));
     let folder = arguments.folder.clone().unwrap_or_else(std::env::temp_dir);
     let mut outcomes = Vec::new();
@@ -116,7 +116,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     Err(CheckFailed { count: failed.len(), names: failed.join(", ") }.into())
 }
 
-fn show(outcomes: &[Outcome], console: &mut Console) -> Result<(), Stop> {
+fn show(outcomes: &[Outcome], console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         let json = |outcome: &Outcome| {
             json!({

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use bedplate_health::{Condition, Limit, Profile, Rule};
 use serde_json::{Value, json};
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::export::{ProfileName, rules};
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -22,7 +22,7 @@ pub(super) struct Arguments {
     profile: Option<ProfileName>,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let rules = rules(arguments.profile, arguments.own.as_deref())?;
     let profile = rules.profile;
     if let Some(name) = &arguments.rule {

@@ -4,9 +4,9 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_health::{Decode, Profile, XidCatalog, XidEntry};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -33,7 +33,7 @@ impl Diagnostic for UnknownXid {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let catalog = XidCatalog::default();
     let Some(code) = arguments.code else { return list(&catalog, console) };
     let entry = catalog.entry(code).ok_or(UnknownXid { code })?;
@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     console.text(&page(entry, console.width()))
 }
 
-fn list(catalog: &XidCatalog, console: &mut Console) -> Result<(), Stop> {
+fn list(catalog: &XidCatalog, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&Value::Array(catalog.entries().iter().map(entry_json).collect()));
     }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::JobId;
 
+use crate::cli_error::CliError;
 use crate::connection::{Connection, variable};
 use crate::console::Console;
 use crate::machine::{self, MARK, Process};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -76,7 +76,7 @@ impl Diagnostic for AttachError {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let job = driver.job(&arguments.job)?.summary;
     let places = driver.ranks(&arguments.job)?;

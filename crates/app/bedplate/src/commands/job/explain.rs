@@ -3,11 +3,11 @@
 use bedplate_drivers::{Explained, JobDetail, JobId};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Facts, clock, moment, now_ms};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let mut told = Vec::new();
     for label in &arguments.jobs {

@@ -7,9 +7,9 @@ use std::io;
 use bedplate_drivers::{JobId, LogQuery, Stream};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     if arguments.all {
         return all::run(arguments, &*driver, console);

@@ -4,10 +4,10 @@ use bedplate_diag::render_text;
 use bedplate_drivers::{JobId, JobOrder};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::printable;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -19,7 +19,7 @@ pub(super) struct Arguments {
 }
 
 /// Goes through all jobs; a refused one does not keep the others from their order.
-pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let mut done = Vec::new();
     let mut refused = None;
@@ -31,7 +31,7 @@ pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console)
             }
             Err(error) if error.is_refusal() && arguments.jobs.len() > 1 => {
                 console.say_raw(&printable(&render_text(&error)));
-                refused = Some(Stop::Refused);
+                refused = Some(CliError::Refused);
             }
             Err(error) => return Err(error.into()),
         }

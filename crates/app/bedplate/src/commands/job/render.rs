@@ -6,9 +6,9 @@ use bedplate_job::{Job, Remark};
 use serde_json::{Value, json};
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::submit::read_file;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -71,7 +71,7 @@ enum Scheduler {
     Kubernetes,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let (job, _) = read_file(&arguments.file)?;
     match arguments.scheduler {
         Scheduler::Slurm => for_slurm(&job, console),
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     }
 }
 
-fn for_slurm(job: &Job, console: &mut Console) -> Result<(), Stop> {
+fn for_slurm(job: &Job, console: &mut Console) -> Result<(), CliError> {
     let rendered = sbatch::render(job)?;
     if console.is_json() {
         let remarks: Vec<Value> = rendered.remarks.iter().map(remark).collect();
@@ -90,7 +90,7 @@ fn for_slurm(job: &Job, console: &mut Console) -> Result<(), Stop> {
     console.text(&rendered.script)
 }
 
-fn for_kubernetes(job: &Job, arguments: &KubernetesArguments, console: &mut Console) -> Result<(), Stop> {
+fn for_kubernetes(job: &Job, arguments: &KubernetesArguments, console: &mut Console) -> Result<(), CliError> {
     let options = RenderOptions {
         kind: arguments.kind.unwrap_or_default(),
         image: arguments.image.clone(),

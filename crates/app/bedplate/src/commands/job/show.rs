@@ -6,11 +6,11 @@ use bedplate_drivers::{JobDetail, JobId, JobState, Note, RunView};
 use serde_json::json;
 
 use super::steps;
+use crate::cli_error::CliError;
 use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Facts, clock, moment, now_ms, printable_line};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -24,7 +24,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let details = arguments.jobs.iter().map(|label| driver.job(label)).collect::<Result<Vec<_>, _>>()?;
     console.say_notes(driver.remarks());

@@ -4,9 +4,9 @@ use bedplate_transformer::{Transformer, builtin, builtin_names};
 use bedplate_units::Count;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     part: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let part = arguments.part.as_deref().unwrap_or("").to_lowercase();
     let models: Vec<Transformer> =
         builtin_names().filter(|name| name.contains(&part)).map(builtin).collect::<Result<_, _>>()?;

@@ -8,10 +8,10 @@ use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
 use super::load_with_remarks;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::length::length;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -71,7 +71,7 @@ impl Arguments {
 /// Formats in which people keep weights and caches.
 const SHOWN: [Precision; 4] = [Precision::Fp32, Precision::Bf16, Precision::Fp8, Precision::Nvfp4];
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let (model, remarks) = load_with_remarks(&arguments.model)?;
     remarks.iter().for_each(|remark| console.say(&format!("note: {remark}")));
     let flops = model.flops_per_token(arguments.seq, arguments.convention());
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     show_bytes(&model, arguments.seq, console)
 }
 
-fn show_shape(model: &Transformer, console: &mut Console) -> Result<(), Stop> {
+fn show_shape(model: &Transformer, console: &mut Console) -> Result<(), CliError> {
     let parameters = model.parameters();
     let mut facts = Facts::default();
     let exact = |count: u64| format!("{} ({})", grouped(count), Count(count));
@@ -188,7 +188,7 @@ fn show_flops(
     flops: &FlopsPerToken,
     arguments: &Arguments,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut facts = Facts::default();
     facts
         .add("convention", format!("{}, sequence {}", arguments.convention_name(), arguments.seq))
@@ -201,7 +201,7 @@ fn show_flops(
     console.text(&format!("\nFLOPs per token\n{}", facts.render(console.width())))
 }
 
-fn show_bytes(model: &Transformer, sequence: u64, console: &mut Console) -> Result<(), Stop> {
+fn show_bytes(model: &Transformer, sequence: u64, console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(vec![
         Column::left("BYTES", 0),
         Column::right("FP32", 0),

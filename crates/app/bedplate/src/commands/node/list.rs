@@ -3,10 +3,10 @@
 use bedplate_drivers::{JobId, NodeSummary};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -14,7 +14,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let nodes = arguments.connection.driver()?.nodes()?;
     if console.is_json() {
         return console.json(&json!({ "nodes": nodes }));

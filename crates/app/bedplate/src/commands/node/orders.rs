@@ -3,9 +3,9 @@
 use bedplate_drivers::{DriverError, NodeId};
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct DrainArguments {
@@ -28,13 +28,13 @@ pub(super) struct ResumeArguments {
     connection: Connection,
 }
 
-pub(super) fn drain(arguments: &DrainArguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn drain(arguments: &DrainArguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let order = |node: &NodeId| driver.drain(node, &arguments.reason);
     for_all(&arguments.nodes, "takes no new work", console, order)
 }
 
-pub(super) fn resume(arguments: &ResumeArguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn resume(arguments: &ResumeArguments, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     for_all(&arguments.nodes, "works again", console, |node| driver.resume(node))
 }
@@ -44,7 +44,7 @@ fn for_all(
     outcome: &str,
     console: &mut Console,
     order: impl Fn(&NodeId) -> Result<(), DriverError>,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     for node in nodes {
         order(node)?;
         console.say(&format!("{node} {outcome}"));

@@ -5,10 +5,10 @@ use bedplate_finding::OpenFinding;
 use serde_json::json;
 
 use super::list::why;
+use crate::cli_error::CliError;
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::present::{Facts, moment, printable_line};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let detail = arguments.connection.driver()?.node(&arguments.node)?;
     if console.is_json() {
         return console.json(&json!(detail));

@@ -3,10 +3,10 @@
 use bedplate_drivers::{Driver, NodeId};
 use serde_json::json;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::up::{Shape, find_agent, hold, start_agent, wait_for_nodes};
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     if arguments.connection.is_by_address()? {
         let message = "agents are started on the machine where they run: use --state-dir there".to_owned();
         return Err(ProgramError::Usage { message }.into());

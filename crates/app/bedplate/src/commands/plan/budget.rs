@@ -8,9 +8,9 @@ use bedplate_units::{Count, DollarRate, Dollars, FlopRate, Seconds, Tokens};
 use serde_json::json;
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -64,7 +64,7 @@ impl Diagnostic for ImpossibleMfu {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     if !(arguments.mfu > 0.0 && arguments.mfu <= 1.0) {
         return Err(ImpossibleMfu { mfu: arguments.mfu }.into());
     }
@@ -106,7 +106,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     console.table(&table)
 }
 
-fn price_per_gpu(arguments: &Arguments, catalog: &Catalog) -> Result<DollarRate, Stop> {
+fn price_per_gpu(arguments: &Arguments, catalog: &Catalog) -> Result<DollarRate, CliError> {
     let instance = catalog.instance(&arguments.instance)?;
     let price = instance.prices.newest(arguments.purchase, arguments.region.as_deref());
     let price = price.ok_or_else(|| GoodputError::UnknownPrice {

@@ -10,9 +10,9 @@ use super::own_runs::{self, Place};
 use super::planned_jobs::PlannedJob;
 use super::validate::Kind;
 use super::{collectives, serving};
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::files;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -62,21 +62,21 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    fn cases(&self, catalog: &Catalog) -> Result<Cases, Stop> {
+    fn cases(&self, catalog: &Catalog) -> Result<Cases, CliError> {
         if let Some(data) = &self.data {
             return Ok(Cases::read(&files::read_text(data)?, catalog)?);
         }
-        let used = self.jobs.iter().map(|job| job.case(catalog)).collect::<Result<Vec<_>, Stop>>()?;
+        let used = self.jobs.iter().map(|job| job.case(catalog)).collect::<Result<Vec<_>, CliError>>()?;
         Ok(Cases { used, skipped: Vec::new() })
     }
 
-    fn needed_data(&self, message: &str) -> Result<&str, Stop> {
-        let missing = || Stop::from(ProgramError::Usage { message: message.to_owned() });
+    fn needed_data(&self, message: &str) -> Result<&str, CliError> {
+        let missing = || CliError::from(ProgramError::Usage { message: message.to_owned() });
         self.data.as_deref().ok_or_else(missing)
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     if arguments.recent || !arguments.runs.is_empty() {
         let place =
             Place { host: arguments.host.as_deref(), out: arguments.out.as_deref(), saves: arguments.save };

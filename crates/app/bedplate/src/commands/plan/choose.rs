@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::constants;
 use super::task::{TaskArguments, usual_batch, usual_sequence};
 use super::whole_run::RunArguments;
+use crate::cli_error::CliError;
 use crate::commands::model;
 use crate::console::Console;
 use crate::length::length;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -72,7 +72,7 @@ impl Diagnostic for NoTokens {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let model = model::load(&arguments.model)?;
     let constants = arguments.constants.load()?;
     let run = &arguments.run;

@@ -6,10 +6,10 @@ use bedplate_perf::Constants;
 use serde_json::{Value, json};
 
 use super::validate::percent;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 pub(super) fn validate(
     text: &str,
@@ -17,7 +17,7 @@ pub(super) fn validate(
     wants_rows: bool,
     catalog: &Catalog,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let rows = CollectiveRows::read(text, catalog)?;
     let (report, held_out) = (rows.report(constants), rows.holdout_report(constants));
     if console.is_json() {
@@ -46,7 +46,7 @@ pub(super) fn calibrate(
     out: Option<&str>,
     catalog: &Catalog,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let rows = CollectiveRows::read(text, catalog)?;
     let used: Vec<&CollectiveRow> = rows.used.iter().collect();
     let fitted = fit_collectives(&used, start);

@@ -4,8 +4,8 @@ use bedplate_diag::Source;
 use bedplate_perf::Constants;
 use bedplate_perf::serving::ServingConstants;
 
+use crate::cli_error::CliError;
 use crate::files;
-use crate::stop::Stop;
 
 #[derive(clap::Args, Default)]
 pub(super) struct Choice {
@@ -15,7 +15,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn load(&self) -> Result<Constants, Stop> {
+    pub(super) fn load(&self) -> Result<Constants, CliError> {
         let builtin = Constants::builtin();
         match &self.constants {
             None => Ok(builtin),
@@ -24,7 +24,7 @@ impl Choice {
     }
 
     /// The constants of the serving side, which have their own file.
-    pub(super) fn load_serving(&self) -> Result<ServingConstants, Stop> {
+    pub(super) fn load_serving(&self) -> Result<ServingConstants, CliError> {
         let builtin = ServingConstants::builtin();
         match &self.constants {
             None => Ok(builtin),

@@ -3,11 +3,11 @@
 use bedplate_search::{Counterfactual, Doubt, Explanation, Outcome, Remedy, Verdict};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
-pub(super) fn show(explanation: &Explanation, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn show(explanation: &Explanation, console: &mut Console) -> Result<(), CliError> {
     console.text(&format!("\nWhy {}\n{}", explanation.layout, facts(explanation).render(console.width())))?;
     if !explanation.counterfactuals.is_empty() {
         console.line("")?;

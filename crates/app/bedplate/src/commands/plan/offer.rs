@@ -6,16 +6,16 @@ use bedplate_job::Job;
 use bedplate_topology::{Cluster, ImportOptions, compress_hostlist};
 
 use super::train::Arguments;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::cluster;
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 pub(super) fn cluster(
     arguments: &Arguments,
     job: Option<&Job>,
     catalog: &Catalog,
     console: &Console,
-) -> Result<Cluster, Stop> {
+) -> Result<Cluster, CliError> {
     let slurm = match &arguments.question.cluster {
         Some(text) => cluster::slurm::named(text)?,
         None => arguments.connection()?.slurm()?,
@@ -31,7 +31,12 @@ pub(super) fn cluster(
 }
 
 /// As many nodes as the job asks for; without a job, all that take work.
-fn offered(slurm: &Slurm, job: Option<&Job>, catalog: &Catalog, console: &Console) -> Result<Cluster, Stop> {
+fn offered(
+    slurm: &Slurm,
+    job: Option<&Job>,
+    catalog: &Catalog,
+    console: &Console,
+) -> Result<Cluster, CliError> {
     let topology = slurm.topology()?;
     let usable = topology.nodes.iter().filter(|node| node.is_usable).count();
     let count = job.map_or(usable, |job| job.gang.nodes() as usize);

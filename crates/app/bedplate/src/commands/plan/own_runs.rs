@@ -12,12 +12,12 @@ use bedplate_train::{TrainConfig, read_architecture};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::commands::train::host_run;
 use crate::console::Console;
 use crate::files;
 use crate::host::{NAME, overlay_path, recent_runs};
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 /// The configuration of a run as it was used, which `bedplate train` leaves in its folder.
 pub(crate) const SETTINGS: &str = "settings.toml";
@@ -92,14 +92,18 @@ pub(super) struct Place<'a> {
     pub(super) saves: bool,
 }
 
-pub(super) fn calibrate(folders: &[String], place: &Place<'_>, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn calibrate(
+    folders: &[String],
+    place: &Place<'_>,
+    console: &mut Console,
+) -> Result<(), CliError> {
     let path = place.host.map_or_else(overlay_path, PathBuf::from);
     let shown = path.display().to_string();
     let text = files::read_text(&shown)?;
     let catalog = Catalog::with_overlays(&[Source::new(&shown, &text)])?;
     let host = catalog.accelerator(NAME).ok().filter(|host| host.measured.is_some());
     let host = host.ok_or_else(|| OwnRunsError::NoHost { path: shown.clone() })?;
-    let cases = folders.iter().map(|folder| read_run(folder)).collect::<Result<Vec<_>, Stop>>()?;
+    let cases = folders.iter().map(|folder| read_run(folder)).collect::<Result<Vec<_>, CliError>>()?;
     let fit = fit_host(&cases, host);
     if fit.factors.is_empty() {
         return Err(OwnRunsError::NothingPriced { folder: folders[0].clone() }.into());
@@ -113,7 +117,7 @@ pub(super) fn calibrate(folders: &[String], place: &Place<'_>, console: &mut Con
 }
 
 /// The remembered runs on this host.
-pub(super) fn recent() -> Result<Vec<String>, Stop> {
+pub(super) fn recent() -> Result<Vec<String>, CliError> {
     let has_settings = |folder: &PathBuf| folder.join(SETTINGS).is_file();
     let folders = recent_runs().into_iter().filter(has_settings).map(|folder| folder.display().to_string());
     let folders: Vec<String> = folders.collect();
@@ -126,7 +130,7 @@ fn show(
     moved: &str,
     out: Option<&Path>,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&json!({
             "runs": runs,
@@ -184,7 +188,7 @@ fn factor_json(factor: &HostFactor) -> Value {
 }
 
 /// One run from the folder that it wrote to.
-fn read_run(folder: &str) -> Result<HostCase, Stop> {
+fn read_run(folder: &str) -> Result<HostCase, CliError> {
     let place = Path::new(folder);
     let settings = place.join(SETTINGS).display().to_string();
     let text =

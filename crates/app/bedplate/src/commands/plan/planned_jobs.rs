@@ -14,9 +14,9 @@ use bedplate_report::Report;
 use serde_json::{Value, json};
 
 use super::question::Loaded;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::{cluster, model};
 use crate::files;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(Debug, thiserror::Error)]
 enum PlannedJobError {
@@ -81,7 +81,7 @@ pub(super) fn question_json(loaded: &Loaded) -> Value {
 }
 
 impl PlannedJob {
-    pub(super) fn case(&self, catalog: &Catalog) -> Result<Case, Stop> {
+    pub(super) fn case(&self, catalog: &Catalog) -> Result<Case, CliError> {
         let plan: Value = serde_json::from_str(&files::read_text(&self.plan)?)
             .map_err(|error| ProgramError::Usage { message: format!("`{}`: {error}", self.plan) })?;
         let question = &plan["question"];
@@ -128,7 +128,7 @@ impl PlannedJob {
     }
 
     /// The median step without the first two, or the mean that a cluster kept.
-    fn seconds(&self) -> Result<f64, Stop> {
+    fn seconds(&self) -> Result<f64, CliError> {
         let text = files::read_text(&self.reports)?;
         let kept = serde_json::from_str::<Value>(&text).ok();
         let kept = kept.and_then(|shown| shown["steps"]["mean_s"].as_f64());

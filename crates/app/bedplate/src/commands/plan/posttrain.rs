@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::served::{ENGINES, Payment, WEIGHTS, load_model};
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::replay::requests::grammar::{self, MOST_TOKENS};
 use crate::console::Console;
 use crate::files;
 use crate::length::length;
 use crate::present::{Column, Facts, Table, wrap};
 use crate::report::{Bar, Report, Segment, bars};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -71,7 +71,7 @@ pub(super) struct Arguments {
     report: Option<String>,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let model = load_model(&arguments.model)?;
     let clusters = std::slice::from_ref(&arguments.cluster);
     let supplies = arguments.payment.supplies(clusters, catalog)?;
@@ -130,7 +130,7 @@ impl Found<'_> {
         )
     }
 
-    fn show(&self, console: &mut Console) -> Result<(), Stop> {
+    fn show(&self, console: &mut Console) -> Result<(), CliError> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.text(&self.facts().render(console.width()))?;
         console.line("")?;

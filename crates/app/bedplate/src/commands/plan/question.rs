@@ -14,9 +14,9 @@ use bedplate_units::Tokens;
 use super::constants::Choice;
 use super::task::{TaskArguments, usual_batch, usual_sequence};
 use crate::choice::choice;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::model;
 use crate::length::length;
-use crate::stop::{ProgramError, Stop};
 
 /// The arguments that every question about a training run shares.
 #[derive(clap::Args)]
@@ -137,7 +137,7 @@ impl Loaded {
 }
 
 impl Question {
-    pub(super) fn load(&self, cluster: Cluster, catalog: &Catalog) -> Result<Loaded, Stop> {
+    pub(super) fn load(&self, cluster: Cluster, catalog: &Catalog) -> Result<Loaded, CliError> {
         let model = model::load(&self.model)?;
         let mut hardware = Hardware::from_cluster(&cluster, catalog)?;
         if self.survive && hardware.generation != Generation::Host {

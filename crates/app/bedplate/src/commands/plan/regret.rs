@@ -6,16 +6,16 @@ use bedplate_perf::Constants;
 use bedplate_search::{Regret, regrets};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 pub(super) fn show(
     text: &str,
     constants: &Constants,
     catalog: &Catalog,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let cases = Cases::read(text, catalog)?;
     let mut all = regrets(&cases.used, constants)?;
     all.sort_by(|a, b| b.ratio.total_cmp(&a.ratio).then_with(|| a.id.cmp(&b.id)));

@@ -23,10 +23,10 @@ use super::constants::Choice;
 use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
 use super::serving::load_site;
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::replay::requests::grammar;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
 
 pub(super) use self::load::{NO_ENCODER, NO_RATE};
 
@@ -130,7 +130,7 @@ pub(super) struct Arguments {
     constants: Choice,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let loaded = Loaded::load(arguments, catalog)?;
     let need = loaded.need(arguments);
     let pattern: Option<Pattern> = arguments.explain.as_deref().map(str::parse).transpose()?;
@@ -167,7 +167,7 @@ struct Loaded {
 
 impl Arguments {
     /// The GPUs that were given: clusters, or every pair of GPUs for prompts and GPUs for decodes.
-    fn given(&self, catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
+    fn given(&self, catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
         let mut supplies = self.payment.supplies(&self.cluster, catalog)?;
         let decodes = self.payment.supplies(&self.decode_on, catalog)?;
         for prompts in self.payment.supplies(&self.prompt_on, catalog)? {
@@ -179,7 +179,7 @@ impl Arguments {
 }
 
 impl Loaded {
-    fn load(arguments: &Arguments, catalog: &Catalog) -> Result<Self, Stop> {
+    fn load(arguments: &Arguments, catalog: &Catalog) -> Result<Self, CliError> {
         let errors = ServingErrors::builtin();
         let all = arguments.payment.of_catalog(arguments.max_gpus, catalog)?;
         let may_be_chosen = |supply: &Supply| arguments.any_chip || errors.has_measured(&supply.accelerator);

@@ -6,9 +6,9 @@ use bedplate_perf::serving::{Engine, ServedModel, WeightFormat};
 use bedplate_transformer::Precision;
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::catalog::{refuse_unknown, regions};
 use crate::commands::{cluster, model};
-use crate::stop::Stop;
 
 pub(crate) const ENGINES: [(&str, Engine); 4] = [
     ("vllm", Engine::Vllm),
@@ -39,7 +39,7 @@ pub(super) struct Payment {
 
 impl Payment {
     /// The GPUs of each cluster.
-    pub(super) fn supplies(&self, clusters: &[String], catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
+    pub(super) fn supplies(&self, clusters: &[String], catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
         self.check_region(catalog)?;
         let supply = |name: &String| {
             let cluster = cluster::load(name, catalog)?;
@@ -49,18 +49,18 @@ impl Payment {
     }
 
     /// The GPUs of every priced machine of the catalog, up to a number.
-    pub(super) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
+    pub(super) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
         self.check_region(catalog)?;
         Ok(Supply::of_catalog(catalog, self.purchase, self.region.as_deref(), most_gpus))
     }
 
-    fn check_region(&self, catalog: &Catalog) -> Result<(), Stop> {
+    fn check_region(&self, catalog: &Catalog) -> Result<(), CliError> {
         Ok(refuse_unknown("region", &self.region, regions(catalog))?)
     }
 }
 
 /// A model name known to serving, or a config.json or its folder.
-pub(crate) fn load_model(name_or_path: &str) -> Result<ServedModel, Stop> {
+pub(crate) fn load_model(name_or_path: &str) -> Result<ServedModel, CliError> {
     match ServedModel::named(name_or_path) {
         found if !model::is_path(name_or_path, found.is_ok()) => Ok(found?),
         _ => {

@@ -13,12 +13,12 @@ use bedplate_perf::serving::{ServingConstants, Site};
 use serde_json::{Map, Value, json};
 
 use super::validate::percent;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
-pub(super) fn load_site(path: &str) -> Result<Site, Stop> {
+pub(super) fn load_site(path: &str) -> Result<Site, CliError> {
     Ok(Site::read(Source::new(path, &files::read_text(path)?))?)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn validate(
     lists_rows: bool,
     catalog: &Catalog,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut cases = ServingCases::read(text, catalog)?;
     if let Some(site) = site {
         adjust(&mut cases, site);
@@ -82,7 +82,7 @@ pub(super) fn calibrate(
     out: Option<&str>,
     catalog: &Catalog,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut cases = ServingCases::read(text, catalog)?;
     let before = serving_report(&cases, |_| constants).total;
     let site = fit_site(&cases, constants);
@@ -131,7 +131,7 @@ fn summary(
     report: &ServingReport,
     left_out: Option<&LeftOutReport>,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut facts = Facts::default();
     facts
         .add("rows used", report.total.inter_token.rows.to_string())

@@ -20,13 +20,13 @@ use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{RunArguments, WholeRun};
 use super::{explanation, launch, offer, page};
+use crate::cli_error::CliError;
 use crate::commands::submit::{planned_job, submit_planned};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table, wrap};
 use crate::report::Report;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -82,7 +82,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// Where a job goes: the cluster that is named, else the one that was planned for.
-    pub(super) fn connection(&self) -> Result<Connection, Stop> {
+    pub(super) fn connection(&self) -> Result<Connection, CliError> {
         let planned = self.question.cluster.as_deref().and_then(|text| text.strip_prefix("context:"));
         Ok(match planned.filter(|_| !self.connection.is_named()) {
             Some(name) => Connection::named(name),
@@ -110,7 +110,7 @@ impl ScalingKind {
 
 impl Arguments {
     /// The requested what-ifs; a report has the usual ones.
-    fn questions(&self, setup: &Setup<'_>, catalog: &Catalog) -> Result<Vec<WhatIf>, Stop> {
+    fn questions(&self, setup: &Setup<'_>, catalog: &Catalog) -> Result<Vec<WhatIf>, CliError> {
         let mut questions = Vec::new();
         if self.what_if || self.report.is_some() {
             questions.extend(WhatIf::usual(setup));
@@ -134,7 +134,7 @@ impl Arguments {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let planned = arguments.submit.as_deref().map(planned_job).transpose()?;
     let cluster = offer::cluster(arguments, planned.as_ref(), catalog, console)?;
     let loaded = arguments.question.load(cluster, catalog)?;
@@ -172,7 +172,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     if let Some(submitted) = submitted {
         console.say(&format!("submitted as job {0}; `bedplate job show {0}` compares", submitted.label));
     }
-    if is_possible { Ok(()) } else { Err(Stop::Refused) }
+    if is_possible { Ok(()) } else { Err(CliError::Refused) }
 }
 
 /// The search over the whole space, its slices spread over the cores.
@@ -213,7 +213,7 @@ impl Diagnostic for RefusedLayout {
 }
 
 /// The user's layout in the requested number format, if it is legal here.
-fn chosen(text: &str, loaded: &Loaded) -> Result<Layout, Stop> {
+fn chosen(text: &str, loaded: &Loaded) -> Result<Layout, CliError> {
     let mut layout: Layout = text.parse()?;
     if layout.precision == ComputePrecision::default() {
         layout.precision = loaded.precision;
@@ -242,7 +242,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, Stop> {
+    fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, CliError> {
         let (setup, axes, small) = (loaded.setup(), loaded.axes(), loaded.small_axes());
         let space = Space::new(&setup, &axes)?;
         let answer = space.answer(&setup, &axes, price_on_all_cores(&space, arguments.top as usize))?;
@@ -296,7 +296,7 @@ impl<'a> Plan<'a> {
         )
     }
 
-    fn show(&self, wants_launch_settings: bool, console: &mut Console) -> Result<(), Stop> {
+    fn show(&self, wants_launch_settings: bool, console: &mut Console) -> Result<(), CliError> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.text(&self.facts().render(console.width()))?;
         console.line("\nWhere the time of a step goes")?;

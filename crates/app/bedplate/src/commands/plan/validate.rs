@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::constants::Choice;
 use super::{collectives, regret, serving};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 /// The side of the performance model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -62,7 +62,7 @@ pub(super) struct Arguments {
     regret: bool,
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let text = files::read_text(&arguments.data)?;
     if arguments.kind == Kind::Serving {
         let constants = arguments.constants.load_serving()?;

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::question::Loaded;
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::catalog::{refuse_unknown, regions};
 use crate::present::Facts;
-use crate::stop::Stop;
 
 /// Failures, checkpoints, prices and limits.
 #[derive(clap::Args)]
@@ -107,7 +107,7 @@ impl RunArguments {
         layout: &Layout,
         step: &Step,
         catalog: &Catalog,
-    ) -> Result<Option<WholeRun>, Stop> {
+    ) -> Result<Option<WholeRun>, CliError> {
         self.refuse_unknown_region(catalog)?;
         let Some(tokens) = self.tokens else { return Ok(None) };
         let published = Published::builtin();
@@ -152,12 +152,12 @@ impl RunArguments {
         }))
     }
 
-    pub(super) fn refuse_unknown_region(&self, catalog: &Catalog) -> Result<(), Stop> {
+    pub(super) fn refuse_unknown_region(&self, catalog: &Catalog) -> Result<(), CliError> {
         Ok(refuse_unknown("region", &self.region, regions(catalog))?)
     }
 
     /// The published run that this one is expected to be like.
-    fn example<'a>(&self, published: &'a Published) -> Result<Option<&'a PublishedRate>, Stop> {
+    fn example<'a>(&self, published: &'a Published) -> Result<Option<&'a PublishedRate>, CliError> {
         Ok(match &self.like {
             Some(key) => Some(published.rate(key)?),
             None => published.usual_rate(),
@@ -165,7 +165,7 @@ impl RunArguments {
     }
 
     /// The given time of a restart, else that of the operator of the published run.
-    fn restart(&self, published: &Published) -> Result<Restart, Stop> {
+    fn restart(&self, published: &Published) -> Result<Restart, CliError> {
         if let Some(downtime) = self.restart_time {
             return Ok(Restart { recovery: Recovery::restart_in(downtime), source: "as given".into() });
         }
@@ -213,7 +213,7 @@ impl RunArguments {
     }
 
     /// Failures and checkpoints for runs whose number of nodes is still open.
-    pub(super) fn reliability(&self, bytes: Bytes, catalog: &Catalog) -> Result<Reliability, Stop> {
+    pub(super) fn reliability(&self, bytes: Bytes, catalog: &Catalog) -> Result<Reliability, CliError> {
         let published = Published::builtin();
         let usual = self.example(&published)?.map_or(0.0, PublishedRate::per_gpu_day);
         let restart = self.restart(&published)?.recovery;
@@ -231,7 +231,7 @@ impl RunArguments {
         })
     }
 
-    fn store(&self, bytes: Bytes, catalog: &Catalog, published: &Published) -> Result<Store, Stop> {
+    fn store(&self, bytes: Bytes, catalog: &Catalog, published: &Published) -> Result<Store, CliError> {
         let class = catalog.storage_class(&self.storage)?;
         Ok(match class.tier {
             StorageTier::Durable => Store::objects(class, self.object_bandwidth, published),

@@ -7,9 +7,9 @@ use bedplate_units::grouped;
 use serde_json::{Value, json};
 
 use super::load::Load;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table, wrap};
-use crate::stop::Stop;
 
 pub(super) struct Comparison<'a> {
     pub(super) load: &'a Load,
@@ -74,7 +74,7 @@ impl Comparison<'_> {
         self.runs.iter().all(|run| run.summary.rejected == run.summary.jobs)
     }
 
-    pub(super) fn show(&self, console: &mut Console) -> Result<(), Stop> {
+    pub(super) fn show(&self, console: &mut Console) -> Result<(), CliError> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.line("")?;
         console.table(&self.table())?;

@@ -16,10 +16,10 @@ use super::comparison::{Comparison, Run};
 use super::jobs_page;
 use super::load::Load;
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::daemon::site;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -77,7 +77,7 @@ fn policy() -> impl TypedValueParser<Value = Policy> {
         .map(|name| Policy::find(&name).expect("the parser takes only these names"))
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let cluster = arguments.load.cluster(catalog)?;
     let seeds: Vec<u64> = (0..arguments.seeds).map(|number| arguments.seed + number).collect();
     let traces = arguments.traces(&cluster, &seeds)?;
@@ -115,21 +115,21 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         let why = first.iter().flat_map(|(_, outcome)| outcome.rejections.keys()).next();
         let why = why.map_or(String::new(), |why| format!(": {why}"));
         console.say(&format!("none of the jobs can run on this cluster{why}"));
-        return Err(Stop::Refused);
+        return Err(CliError::Refused);
     }
     Ok(())
 }
 
 impl Arguments {
     /// The jobs of every seed; a recorded trace has the same for all.
-    fn traces(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<Trace>, Stop> {
+    fn traces(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<Trace>, CliError> {
         let text = self.load.text()?;
         let distinct = if self.load.is_generated() { seeds } else { &seeds[..1] };
         distinct.iter().map(|seed| self.load.trace(&text, cluster, *seed)).collect()
     }
 
     /// Every policy under every seed, with the index of its trace.
-    fn plays(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, Stop> {
+    fn plays(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, CliError> {
         let usual = || Policy::USUAL.iter().filter_map(|name| Policy::find(name)).collect();
         let mut policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { Vec::new() };
         // A policy named twice is compared once.

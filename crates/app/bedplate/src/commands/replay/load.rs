@@ -10,11 +10,11 @@ use bedplate_topology::{Cluster, ImportOptions, import_detected};
 use bedplate_units::Seconds;
 
 use crate::choice::choice;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::cluster;
 use crate::connection::Connection;
 use crate::files;
 use crate::present::now_ms;
-use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 pub(super) struct Load {
@@ -84,7 +84,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 impl Load {
-    pub(super) fn cluster(&self, catalog: &Catalog) -> Result<Cluster, Stop> {
+    pub(super) fn cluster(&self, catalog: &Catalog) -> Result<Cluster, CliError> {
         let Some(name) = &self.cluster else {
             return cluster::slurm::load(&self.slurm()?, &[], ImportOptions::default(), catalog);
         };
@@ -96,13 +96,13 @@ impl Load {
         Ok(import_detected(&[Source::new(name, &toml)], &ImportOptions::default(), catalog)?)
     }
 
-    fn slurm(&self) -> Result<Slurm, Stop> {
+    fn slurm(&self) -> Result<Slurm, CliError> {
         let message = "--from-slurm needs a context of the kind slurm: name one with --context".to_owned();
         self.connection.slurm()?.ok_or_else(|| ProgramError::Usage { message }.into())
     }
 
     /// Reads the text of the trace, once for all seeds.
-    pub(super) fn text(&self) -> Result<String, Stop> {
+    pub(super) fn text(&self) -> Result<String, CliError> {
         if self.from_slurm {
             let seconds = self.since.map_or(USUAL_PAST_S, |since| since.get() as u64);
             return Ok(self.slurm()?.trace((now_ms() / 1000).saturating_sub(seconds))?);
@@ -111,7 +111,7 @@ impl Load {
     }
 
     /// The jobs; a seed changes only generated ones.
-    pub(super) fn trace(&self, text: &str, cluster: &Cluster, seed: u64) -> Result<Trace, Stop> {
+    pub(super) fn trace(&self, text: &str, cluster: &Cluster, seed: u64) -> Result<Trace, CliError> {
         let slurm = "the history of Slurm".to_owned();
         if let Some(path) = self.trace.as_ref().or(self.from_slurm.then_some(&slurm)) {
             let trace = read(Source::new(path, text), self.format)?;
@@ -149,7 +149,7 @@ impl Load {
         self.trace.is_none() && !self.from_slurm
     }
 
-    pub(super) fn failures(&self) -> Result<Option<Failures>, Stop> {
+    pub(super) fn failures(&self) -> Result<Option<Failures>, CliError> {
         let Some(key) = &self.failures else {
             return Ok(None);
         };

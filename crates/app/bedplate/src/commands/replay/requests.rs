@@ -18,9 +18,9 @@ use bedplate_deploy::Stage;
 
 use self::modelled::{Modelled, Numbers};
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
 
 const POLICIES: [(&str, RoutingPolicy); 3] = [
     ("prefix", RoutingPolicy::Prefix),
@@ -155,7 +155,7 @@ impl Diagnostic for ImpossibleSettings {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let traffic = arguments.traffic()?;
     match (&arguments.modelled.model, &arguments.step_time) {
         (Some(name), _) => {
@@ -175,7 +175,7 @@ fn play(
     traffic: Traffic,
     fleet: &Fleet<'_>,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let outcome = simulate(traffic, fleet).map_err(|flaw| ImpossibleSettings { flaw })?;
     if let Some(path) = &arguments.report {
         files::write_text(path, &page::page(&outcome, &fleet.objectives).html())?;
@@ -186,11 +186,11 @@ fn play(
     } else {
         show::show(&outcome, &fleet.objectives, console)?;
     }
-    if outcome.finished > 0 { Ok(()) } else { Err(Stop::Refused) }
+    if outcome.finished > 0 { Ok(()) } else { Err(CliError::Refused) }
 }
 
 impl Arguments {
-    fn traffic(&self) -> Result<Traffic, Stop> {
+    fn traffic(&self) -> Result<Traffic, CliError> {
         let Some(arrivals) = self.generate else {
             let path = self.trace.as_deref().expect("clap asks for a trace or for load");
             let text = files::read_text(path)?;

@@ -7,11 +7,11 @@ use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
 use bedplate_units::Seconds;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::serve::replicas;
 use crate::commands::submit;
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 /// How often a replica comes back after a failure of its own before another job takes its place.
 const RETRIES: u32 = 10;
@@ -56,7 +56,7 @@ impl JobArguments {
         grace: Duration,
         routing: &Routing,
         console: &Console,
-    ) -> Result<JobFleet, Stop> {
+    ) -> Result<JobFleet, CliError> {
         let mut job = self.read()?;
         let driver = self.connection.driver()?;
         submit::surround(&mut job, &*driver);
@@ -74,7 +74,7 @@ impl JobArguments {
         Ok(JobFleet::start(routing.members().clone(), driver, options, move || job.clone())?)
     }
 
-    fn read(&self) -> Result<Job, Stop> {
+    fn read(&self) -> Result<Job, CliError> {
         match (&self.job, self.command.is_empty()) {
             (Some(_), false) => {
                 let message = "give either --job or a command behind `--`, not both".to_owned();
@@ -88,7 +88,7 @@ impl JobArguments {
         }
     }
 
-    fn scaling(&self) -> Result<Scaling, Stop> {
+    fn scaling(&self) -> Result<Scaling, CliError> {
         if self.max < self.min {
             let message = format!("--max {} is less than --min {}", self.max, self.min);
             return Err(ProgramError::Usage { message }.into());

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use bedplate_comm::{Options, Rendezvous, World};
 use bedplate_serve::Crew;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::train::launch::RanksError;
 use crate::commands::train::ranks::{variables, without_batch_script};
 use crate::meeting::Meeting;
-use crate::stop::{ProgramError, Stop};
 
 /// What this process is.
 pub(super) enum Part {
@@ -22,7 +22,7 @@ pub(super) enum Part {
 
 impl Part {
     /// One of the ranks that the environment names, or else the first of those that are started here.
-    pub(super) fn of(ranks: u32) -> Result<Self, Stop> {
+    pub(super) fn of(ranks: u32) -> Result<Self, CliError> {
         if ranks == 1 {
             return Ok(Part::Alone);
         }
@@ -44,7 +44,7 @@ impl Part {
 }
 
 /// Starts the other ranks, which get the same arguments, and meets them.
-fn start(ranks: u32, options: &Options) -> Result<(World, Others), Stop> {
+fn start(ranks: u32, options: &Options) -> Result<(World, Others), CliError> {
     let failed = |source| RanksError::Start { source };
     let meeting = Meeting::here().map_err(failed)?;
     let program = std::env::current_exe().map_err(failed)?;

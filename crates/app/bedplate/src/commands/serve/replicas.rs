@@ -16,10 +16,10 @@ use serde_json::json;
 
 use super::ending::{self, Told};
 use super::{Arguments, seed};
+use crate::cli_error::CliError;
 use crate::commands::route::duration;
 use crate::console::Console;
 use crate::files::{self, Seen};
-use crate::stop::Stop;
 
 /// Set for a process that is a replica: how many of them share the machine, or `job`, and the key that it wants to see.
 pub(crate) const REPLICA: &str = "BEDPLATE_SERVE_REPLICA";
@@ -93,7 +93,7 @@ fn end_with_parent() {
     });
 }
 
-pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> Result<(), CliError> {
     let told = ending::block();
     let key = bedplate_http::new_secret();
     // From before the model is loaded, so that no change is missed.
@@ -136,7 +136,7 @@ fn fleet(
     key: &str,
     routing: &Routing,
     console: &Console,
-) -> Result<Fleet, Stop> {
+) -> Result<Fleet, CliError> {
     let program = std::env::current_exe().map_err(|source| ReplicasError::Program { source })?;
     let variable = format!("{count} {key}");
     let command = move |_| {
@@ -155,7 +155,7 @@ fn fleet(
 }
 
 /// Waits for the first replica; false where a signal came first.
-fn begin(routing: &Routing, fleet: &Fleet, told: &Receiver<Told>) -> Result<bool, Stop> {
+fn begin(routing: &Routing, fleet: &Fleet, told: &Receiver<Told>) -> Result<bool, CliError> {
     while !routing.members().has_one_in() {
         check(fleet)?;
         if told.recv_timeout(LOOK) == Ok(Told::End) {

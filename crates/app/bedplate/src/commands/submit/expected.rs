@@ -4,10 +4,10 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use serde_json::Value;
 
 use super::SubmitError;
+use crate::cli_error::CliError;
 use crate::files;
-use crate::stop::Stop;
 
-pub(crate) fn read(path: &str) -> Result<Breakdown<Predicted>, Stop> {
+pub(crate) fn read(path: &str) -> Result<Breakdown<Predicted>, CliError> {
     let text = files::read_text(path)?;
     let plan: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
     from_plan(&plan).ok_or_else(|| SubmitError::NoPrediction { file: path.to_owned() }.into())

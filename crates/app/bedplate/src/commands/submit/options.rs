@@ -4,7 +4,7 @@ use bedplate_job::Job;
 use bedplate_job::sbatch::{OPTIONS, SbatchOption, Takes};
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches};
 
-use crate::stop::{ProgramError, Stop};
+use crate::cli_error::{CliError, ProgramError};
 
 /// Options of sbatch, in the order in which they were given.
 pub(super) struct SbatchOptions {
@@ -17,7 +17,7 @@ impl SbatchOptions {
     }
 
     /// A job file says everything itself; only what concerns this one submission may stand beside it.
-    pub(super) fn apply_to_file(&self, job: &mut Job) -> Result<(), Stop> {
+    pub(super) fn apply_to_file(&self, job: &mut Job) -> Result<(), CliError> {
         for (name, value) in &self.given {
             match (name.as_str(), value) {
                 ("hold", _) => job.policy.is_held = true,

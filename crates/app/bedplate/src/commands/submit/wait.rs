@@ -11,8 +11,8 @@ use bedplate_drivers::{
 };
 use serde_json::json;
 
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 /// Between looks at a job whose log has ended, until its end is known.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -24,9 +24,9 @@ pub(crate) fn wait_for(
     driver: &dyn Driver,
     submitted: &Submitted,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let end = |id| Ok(wait_for_one(driver, id)?.summary);
-    let ends: Vec<JobSummary> = submitted.jobs.iter().map(end).collect::<Result<_, Stop>>()?;
+    let ends: Vec<JobSummary> = submitted.jobs.iter().map(end).collect::<Result<_, CliError>>()?;
     if console.is_json() {
         match ends.as_slice() {
             [only] => console.json(&json!(only))?,
@@ -38,12 +38,16 @@ pub(crate) fn wait_for(
     }
     match ends.iter().map(exit_code).max() {
         None | Some(0) => Ok(()),
-        Some(code) => Err(Stop::Job(code)),
+        Some(code) => Err(CliError::Job(code)),
     }
 }
 
 /// Shows what rank 0 writes until the job has ended; its error is the job's exit code.
-pub(crate) fn follow(driver: &dyn Driver, submitted: &Submitted, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn follow(
+    driver: &dyn Driver,
+    submitted: &Submitted,
+    console: &mut Console,
+) -> Result<(), CliError> {
     let id = &submitted.id;
     let mut offset = 0;
     let mut run = 0;
@@ -77,7 +81,7 @@ pub(crate) fn follow(driver: &dyn Driver, submitted: &Submitted, console: &mut C
 }
 
 /// Copies what there is. A log that is not there yet has nothing.
-fn copy_log(driver: &dyn Driver, id: &JobId, query: &LogQuery, console: &Console) -> Result<u64, Stop> {
+fn copy_log(driver: &dyn Driver, id: &JobId, query: &LogQuery, console: &Console) -> Result<u64, CliError> {
     let copied = match console.is_json() {
         true => driver.logs(id, query, &mut io::stderr().lock()),
         false => driver.logs(id, query, &mut io::stdout().lock()),
@@ -89,7 +93,7 @@ fn copy_log(driver: &dyn Driver, id: &JobId, query: &LogQuery, console: &Console
     }
 }
 
-fn wait_for_one(driver: &dyn Driver, id: &JobId) -> Result<JobDetail, Stop> {
+fn wait_for_one(driver: &dyn Driver, id: &JobId) -> Result<JobDetail, CliError> {
     loop {
         let detail = driver.job(id)?;
         if detail.summary.state.is_final() {
@@ -100,7 +104,7 @@ fn wait_for_one(driver: &dyn Driver, id: &JobId) -> Result<JobDetail, Stop> {
 }
 
 /// Returns when the job's state is another than it was, or may be.
-fn wait_for_change(driver: &dyn Driver, detail: &JobDetail) -> Result<(), Stop> {
+fn wait_for_change(driver: &dyn Driver, detail: &JobDetail) -> Result<(), CliError> {
     let known = detail.summary.state;
     let id = &detail.summary.id;
     if !driver.can(Capability::Watch) {

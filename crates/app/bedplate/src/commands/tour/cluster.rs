@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use super::learning::{DOCUMENTS, Learned, write_configuration};
 use crate::cli::Cli;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::queue::where_or_why;
 use crate::commands::submit::new_key;
 use crate::commands::up::{Arguments as Up, TemporaryCluster, describe};
 use crate::console::Console;
 use crate::context::Context;
 use crate::present::{now_ms, wrap};
-use crate::stop::{ProgramError, Stop};
 
 pub(super) const TITLE: &str = "the work itself";
 
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What happened, for the JSON form.
-pub(super) fn tell(context: &Context, console: &mut Console, width: usize) -> Result<Value, Stop> {
+pub(super) fn tell(context: &Context, console: &mut Console, width: usize) -> Result<Value, CliError> {
     let story = Story { width, is_json: console.is_json() };
     story.remark(
         console,
@@ -67,7 +67,7 @@ impl Story {
         cluster: &TemporaryCluster,
         context: &Context,
         console: &mut Console,
-    ) -> Result<Value, Stop> {
+    ) -> Result<Value, CliError> {
         let driver = &cluster.driver;
         let folder = cluster.folder().join("tour");
         self.prepare(&folder, context, console)?;
@@ -140,7 +140,7 @@ impl Story {
     }
 
     /// A generated corpus, a small model, and its training configuration.
-    fn prepare(&self, folder: &Path, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    fn prepare(&self, folder: &Path, context: &Context, console: &mut Console) -> Result<(), CliError> {
         self.remark(
             console,
             "Something to learn: stories and sums in a small language that the program makes up, with a tokenizer \
@@ -151,8 +151,8 @@ impl Story {
         self.command(console, &words("corpus"))?;
         let out = folder.join("corpus").display().to_string();
         let all = words(&out);
-        let cli =
-            Cli::try_parse_from(["bedplate"].into_iter().chain(all.split(' '))).map_err(Stop::from_clap)?;
+        let cli = Cli::try_parse_from(["bedplate"].into_iter().chain(all.split(' ')))
+            .map_err(CliError::from_clap)?;
         let mut silent = Console::recorder();
         crate::commands::run(cli.command, context, if self.is_json { &mut silent } else { console })?;
         write_configuration(folder)?;
@@ -160,7 +160,7 @@ impl Story {
     }
 
     /// The loss over the steps, and what the model writes before and after.
-    fn show_learned(&self, learned: &Learned, console: &mut Console) -> Result<(), Stop> {
+    fn show_learned(&self, learned: &Learned, console: &mut Console) -> Result<(), CliError> {
         self.remark(console, "Did it learn? The loss over its steps, the lost node included:")?;
         self.line(console, &format!("\n{}", learned.curve(self.width)))?;
         let Some(samples) = learned.before_and_after() else { return Ok(()) };
@@ -174,7 +174,7 @@ impl Story {
     }
 
     /// The trained model behind an API, and a question to it.
-    fn serve(&self, folder: &Path, console: &mut Console) -> Result<String, Stop> {
+    fn serve(&self, folder: &Path, console: &mut Console) -> Result<String, CliError> {
         self.remark(
             console,
             "What was trained is a folder in Hugging Face's format, and can be served like any other: an OpenAI-compatible API, by the \
@@ -194,7 +194,7 @@ impl Story {
         cluster: &TemporaryCluster,
         context: &Context,
         console: &mut Console,
-    ) -> Result<Value, Stop> {
+    ) -> Result<Value, CliError> {
         self.remark(console, "Another job needs all five nodes, and one of them is lost. Why does it wait?")?;
         self.command(console, "submit --nodes 5 --gpus-per-node 8 --time 10 -- hostname")?;
         let options = ["--nodes=5", "--gpus-per-node=8", "--time=10"];
@@ -205,15 +205,15 @@ impl Story {
         Ok(json!(cluster.driver.explain(&waiting)?))
     }
 
-    fn remark(&self, console: &mut Console, text: &str) -> Result<(), Stop> {
+    fn remark(&self, console: &mut Console, text: &str) -> Result<(), CliError> {
         self.line(console, &format!("\n{}", wrap(text, self.width).join("\n")))
     }
 
-    fn command(&self, console: &mut Console, command: &str) -> Result<(), Stop> {
+    fn command(&self, console: &mut Console, command: &str) -> Result<(), CliError> {
         self.line(console, &format!("\n$ {}", super::typed(command, self.width)))
     }
 
-    fn line(&self, console: &mut Console, line: &str) -> Result<(), Stop> {
+    fn line(&self, console: &mut Console, line: &str) -> Result<(), CliError> {
         if self.is_json { Ok(()) } else { console.line(line) }
     }
 
@@ -224,19 +224,19 @@ impl Story {
         cluster: &TemporaryCluster,
         context: &Context,
         console: &mut Console,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), CliError> {
         if self.is_json {
             return Ok(());
         }
         let folder = cluster.folder().display().to_string();
         let words = ["bedplate"].into_iter().chain(command.split(' ')).chain(["--state-dir", &folder]);
-        let cli = Cli::try_parse_from(words).map_err(Stop::from_clap)?;
+        let cli = Cli::try_parse_from(words).map_err(CliError::from_clap)?;
         crate::commands::run(cli.command, context, console)
     }
 }
 
 /// The job with the configuration in the folder, run by this program.
-fn submit_training(driver: &Local, folder: &Path) -> Result<JobId, Stop> {
+fn submit_training(driver: &Local, folder: &Path) -> Result<JobId, CliError> {
     let program = std::env::current_exe().map_err(|error| ProgramError::Bug { what: error.to_string() })?;
     let program = program.display().to_string();
     submit(
@@ -247,7 +247,7 @@ fn submit_training(driver: &Local, folder: &Path) -> Result<JobId, Stop> {
     )
 }
 
-fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> Result<JobId, Stop> {
+fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> Result<JobId, CliError> {
     let pair = |option: &&str| {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         (name.to_owned(), Some(value.to_owned()))
@@ -263,7 +263,7 @@ fn wait_until(
     driver: &Local,
     label: &JobId,
     is_so: impl Fn(&JobSummary) -> bool,
-) -> Result<JobSummary, Stop> {
+) -> Result<JobSummary, CliError> {
     let began = Instant::now();
     loop {
         let job = driver.job(label)?.summary;

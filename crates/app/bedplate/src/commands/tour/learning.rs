@@ -7,8 +7,8 @@ use bedplate_diag::Source;
 use bedplate_train::TrainConfig;
 use serde_json::Value;
 
+use crate::cli_error::{CliError, ProgramError};
 use crate::present::draw_curve;
-use crate::stop::{ProgramError, Stop};
 
 /// A Llama of a million parameters.
 const MODEL: &str = r#"{
@@ -54,9 +54,9 @@ folder = "run"
 pub(super) const DOCUMENTS: &str = "3000";
 
 /// Writes model and configuration into a folder; returns the configuration's path.
-pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf, Stop> {
+pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf, CliError> {
     let settings = TrainConfig::from_toml(Source::new("the tour's settings", SETTINGS))?;
-    let write = |name: &str, text: &str| -> Result<PathBuf, Stop> {
+    let write = |name: &str, text: &str| -> Result<PathBuf, CliError> {
         let path = folder.join(name);
         let failed = |error| ProgramError::Bug { what: format!("cannot write {}: {error}", path.display()) };
         fs::create_dir_all(folder).and_then(|()| fs::write(&path, text)).map_err(failed)?;

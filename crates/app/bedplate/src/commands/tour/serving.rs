@@ -11,13 +11,13 @@ use bedplate_gateway::{Model as Served, Options};
 use bedplate_serve::{Activations, Engine, EngineOptions, Model};
 use serde_json::{Value, json};
 
-use crate::stop::{ProgramError, Stop};
+use crate::cli_error::{CliError, ProgramError};
 
 /// Longest time that an answer of a small model takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Serves a folder and asks it to continue a text.
-pub(super) fn continued(folder: &Path, text: &str) -> Result<String, Stop> {
+pub(super) fn continued(folder: &Path, text: &str) -> Result<String, CliError> {
     let model = Model::open(folder)?;
     let options = EngineOptions {
         activations: Activations::F32,

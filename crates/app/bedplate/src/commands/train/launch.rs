@@ -16,9 +16,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::ranks::Variables;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::meeting::Meeting;
-use crate::stop::{ProgramError, Stop};
 
 /// Set for processes that this program started as ranks of a run.
 pub(super) const LAUNCHED: &str = "BEDPLATE_TRAIN_LAUNCHED";
@@ -73,7 +73,7 @@ pub(super) struct Launch<'a> {
 
 impl Launch<'_> {
     /// Runs to the end of all ranks.
-    pub(super) fn run(&self, console: &mut Console) -> Result<(), Stop> {
+    pub(super) fn run(&self, console: &mut Console) -> Result<(), CliError> {
         let mut watch = Watch::begin(self)?;
         while !watch.is_over() {
             std::thread::sleep(LOOK);
@@ -137,7 +137,7 @@ impl fmt::Display for Lost {
     }
 }
 
-impl From<Lost> for Stop {
+impl From<Lost> for CliError {
     fn from(Lost { rank, signal }: Lost) -> Self {
         RanksError::Killed { rank, signal }.into()
     }
@@ -153,7 +153,7 @@ struct Watch<'a> {
     restarts: u32,
     is_told_to_stop: bool,
     /// Why the run fails, and since when that is known.
-    failed: Option<(Instant, Stop)>,
+    failed: Option<(Instant, CliError)>,
     first_failed: Option<u32>,
     first_lost: Option<Lost>,
     /// Since when a rank has reached the end of the run.
@@ -166,7 +166,7 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn begin(launch: &'a Launch<'a>) -> Result<Self, Stop> {
+    fn begin(launch: &'a Launch<'a>) -> Result<Self, CliError> {
         let mut watch = Self {
             launch,
             meeting: Meeting::here().map_err(|source| RanksError::Start { source })?,
@@ -187,7 +187,7 @@ impl<'a> Watch<'a> {
         Ok(watch)
     }
 
-    fn start_all(&mut self) -> Result<(), Stop> {
+    fn start_all(&mut self) -> Result<(), CliError> {
         // A folder that cannot be written to is the ranks' to tell.
         let _ = self.roster.set_closed(false);
         let Launch { ranks, spares, .. } = *self.launch;
@@ -195,7 +195,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Ranks that have not met yet have nothing to lose: all begin again, at another place.
-    fn start_over(&mut self) -> Result<(), Stop> {
+    fn start_over(&mut self) -> Result<(), CliError> {
         for mut started in self.all.drain(..) {
             started.send(Signal::SIGKILL);
             let _ = started.child.wait();
@@ -205,7 +205,7 @@ impl<'a> Watch<'a> {
         self.start_all()
     }
 
-    fn start(&mut self, rank: u32, is_spare: bool) -> Result<(), Stop> {
+    fn start(&mut self, rank: u32, is_spare: bool) -> Result<(), CliError> {
         let program = std::env::current_exe().map_err(|source| RanksError::Start { source })?;
         let mut command = Command::new(program);
         let ranks = self.launch.ranks;
@@ -241,7 +241,7 @@ impl<'a> Watch<'a> {
         for started in self.all.iter_mut().filter_map(|started| started.ends().then_some(&*started)) {
             if let Some(code) = started.failure() {
                 self.first_failed.get_or_insert(started.rank);
-                self.failed.get_or_insert((Instant::now(), Stop::Job(code)));
+                self.failed.get_or_insert((Instant::now(), CliError::Job(code)));
             }
             if started.has_ended_well() {
                 self.done.get_or_insert_with(Instant::now);
@@ -254,7 +254,7 @@ impl<'a> Watch<'a> {
         killed
     }
 
-    fn replace(&mut self, lost: Vec<Lost>, console: &Console) -> Result<(), Stop> {
+    fn replace(&mut self, lost: Vec<Lost>, console: &Console) -> Result<(), CliError> {
         for lost in lost {
             if self.done.is_some() || self.is_told_to_stop || self.failed.is_some() {
                 return Ok(());
@@ -318,7 +318,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Ends those who still wait, and tells what the rank said that failed first.
-    fn end(mut self, console: &Console) -> Result<(), Stop> {
+    fn end(mut self, console: &Console) -> Result<(), CliError> {
         self.all.iter().for_each(|started| started.send(Signal::SIGTERM));
         let told = Instant::now();
         while self.all.iter_mut().filter(|started| started.ended.is_none()).any(|started| !started.ends()) {
@@ -338,7 +338,7 @@ impl<'a> Watch<'a> {
         match (self.done, self.failed, self.first_lost) {
             // A rank that has reached the end has left when all had done their work.
             (Some(_), _, _) | (None, None, None) => Ok(()),
-            (None, Some((_, stop)), _) => Err(stop),
+            (None, Some((_, error)), _) => Err(error),
             (None, None, Some(_)) if self.is_told_to_stop => Ok(()),
             (None, None, Some(lost)) => Err(lost.into()),
         }
@@ -382,7 +382,7 @@ fn own_arguments(layout: Option<Layout>) -> Vec<String> {
 }
 
 /// Refuses what only a process that starts ranks can do.
-pub(super) fn refuse_nested(ranks: u32, variables: &Variables) -> Result<(), Stop> {
+pub(super) fn refuse_nested(ranks: u32, variables: &Variables) -> Result<(), CliError> {
     match variables.get("WORLD_SIZE").filter(|world| world.as_str() != "1") {
         Some(world) if ranks > 1 => {
             let message = format!(

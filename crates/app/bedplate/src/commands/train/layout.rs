@@ -2,10 +2,10 @@
 
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
 
-use crate::stop::{ProgramError, Stop};
+use crate::cli_error::{CliError, ProgramError};
 
 /// A layout as settings of a configuration: what is computed at once, and how, are keys of their own there.
-pub(super) fn as_settings(text: &str) -> Result<Vec<String>, Stop> {
+pub(super) fn as_settings(text: &str) -> Result<Vec<String>, CliError> {
     let layout: Layout = text.parse()?;
     let plain = Layout::default();
     let only_ranks = Layout {

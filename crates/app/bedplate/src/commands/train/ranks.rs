@@ -10,7 +10,7 @@ use bedplate_comm::{CommError, Fault, Options, Rendezvous, World};
 use bedplate_train::{Roster, TrainError};
 
 use super::launch::{ANOTHER_FAILED, LAUNCHED, SPARE};
-use crate::stop::Stop;
+use crate::cli_error::CliError;
 
 /// Set by a cluster for ranks that join others, and for ranks that go on when others are lost.
 const NEWCOMER: &str = "BEDPLATE_NEWCOMER";
@@ -32,7 +32,7 @@ pub(super) enum Part {
 }
 
 /// Joins the other ranks, if the environment says that there are any.
-pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> Result<Part, Stop> {
+pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> Result<Part, CliError> {
     let rendezvous = Rendezvous::from_environment(&without_batch_script(variables))?;
     let mut options = Options::from_environment(variables)?;
     options.flight.get_or_insert_with(|| output.join("flight"));
@@ -74,8 +74,8 @@ pub(super) fn is_launched(variables: &Variables) -> bool {
 
 /// The end of a process that had no place in the run when it was over. Its launcher must not take it for a rank that has
 /// reached the end.
-pub(super) fn not_needed(variables: &Variables) -> Result<(), Stop> {
-    if is_launched(variables) { Err(Stop::Job(ANOTHER_FAILED)) } else { Ok(()) }
+pub(super) fn not_needed(variables: &Variables) -> Result<(), CliError> {
+    if is_launched(variables) { Err(CliError::Job(ANOTHER_FAILED)) } else { Ok(()) }
 }
 
 /// Ends this process when the one that started it is gone.
@@ -89,7 +89,7 @@ pub(super) fn end_with_launcher() {
 }
 
 /// An error as this rank reports it: of many ranks that end for the same reason one says why.
-pub(super) fn once(error: TrainError, rank: u32, is_launched: bool) -> Stop {
+pub(super) fn once(error: TrainError, rank: u32, is_launched: bool) -> CliError {
     let is_silent = match &error {
         TrainError::Elsewhere { .. } => true,
         // All ranks find these together.
@@ -103,5 +103,5 @@ pub(super) fn once(error: TrainError, rank: u32, is_launched: bool) -> Stop {
         }
         _ => false,
     };
-    if is_silent { Stop::Job(ANOTHER_FAILED) } else { error.into() }
+    if is_silent { CliError::Job(ANOTHER_FAILED) } else { error.into() }
 }

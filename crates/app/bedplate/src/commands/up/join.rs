@@ -15,10 +15,10 @@ use bedplate_drivers::{Local, NodeId, NodeSummary, StateDirectory};
 use serde_json::{Value, json};
 
 use super::{Shape, UpError, launch};
+use crate::cli_error::CliError;
 use crate::connection::state_directory;
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -58,7 +58,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const JOINING: Duration = Duration::from_secs(30);
 
 /// The lines by which machines join as the nodes that have not.
-pub(super) fn invite(driver: &Local, nodes: &[NodeSummary], shape: &Shape) -> Result<Vec<String>, Stop> {
+pub(super) fn invite(driver: &Local, nodes: &[NodeSummary], shape: &Shape) -> Result<Vec<String>, CliError> {
     let is_absent = |node: &&NodeSummary| !node.is_linked && shape.share(node.name.as_str()).is_none();
     let line = |node: &NodeSummary| {
         let token = launch::invitation_token(driver, node.name.as_str())?;
@@ -70,7 +70,7 @@ pub(super) fn invite(driver: &Local, nodes: &[NodeSummary], shape: &Shape) -> Re
     nodes.iter().filter(is_absent).map(line).collect()
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let state = state_directory(arguments.state_dir.clone());
     let joined = Joined::new(arguments, &state)?;
     joined.keep(&state)?;
@@ -100,7 +100,7 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    fn new(arguments: &Arguments, state: &StateDirectory) -> Result<Self, Stop> {
+    fn new(arguments: &Arguments, state: &StateDirectory) -> Result<Self, CliError> {
         let path = || state.path().to_owned();
         if Shape::find(state)?.is_some() {
             return Err(UpError::HasCluster { state: path() }.into());
@@ -152,7 +152,7 @@ impl Joined {
         let _ = fs::remove_file(state.path().join(FILE));
     }
 
-    fn keep(&self, state: &StateDirectory) -> Result<(), Stop> {
+    fn keep(&self, state: &StateDirectory) -> Result<(), CliError> {
         let failed = |source: io::Error| UpError::State { path: state.path().to_owned(), source };
         let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
         fs::DirBuilder::new().recursive(true).mode(mode).create(state.path()).map_err(failed)?;
@@ -162,7 +162,7 @@ impl Joined {
         Ok(file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(failed)?)
     }
 
-    pub(super) fn start_agent(&self, state: &StateDirectory) -> Result<(), Stop> {
+    pub(super) fn start_agent(&self, state: &StateDirectory) -> Result<(), CliError> {
         let mut command = launch::own_program(state)?;
         command.args(["agent", "--server", &self.server, "--node", &self.node, "--address", &self.address]);
         command.arg("--state").arg(state.path().join("agents")).env("BEDPLATE_AGENT_TOKEN", &self.token);
@@ -177,7 +177,7 @@ impl Joined {
         launch::spawn(command, &log, &format!("the agent of {}", self.node)).map(drop)
     }
 
-    fn bring_up(&self, state: &StateDirectory, context: &Context) -> Result<(), Stop> {
+    fn bring_up(&self, state: &StateDirectory, context: &Context) -> Result<(), CliError> {
         let told = state.path().join("agents").join(format!("joined-{}", self.node));
         let _ = fs::remove_file(&told);
         self.start_agent(state)?;

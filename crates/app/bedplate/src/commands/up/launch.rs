@@ -14,10 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{Shape, UpError};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine::{self, MARK};
-use crate::stop::Stop;
 
 /// Every process of a cluster has its state directory in this variable.
 pub(crate) const CLUSTER: &str = "BEDPLATE_CLUSTER";
@@ -30,7 +30,7 @@ const JOINING: Duration = Duration::from_secs(30);
 const LAST_LINES: usize = 3;
 
 /// Held by whoever starts processes of a cluster, so that no two start the same one.
-pub(crate) fn hold(state: &StateDirectory) -> Result<Flock<File>, Stop> {
+pub(crate) fn hold(state: &StateDirectory) -> Result<Flock<File>, CliError> {
     let path = state.path().join("start.lock");
     let failed = |source: io::Error| UpError::State { path: path.clone(), source };
     let file = private_file().open(&path).map_err(failed)?;
@@ -38,7 +38,7 @@ pub(crate) fn hold(state: &StateDirectory) -> Result<Flock<File>, Stop> {
 }
 
 /// Starts the process that starts the others again, unless it is there.
-pub(crate) fn start_supervisor(state: &StateDirectory, context: &Context) -> Result<(), Stop> {
+pub(crate) fn start_supervisor(state: &StateDirectory, context: &Context) -> Result<(), CliError> {
     if !find_processes(state, " supervise ").is_empty() {
         return Ok(());
     }
@@ -60,7 +60,7 @@ pub(crate) fn stop_supervisor(state: &StateDirectory) {
 }
 
 /// Whether the daemon of a directory is there and answers.
-pub(crate) fn is_running(state: &StateDirectory) -> Result<bool, Stop> {
+pub(crate) fn is_running(state: &StateDirectory) -> Result<bool, CliError> {
     let Some(beacon) = state.beacon()? else { return Ok(false) };
     Ok(machine::is_alive(beacon.pid) && Local::new(state.place()?).is_up())
 }
@@ -71,7 +71,7 @@ pub(crate) fn start_daemon(
     shape: &Shape,
     context: &Context,
     console: &Console,
-) -> Result<Local, Stop> {
+) -> Result<Local, CliError> {
     let mut command = own_program(state)?;
     command.arg("daemon").arg("--state-dir").arg(state.path());
     // Agents look for a daemon that comes back where it was.
@@ -114,7 +114,7 @@ pub(crate) fn start_agent(
     driver: &Local,
     shape: &Shape,
     node: &NodeId,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let node = node.as_str();
     let token = new_token(driver, node)?;
     let mut command = own_program(state)?;
@@ -147,19 +147,23 @@ pub(super) fn allow_root_jobs(command: &mut Command) {
 }
 
 /// A token for a node's agent; those of earlier ones are worthless from now on.
-fn new_token(driver: &Local, node: &str) -> Result<String, Stop> {
+fn new_token(driver: &Local, node: &str) -> Result<String, CliError> {
     replace_tokens(driver, node, |_| true)
 }
 
 /// A token by which another machine joins as a node; one that was not used is worthless from now on.
-pub(super) fn invitation_token(driver: &Local, node: &str) -> Result<String, Stop> {
+pub(super) fn invitation_token(driver: &Local, node: &str) -> Result<String, CliError> {
     replace_tokens(driver, node, |token| {
         token.rest.get("is_one_time").is_some_and(|is| *is == true)
             && token.rest.get("used_ms").is_none_or(serde_json::Value::is_null)
     })
 }
 
-fn replace_tokens(driver: &Local, node: &str, is_old: impl Fn(&TokenView) -> bool) -> Result<String, Stop> {
+fn replace_tokens(
+    driver: &Local,
+    node: &str,
+    is_old: impl Fn(&TokenView) -> bool,
+) -> Result<String, CliError> {
     let is_its = |token: &&TokenView| token.role == "agent" && token.user == node;
     for token in driver.tokens()?.iter().filter(is_its).filter(|token| is_old(token)) {
         let id = token.id.as_str().map_or_else(|| token.id.to_string(), str::to_owned);
@@ -206,7 +210,7 @@ pub(crate) fn wait_for_nodes(
     driver: &Local,
     names: &[NodeId],
     console: &Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let began = Instant::now();
     let mut told = 0;
     loop {
@@ -232,7 +236,7 @@ pub(crate) fn wait_for_nodes(
 }
 
 /// This program again, as a process of the cluster.
-pub(super) fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
+pub(super) fn own_program(state: &StateDirectory) -> Result<Command, CliError> {
     let program = std::env::current_exe()
         .map_err(|source| UpError::Start { what: "this program again".to_owned(), source })?;
     let mut command = Command::new(program);
@@ -251,7 +255,7 @@ pub(super) fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
     Ok(command)
 }
 
-pub(super) fn spawn(mut command: Command, log: &Path, what: &str) -> Result<Child, Stop> {
+pub(super) fn spawn(mut command: Command, log: &Path, what: &str) -> Result<Child, CliError> {
     let file = open_log(log).map_err(|source| UpError::State { path: log.to_owned(), source })?;
     let again = file.try_clone().map_err(|source| UpError::State { path: log.to_owned(), source })?;
     command.current_dir("/").stdin(Stdio::null()).stdout(file).stderr(again);

@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 
 use super::share::{Share, shares};
 use super::{Arguments, UpError};
+use crate::cli_error::CliError;
 use crate::commands::cluster;
 use crate::context::Context;
 use crate::files;
 use crate::machine::Machine;
-use crate::stop::Stop;
 
 /// A cluster of this machine: which nodes it has and what each gets of the machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,7 +62,7 @@ impl Watch {
 }
 
 impl Shape {
-    pub(crate) fn new(arguments: &Arguments, context: &Context, machine: Machine) -> Result<Self, Stop> {
+    pub(crate) fn new(arguments: &Arguments, context: &Context, machine: Machine) -> Result<Self, CliError> {
         let catalog = context.load_catalog()?;
         let cluster = wanted(arguments, &catalog, machine)?;
         let shape = Self {
@@ -79,7 +79,7 @@ impl Shape {
     }
 
     /// The same cluster by other rules, where the command line names some.
-    pub(crate) fn with_rules(self, arguments: &Arguments) -> Result<Self, Stop> {
+    pub(crate) fn with_rules(self, arguments: &Arguments) -> Result<Self, CliError> {
         if self.remote > 0 {
             let listen = arguments.listen.as_ref().or(self.listen.as_ref());
             if listen.and_then(|listen| reachable_address(listen)).is_none() {
@@ -105,12 +105,12 @@ impl Shape {
     }
 
     /// The shape that the cluster of a directory has.
-    pub(crate) fn load(state: &StateDirectory) -> Result<Self, Stop> {
+    pub(crate) fn load(state: &StateDirectory) -> Result<Self, CliError> {
         Self::find(state)?.ok_or_else(|| UpError::NoShape { state: state.path().to_owned() }.into())
     }
 
     /// As [`Shape::load`]; nothing where no cluster has been.
-    pub(crate) fn find(state: &StateDirectory) -> Result<Option<Self>, Stop> {
+    pub(crate) fn find(state: &StateDirectory) -> Result<Option<Self>, CliError> {
         let path = state.path().join(FILE);
         match fs::read_to_string(&path) {
             Ok(text) => {
@@ -123,7 +123,7 @@ impl Shape {
         }
     }
 
-    pub(crate) fn keep(&self, state: &StateDirectory) -> Result<(), Stop> {
+    pub(crate) fn keep(&self, state: &StateDirectory) -> Result<(), CliError> {
         let path = state.path();
         make_private(path).map_err(|source| UpError::State { path: path.to_owned(), source })?;
         for (name, text) in [(FILE, &format!("{:#}\n", self.json())), ("cluster.toml", &self.cluster)] {
@@ -135,7 +135,7 @@ impl Shape {
         Ok(())
     }
 
-    pub(crate) fn read_cluster(&self, catalog: &Catalog) -> Result<Cluster, Stop> {
+    pub(crate) fn read_cluster(&self, catalog: &Catalog) -> Result<Cluster, CliError> {
         let source = Source::new("cluster.toml", &self.cluster);
         Ok(import(Format::Document, &[source], &ImportOptions::default(), catalog)?)
     }
@@ -234,7 +234,7 @@ fn make_private(path: &std::path::Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-fn wanted(arguments: &Arguments, catalog: &Catalog, machine: Machine) -> Result<Cluster, Stop> {
+fn wanted(arguments: &Arguments, catalog: &Catalog, machine: Machine) -> Result<Cluster, CliError> {
     let here = arguments.nodes.unwrap_or(1).max(1) + arguments.spare;
     let count = here + arguments.remote;
     if let Some(given) = &arguments.cluster {
@@ -248,7 +248,12 @@ fn wanted(arguments: &Arguments, catalog: &Catalog, machine: Machine) -> Result<
 }
 
 /// A description of nodes that divide this machine among them, and of `remote` ones like them.
-fn like_this_machine(machine: Machine, count: u32, remote: u32, catalog: &Catalog) -> Result<String, Stop> {
+fn like_this_machine(
+    machine: Machine,
+    count: u32,
+    remote: u32,
+    catalog: &Catalog,
+) -> Result<String, CliError> {
     let cpus = (machine.cores / count).max(1);
     let memory = machine.memory_mib / u64::from(count);
     let gpus = machine.gpus / count;

@@ -16,11 +16,11 @@ use nix::unistd::Pid;
 
 use super::join::Joined;
 use super::{Shape, launch};
+use crate::cli_error::CliError;
 use crate::connection::state_directory;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 const PAUSE: Duration = Duration::from_millis(500);
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
     // It outlives the command that started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     let state = state_directory(arguments.state_dir.clone());
@@ -155,9 +155,9 @@ impl Supervisor<'_> {
         self.watches.entry(what.to_owned()).or_insert_with(new)
     }
 
-    fn tell_failure(&self, outcome: Result<(), Stop>) {
-        if let Err(stop) = outcome {
-            self.console.say(&format!("that failed and is tried again later: {}", stop.summary()));
+    fn tell_failure(&self, outcome: Result<(), CliError>) {
+        if let Err(error) = outcome {
+            self.console.say(&format!("that failed and is tried again later: {}", error.summary()));
         }
     }
 }

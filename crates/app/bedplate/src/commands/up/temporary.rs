@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
 
 use super::{Arguments, Shape, UpError, start_agent, start_daemon, wait_for_nodes};
+use crate::cli_error::CliError;
 use crate::commands::chaos::kill_daemon;
 use crate::commands::down::take_down;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine::{self, Machine};
-use crate::stop::Stop;
 
 /// A cluster with its state in a folder of its own below the system's temporary one.
 pub(crate) struct TemporaryCluster {
@@ -23,7 +23,11 @@ pub(crate) struct TemporaryCluster {
 
 impl TemporaryCluster {
     /// Starts one of this shape and returns when all nodes have joined.
-    pub(crate) fn start(arguments: &Arguments, context: &Context, console: &Console) -> Result<Self, Stop> {
+    pub(crate) fn start(
+        arguments: &Arguments,
+        context: &Context,
+        console: &Console,
+    ) -> Result<Self, CliError> {
         Self::start_with(arguments, context, console, |_| Ok(()))
     }
 
@@ -32,8 +36,8 @@ impl TemporaryCluster {
         arguments: &Arguments,
         context: &Context,
         console: &Console,
-        prepare: impl FnOnce(&Path) -> Result<(), Stop>,
-    ) -> Result<Self, Stop> {
+        prepare: impl FnOnce(&Path) -> Result<(), CliError>,
+    ) -> Result<Self, CliError> {
         let state = StateDirectory(new_folder());
         let shape = Shape::new(arguments, context, Machine::this())?;
         let prepared = shape.keep(&state).and_then(|()| prepare(state.path()));
@@ -49,7 +53,7 @@ impl TemporaryCluster {
         shape: Shape,
         context: &Context,
         console: &Console,
-    ) -> Result<Self, Stop> {
+    ) -> Result<Self, CliError> {
         let driver = start_daemon(state, &shape, context, console)?;
         let names: Vec<NodeId> = driver.nodes()?.into_iter().map(|node| node.name).collect();
         for name in &names {
@@ -69,18 +73,18 @@ impl TemporaryCluster {
     }
 
     /// Starts the agent of a node that was killed.
-    pub(crate) fn start_node(&self, node: &NodeId) -> Result<(), Stop> {
+    pub(crate) fn start_node(&self, node: &NodeId) -> Result<(), CliError> {
         start_agent(&self.state, &self.driver, &self.shape, node)
     }
 
     /// Kills the daemon as by `kill -9` and starts it again; it may be at another address then.
-    pub(crate) fn restart_daemon(&self, context: &Context, console: &Console) -> Result<Local, Stop> {
+    pub(crate) fn restart_daemon(&self, context: &Context, console: &Console) -> Result<Local, CliError> {
         kill_daemon(&self.state)?;
         start_daemon(&self.state, &self.shape, context, console)
     }
 
     /// Takes it down in good order; an error says what is left.
-    pub(crate) fn stop(self) -> Result<(), Stop> {
+    pub(crate) fn stop(self) -> Result<(), CliError> {
         take_down(&self.state, false, &self.console)?;
         Ok(())
     }
@@ -107,7 +111,10 @@ fn new_folder() -> PathBuf {
 }
 
 /// A description of a cluster in a file that lasts as long as it is read.
-pub(crate) fn with_description<T>(text: &str, read: impl FnOnce(&str) -> Result<T, Stop>) -> Result<T, Stop> {
+pub(crate) fn with_description<T>(
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, CliError>,
+) -> Result<T, CliError> {
     let path = new_folder().with_extension("toml");
     std::fs::write(&path, text).map_err(|source| UpError::State { path: path.clone(), source })?;
     let outcome = read(&path.display().to_string());

@@ -16,9 +16,9 @@ use super::link::{Link, LinkError};
 use super::peers::{Ours, Transport};
 use super::question::size_text;
 use super::targets::{Bound, Target};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::machine::{self, Machine};
-use crate::stop::Stop;
 
 /// Rows, outputs and inputs of the product that keeps a rank busy.
 const SIDE: usize = 384;
@@ -208,7 +208,7 @@ pub(super) struct Question<'a> {
     pub(super) rounds: u32,
 }
 
-pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), CliError> {
     let load = machine::load();
     let over_link = over_link(question, console)?;
     let cores = Machine::this().cores.min(8);
@@ -242,7 +242,7 @@ pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), 
 }
 
 /// None, said out loud, where no such link can be made.
-fn over_link(question: &Question<'_>, console: &Console) -> Result<Option<Overlap>, Stop> {
+fn over_link(question: &Question<'_>, console: &Console) -> Result<Option<Overlap>, CliError> {
     let link = match Link::make(question.link_rate) {
         Ok(link) => link,
         Err(why @ (LinkError::NotRoot | LinkError::Missing { .. })) => {
@@ -258,7 +258,7 @@ fn over_link(question: &Question<'_>, console: &Console) -> Result<Option<Overla
     Ok(Some(found))
 }
 
-fn show(what: &str, found: &Overlap, console: &mut Console) -> Result<(), Stop> {
+fn show(what: &str, found: &Overlap, console: &mut Console) -> Result<(), CliError> {
     let Overlap { call, computation, both } = found;
     console.line(&format!("{what}:"))?;
     for (name, part) in [("all-reduce alone", call), ("GEMM alone", computation), ("both at once", both)] {

@@ -11,10 +11,10 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Device, DeviceChoice};
 
 use super::crew::{Crew, CrewError, Folder};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::machine::Machine;
 use crate::meeting::Meeting;
-use crate::stop::Stop;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Peer {
@@ -168,7 +168,7 @@ fn mpirun(program: &Path, socket: &Path, ranks: u32) -> Command {
 }
 
 /// Finds a peer, and installs what is missing.
-pub(super) fn install(peer: Peer, python: Option<&Path>, console: &Console) -> Result<Installed, Stop> {
+pub(super) fn install(peer: Peer, python: Option<&Path>, console: &Console) -> Result<Installed, CliError> {
     match peer {
         Peer::Gloo => Ok(Installed::Gloo { python: torch(python, console)? }),
         Peer::Openmpi => openmpi(console),
@@ -205,7 +205,7 @@ pub(in super::super) fn torch(named: Option<&Path>, console: &Console) -> Result
     Ok(own)
 }
 
-fn openmpi(console: &Console) -> Result<Installed, Stop> {
+fn openmpi(console: &Console) -> Result<Installed, CliError> {
     const PACKAGES: &str = "openmpi-bin and libopenmpi-dev";
     let is_there = |program: &str| step(Peer::Openmpi, Path::new(program), &["--version"], MINUTE).is_ok();
     if !(is_there("mpirun") && is_there("mpicc")) {

@@ -9,9 +9,9 @@ use super::peers::Transport;
 use super::question::size_text;
 use super::row::Row;
 use super::time_text;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 /// Predicted and measured microseconds of one row.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +85,7 @@ pub(super) fn table_of(rows: &[Row]) -> Vec<CollectiveTimes> {
     kinds.into_iter().filter_map(times).collect()
 }
 
-pub(super) fn show(predictions: &[Prediction], console: &mut Console) -> Result<(), Stop> {
+pub(super) fn show(predictions: &[Prediction], console: &mut Console) -> Result<(), CliError> {
     if predictions.is_empty() {
         return Ok(());
     }

@@ -18,7 +18,7 @@ use half::f16;
 use super::overlap;
 use super::question::{Case, Effort, format, operations};
 use super::work::{Countable, Work};
-use crate::stop::Stop;
+use crate::cli_error::CliError;
 
 #[derive(clap::Args)]
 pub(in super::super) struct Arguments {
@@ -64,7 +64,7 @@ impl Diagnostic for RankError {
     }
 }
 
-pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
+pub(in super::super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let variables: BTreeMap<String, String> = std::env::vars().collect();
     let rendezvous = Rendezvous::from_environment(&variables)?;
     let mut options = Options::from_environment(&variables)?;
@@ -90,7 +90,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
 }
 
 /// A GPU of its own for this rank, or the first for all where there are fewer.
-fn open(choice: DeviceChoice, world: &World) -> Result<Device, Stop> {
+fn open(choice: DeviceChoice, world: &World) -> Result<Device, CliError> {
     let is_first = |error: &CudaError| matches!(error, CudaError::NoSuchDevice { count, .. } if *count > 0);
     match world.choose_device(choice, None)?.open(1) {
         Err(error) if choice == DeviceChoice::Gpu && is_first(&error) => Ok(Device::cuda(0)?),

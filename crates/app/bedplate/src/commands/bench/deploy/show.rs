@@ -7,16 +7,16 @@ use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
 use super::peer::Compared;
+use crate::cli_error::CliError;
 use crate::commands::plan::serving::scores_json;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
 /// Kinds of rows in the order shown, with their titles.
 const KINDS: [(&str, &str); 4] =
     [("rows", "ROWS OF"), ("gpu", "GPU"), ("kind", "MODEL AND ENGINE"), ("model", "MODEL AND GPU")];
 
-pub(super) fn text(compared: &Compared, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn text(compared: &Compared, console: &mut Console) -> Result<(), CliError> {
     let (report, time) = (&compared.report, &compared.time);
     let count = |rows: usize| grouped(rows as u64);
     let mut facts = Facts::default();

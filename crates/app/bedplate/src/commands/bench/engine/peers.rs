@@ -10,12 +10,12 @@ use bedplate_transformer::{Attention, Mlp};
 use serde_json::{Value, json};
 
 use super::load::{self, PROMPT, TOKENS};
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::bench::comm::crew::Folder;
 use crate::commands::bench::comm::peers::{InstallError, cache, step_of, torch};
 use crate::commands::bench::peer::{Companion, Script};
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Peer {
@@ -114,7 +114,7 @@ pub(super) fn compare(
     engine: &Engine,
     shape: &Value,
     console: &Console,
-) -> Result<Vec<Compared>, Stop> {
+) -> Result<Vec<Compared>, CliError> {
     let (mut compared, mut number) = (Vec::new(), 1 << 32);
     for peer in peers {
         let python = peer.python(python, console)?;
@@ -184,7 +184,7 @@ pub(super) fn shape(
     }))
 }
 
-pub(super) fn show(compared: &[Compared], console: &mut Console) -> Result<(), Stop> {
+pub(super) fn show(compared: &[Compared], console: &mut Console) -> Result<(), CliError> {
     let columns = [
         Column::left("in turn with a peer", 0),
         Column::right("tokens/s", 0),

@@ -8,11 +8,11 @@ use bedplate_transformer::Transformer;
 use serde_json::{Value, json};
 
 use super::load::{self, Speed};
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::context::Context;
 use crate::host::host_entry;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 /// A model on this host.
 pub(super) struct Planned {
@@ -64,7 +64,7 @@ impl Planned {
         rows
     }
 
-    pub(super) fn show(&self, speed: &Speed, console: &mut Console) -> Result<(), Stop> {
+    pub(super) fn show(&self, speed: &Speed, console: &mut Console) -> Result<(), CliError> {
         let columns = [
             Column::left("by this host's catalog file", 0),
             Column::right("planned tokens/s", 0),

@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use super::load::{self, Times};
 use super::prompt;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
 
 /// Percentiles of first tokens and of the time between tokens.
 pub(super) struct Comparison {
@@ -182,7 +182,7 @@ fn percentile(mut values: Vec<f64>, percent: usize) -> f64 {
 }
 
 impl Comparison {
-    pub(super) fn show(&self, console: &mut Console) -> Result<(), Stop> {
+    pub(super) fn show(&self, console: &mut Console) -> Result<(), CliError> {
         let columns = [
             Column::left("time", 0),
             Column::right("predicted, ms", 0),

@@ -11,9 +11,9 @@ use bedplate_peers::{NodeLoss, Slurm, SlurmShape};
 use nix::unistd::User;
 
 use super::Figure;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::bench::submit::SubmitBenchError;
 use crate::console::Console;
-use crate::stop::{ProgramError, Stop};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -48,7 +48,7 @@ const CASES: [Case; 3] = [
     Case { name: "requeued_s", loss: NodeLoss::Killed, spares: 0, limit: 121.0 },
 ];
 
-pub(super) fn measure(repeats: u32, user: Option<&str>, console: &Console) -> Result<Vec<Figure>, Stop> {
+pub(super) fn measure(repeats: u32, user: Option<&str>, console: &Console) -> Result<Vec<Figure>, CliError> {
     let shape = SlurmShape { nodes: 4, ..SlurmShape::default() };
     let slurm = Slurm::start(&shape).map_err(|what| failed(&what))?;
     // Another user may not be let into the folder where the program stands.
@@ -67,7 +67,7 @@ pub(super) fn measure(repeats: u32, user: Option<&str>, console: &Console) -> Re
     Ok(figures)
 }
 
-fn failed(what: &str) -> Stop {
+fn failed(what: &str) -> CliError {
     SubmitBenchError::Slurm { why: what.to_owned() }.into()
 }
 
@@ -80,7 +80,7 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn prepare(slurm: &'a Slurm, case: Case, user: Option<&str>) -> Result<Self, Stop> {
+    fn prepare(slurm: &'a Slurm, case: Case, user: Option<&str>) -> Result<Self, CliError> {
         let folder = slurm.root().join("gang");
         let _ = fs::remove_dir_all(&folder);
         let write = || -> std::io::Result<()> {
@@ -102,7 +102,7 @@ impl<'a> Round<'a> {
     }
 
     /// From the loss to the moment when every rank has started again.
-    fn run(&self, console: &Console) -> Result<f64, Stop> {
+    fn run(&self, console: &Console) -> Result<f64, CliError> {
         let job = self.submit()?;
         self.wait("the gang does not start", || self.starts(0).len() == RANKS && self.has_checkpoint())?;
         let lost = self.starts(0).iter().map(|start| start.node.clone()).max().unwrap_or_default();
@@ -127,7 +127,7 @@ impl<'a> Round<'a> {
     }
 
     /// All nodes are idle again. Slurm asks a node only now and then whether it is rid of a job; setting it down and up asks at once.
-    fn tidy(&self, lost: &str) -> Result<(), Stop> {
+    fn tidy(&self, lost: &str) -> Result<(), CliError> {
         let idle = || self.slurm.ask("sinfo", &["-h", "-p", "main", "-t", "idle", "-o", "%D"]) == "4";
         self.wait("the nodes do not become idle", || {
             let node = format!("nodename={lost}");
@@ -142,7 +142,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    fn submit(&self) -> Result<String, Stop> {
+    fn submit(&self) -> Result<String, CliError> {
         let mut command = self.slurm.command("sbatch");
         command.current_dir(&self.folder).args(["--parsable", "job.sbatch"]);
         if let Some(user) = &self.user {
@@ -168,7 +168,7 @@ impl<'a> Round<'a> {
         texts.into_iter().any(|text| text.contains("\"step\""))
     }
 
-    fn wait(&self, what: &str, is_so: impl Fn() -> bool) -> Result<(), Stop> {
+    fn wait(&self, what: &str, is_so: impl Fn() -> bool) -> Result<(), CliError> {
         let began = Instant::now();
         while !is_so() {
             if began.elapsed() > PATIENCE {

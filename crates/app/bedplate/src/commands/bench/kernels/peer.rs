@@ -7,7 +7,7 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use serde_json::Value;
 
 use super::PeerTimes;
-use crate::stop::Stop;
+use crate::cli_error::CliError;
 
 const SCRIPT: &str = include_str!("torch.py");
 
@@ -40,7 +40,7 @@ impl Diagnostic for TorchError {
 }
 
 impl Torch {
-    pub(super) fn start(python: &str, threads: usize, compiles: bool) -> Result<Self, Stop> {
+    pub(super) fn start(python: &str, threads: usize, compiles: bool) -> Result<Self, CliError> {
         let mut process = Command::new(python)
             .args(["-c", SCRIPT, &threads.to_string(), if compiles { "compile" } else { "eager" }])
             .env("OMP_NUM_THREADS", threads.to_string())
@@ -66,7 +66,7 @@ impl Torch {
         &mut self,
         operator: &str,
         precision: &str,
-    ) -> Result<[Option<PeerTimes>; 2], Stop> {
+    ) -> Result<[Option<PeerTimes>; 2], CliError> {
         let ended = || TorchError::Ended { operator: operator.to_owned() };
         writeln!(self.asks, "{operator} {precision}")
             .and_then(|()| self.asks.flush())

@@ -11,10 +11,10 @@ use bedplate_record::{Exposure, MetricsServer};
 use bedplate_units::Seconds;
 
 use super::Figure;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::export::host_name;
 use crate::console::Console;
 use crate::machine;
-use crate::stop::{ProgramError, Stop};
 
 /// The project's aim: one per cent of a core at an interval of a second, which is ten milliseconds a sample.
 const MOST_PERCENT: f64 = 1.0;
@@ -23,7 +23,11 @@ const MOST_GROWTH_MIB: f64 = 1.0;
 /// One scrape so often, as Prometheus would.
 const SCRAPE_EVERY: Duration = Duration::from_secs(2);
 
-pub(super) fn measure(lasts: Seconds, nvml: Option<PathBuf>, console: &Console) -> Result<Vec<Figure>, Stop> {
+pub(super) fn measure(
+    lasts: Seconds,
+    nvml: Option<PathBuf>,
+    console: &Console,
+) -> Result<Vec<Figure>, CliError> {
     let lasts = Duration::from_secs_f64(lasts.get());
     let mut options = Options::new(&host_name());
     options.nvml = nvml.map(|path| std::fs::canonicalize(&path).unwrap_or(path));

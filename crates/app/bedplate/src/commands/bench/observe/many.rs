@@ -23,9 +23,9 @@ use bedplate_health::{Health, Profile, Rules, XidSeen, XidSource};
 use bedplate_topology::Cluster;
 
 use super::Figure;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::{ProgramError, Stop};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -53,7 +53,7 @@ pub(super) fn measure(
     failing: u32,
     context: &Context,
     console: &Console,
-) -> Result<Vec<Figure>, Stop> {
+) -> Result<Vec<Figure>, CliError> {
     let bug = |what: String| ProgramError::Bug { what };
     let (nodes, failing) = (nodes.clamp(4, 5000), failing.clamp(1, nodes / 4));
     let folder = Folder(std::env::temp_dir().join(format!("bedplate-many-{}", std::process::id())));
@@ -87,7 +87,7 @@ fn join(
     names: &[String],
     failing: usize,
     moment: &Arc<Moment>,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let address = daemon.address();
     for (at, name) in names.iter().enumerate() {
         let secret = driver.make_token(name, "agent", None)?.token;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use bedplate_drivers::{Driver, Local, NodeId, NodeState};
 
 use super::Figure;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::up::{Arguments as Up, TemporaryCluster};
 use crate::console::Console;
 use crate::context::Context;
-use crate::stop::{ProgramError, Stop};
 
 const NODES: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ impl Trees {
     }
 }
 
-pub(super) fn measure(repeats: u32, context: &Context, console: &Console) -> Result<Vec<Figure>, Stop> {
+pub(super) fn measure(repeats: u32, context: &Context, console: &Console) -> Result<Vec<Figure>, CliError> {
     let names: Vec<String> = (1..=NODES).map(|number| format!("n{number}")).collect();
     let broken =
         |error: io::Error| ProgramError::Bug { what: format!("cannot make a tree of files: {error}") };
@@ -71,7 +71,7 @@ pub(super) fn measure(repeats: u32, context: &Context, console: &Console) -> Res
     ])
 }
 
-fn drained_after(driver: &Local, root: &Path, node: &NodeId) -> Result<f64, Stop> {
+fn drained_after(driver: &Local, root: &Path, node: &NodeId) -> Result<f64, CliError> {
     let broken = |error: io::Error| ProgramError::Bug { what: format!("cannot write a kernel log: {error}") };
     let line = "4,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, name=x, GPU has fallen off the bus.\n";
     let mut log = OpenOptions::new().append(true).open(root.join("dev/kmsg")).map_err(broken)?;

@@ -5,17 +5,17 @@ use bedplate_units::{Count, Seconds};
 use serde_json::{Value, json};
 
 use super::Measured;
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
-pub(super) fn own(own: &Summary, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn own(own: &Summary, console: &mut Console) -> Result<(), CliError> {
     console.text(&figures(own).render(console.width()))?;
     console.line("")?;
     console.table(&times(own))
 }
 
-pub(super) fn one(measured: &Measured, own: &Summary, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn one(measured: &Measured, own: &Summary, console: &mut Console) -> Result<(), CliError> {
     let mut facts = figures(&measured.summary);
     facts.add("client alone", own_share(own));
     console.text(&format!("{}\n{}", measured.url, facts.render(console.width())))?;
@@ -28,7 +28,7 @@ pub(super) fn two(
     second: &Measured,
     own: &Summary,
     console: &mut Console,
-) -> Result<(), Stop> {
+) -> Result<(), CliError> {
     let mut facts = Facts::default();
     for (label, measured) in [("first", first), ("second", second)] {
         facts.add(label, format!("{}: {}", measured.url, requests(&measured.summary)));

@@ -9,7 +9,7 @@ use bedplate_drivers::{Driver, DriverError, JobFormat, Local, Place};
 use bedplate_job::{Gang, Inherited, Job, Role, Workload};
 
 use super::{CPUS, NODES, SubmitBenchError};
-use crate::stop::Stop;
+use crate::cli_error::CliError;
 
 /// The measurements of a system; absent ones do not apply to it.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Measured {
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-pub(super) fn measure(place: &Place, jobs: u32, clients: u32) -> Result<Measured, Stop> {
+pub(super) fn measure(place: &Place, jobs: u32, clients: u32) -> Result<Measured, CliError> {
     let driver = Local::new(place.clone());
     let body = no_op().to_json().to_string();
     let before = ended_count(&driver)?;
@@ -75,7 +75,7 @@ pub(super) fn no_op() -> Job {
 }
 
 /// A job that holds every CPU, so that all others wait.
-fn take_all_nodes(driver: &Local) -> Result<(), Stop> {
+fn take_all_nodes(driver: &Local) -> Result<(), CliError> {
     let role = Role { nodes: NODES, cpus_per_task: CPUS, ..Role::named(Role::ONLY) };
     let mut blocker = Job::new("blocker", Workload::command(["/bin/sleep", "600"]), Gang::of(role));
     blocker.working_directory = Some("/".into());
@@ -101,7 +101,7 @@ impl Rate {
     }
 }
 
-fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate, Stop> {
+fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate, CliError> {
     let next = AtomicU32::new(0);
     let outcome: Mutex<(Vec<f64>, Option<DriverError>)> = Mutex::default();
     let key = crate::commands::submit::new_key();
@@ -141,7 +141,12 @@ fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate
 }
 
 /// Submits while four others ask without pause why a job waits; says how often they got an answer.
-fn submit_all_while_asked(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<(Rate, f64), Stop> {
+fn submit_all_while_asked(
+    place: &Place,
+    body: &str,
+    jobs: u32,
+    clients: u32,
+) -> Result<(Rate, f64), CliError> {
     const ASKING: u32 = 4;
     let waiting = Local::new(place.clone()).submit(&no_op(), "asked about")?.id;
     let is_over = AtomicBool::new(false);
@@ -164,12 +169,12 @@ fn submit_all_while_asked(place: &Place, body: &str, jobs: u32, clients: u32) ->
     Ok((rate?, f64::from(answers.into_inner()) / began.elapsed().as_secs_f64()))
 }
 
-fn ended_count(driver: &Local) -> Result<u64, Stop> {
+fn ended_count(driver: &Local) -> Result<u64, CliError> {
     let cluster = driver.cluster()?;
     Ok(cluster.rest.get("counts").and_then(|counts| counts["jobs_ended"].as_u64()).unwrap_or(0))
 }
 
-fn wait_for_ended(driver: &Local, before: u64, jobs: u32) -> Result<(), Stop> {
+fn wait_for_ended(driver: &Local, before: u64, jobs: u32) -> Result<(), CliError> {
     let began = Instant::now();
     loop {
         let done = ended_count(driver)?.saturating_sub(before);

@@ -8,8 +8,8 @@ use bedplate_random::Random;
 use super::place::{Model, Place, Settings, difference};
 use super::run::{Run, Start};
 use super::{Figure, NotMeasured, longest, median};
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 const RANKS: u32 = 4;
 /// Steps from one loss to the next: in some of them the run shrinks, in others it grows again.
@@ -49,7 +49,7 @@ pub(super) fn measure(
     kills: u32,
     seed: u64,
     console: &mut Console,
-) -> Result<Vec<Figure>, Stop> {
+) -> Result<Vec<Figure>, CliError> {
     let mut figures = Vec::new();
     for (number, round) in ROUNDS.iter().enumerate() {
         let (number, rounds) = (number as u32, ROUNDS.len() as u32);

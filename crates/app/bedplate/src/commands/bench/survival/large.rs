@@ -9,8 +9,8 @@ use super::kills::restart_seconds;
 use super::place::{Model, Place, Settings, difference};
 use super::run::Start;
 use super::{Figure, NotMeasured};
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 const RANKS: u32 = 4;
 const BATCH: u64 = 4;
@@ -18,7 +18,7 @@ const STEPS: u64 = 8;
 /// The rank is killed after this step.
 const AFTER: u64 = 4;
 
-pub(super) fn measure(place: &Place, seed: u64, console: &mut Console) -> Result<Vec<Figure>, Stop> {
+pub(super) fn measure(place: &Place, seed: u64, console: &mut Console) -> Result<Vec<Figure>, CliError> {
     let mut figures = Vec::new();
     for (number, layout) in ["dp4.zero3", "dp4"].into_iter().enumerate() {
         console.say(&format!("100 million parameters, {layout}"));

@@ -7,7 +7,7 @@ use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate
 use serde_json::Value;
 
 use super::NotMeasured;
-use crate::stop::Stop;
+use crate::cli_error::CliError;
 
 const SMALL: &str = r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 512,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}"#;
@@ -36,7 +36,7 @@ pub(super) struct Settings {
 pub(super) struct Place(pub(super) PathBuf);
 
 impl Place {
-    pub(super) fn new(parent: &Path) -> Result<Self, Stop> {
+    pub(super) fn new(parent: &Path) -> Result<Self, CliError> {
         let path = parent.join(format!("bedplate-bench-survival-{}", std::process::id()));
         fs::create_dir_all(&path).map_err(|error| cannot(&path, &error))?;
         let place = Self(path.canonicalize().unwrap_or(path));
@@ -51,7 +51,7 @@ impl Place {
         fs::write(&path, text).map_err(|error| cannot(&path, &error))
     }
 
-    fn write_corpus(&self) -> Result<(), Stop> {
+    fn write_corpus(&self) -> Result<(), CliError> {
         let texts: Vec<String> = (0..300).map(|number| generate(Kind::Stories, 1, number)).collect();
         let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
         let tokenizer = train_tokenizer(texts.iter().map(String::as_str), &options)?;

@@ -11,8 +11,8 @@ use bedplate_random::Random;
 use super::place::{Model, Place, Settings, difference};
 use super::run::{Run, Start};
 use super::{Figure, NotMeasured};
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 const OUTPUT: &str = "killed";
 const SETTINGS: Settings =
@@ -44,7 +44,7 @@ pub(super) fn measure(
     kills: u32,
     seed: u64,
     console: &mut Console,
-) -> Result<Vec<Figure>, Stop> {
+) -> Result<Vec<Figure>, CliError> {
     console.say("undisturbed");
     let began = Instant::now();
     let mut undisturbed = start("undisturbed", false).run(place)?;

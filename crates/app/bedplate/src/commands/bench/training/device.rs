@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use super::super::kernels::models::batch;
 use super::Arguments;
 use super::ranks::Numbers;
+use crate::cli_error::{CliError, ProgramError};
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 /// What a step of a shape took.
 struct Row {
@@ -31,7 +31,7 @@ struct Row {
     flops: f64,
 }
 
-pub(super) fn run(arguments: &Arguments, model: &str, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, model: &str, console: &mut Console) -> Result<(), CliError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let device = arguments.device.open(threads)?;
     if arguments.precision() == Numbers::Fp8 && !device.has_fp8() && !device.is_cpu() {
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &Arguments, model: &str, console: &mut Console) -> 
     show(&row, console)
 }
 
-fn architecture(model: &str) -> Result<Architecture, Stop> {
+fn architecture(model: &str) -> Result<Architecture, CliError> {
     if Path::new(model).extension().is_none_or(|extension| extension != "json") {
         return Ok(Architecture::from_shape(bedplate_transformer::builtin(model)?)?);
     }
@@ -58,7 +58,7 @@ fn architecture(model: &str) -> Result<Architecture, Stop> {
     Ok(Architecture::from_config(Source::new(model, &text))?)
 }
 
-fn measure<E: Trained>(arguments: &Arguments, model: &str, device: Device) -> Result<Row, Stop> {
+fn measure<E: Trained>(arguments: &Arguments, model: &str, device: Device) -> Result<Row, CliError> {
     let (sequence, sequences) = (arguments.sequence, arguments.sequences);
     let architecture = architecture(model)?;
     let shape = architecture.transformer.clone();
@@ -91,7 +91,7 @@ fn measure<E: Trained>(arguments: &Arguments, model: &str, device: Device) -> Re
     })
 }
 
-fn show(row: &Row, console: &mut Console) -> Result<(), Stop> {
+fn show(row: &Row, console: &mut Console) -> Result<(), CliError> {
     let columns = ["MODEL", "TOKENS", "STEP", "TOKENS/S", "TFLOP/S", "HELD", "TAKEN"];
     let mut table = Table::new(columns.into_iter().map(|name| Column::left(name, 0)).collect());
     let seconds = row.fastest.seconds.get();

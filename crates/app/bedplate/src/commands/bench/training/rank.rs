@@ -16,9 +16,9 @@ use bedplate_layout::Layout;
 use bedplate_train::{Decay, Ranks, TrainConfig, TrainError, Trained, Trainer};
 
 use super::ranks::{MODEL, Numbers, Question, config};
+use crate::cli_error::CliError;
 use crate::commands::bench::comm::rank::RankError;
 use crate::commands::bench::kernels::models::architecture;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(in super::super) struct Arguments {
@@ -37,7 +37,7 @@ pub(in super::super) struct Arguments {
     precision: Numbers,
 }
 
-pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
+pub(in super::super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let variables: BTreeMap<String, String> = std::env::vars().collect();
     let rendezvous = Rendezvous::from_environment(&variables)?;
     let options = Options::from_environment(&variables)?;
@@ -49,7 +49,7 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     }
 }
 
-fn obey<E: Trained>(mut trainer: Trainer<E>, mut socket: UnixStream) -> Result<(), Stop> {
+fn obey<E: Trained>(mut trainer: Trainer<E>, mut socket: UnixStream) -> Result<(), CliError> {
     tell(&mut socket, "ready")?;
     let lines = BufReader::new(socket.try_clone().map_err(RankError::Socket)?).lines();
     for line in lines {
@@ -71,7 +71,7 @@ fn trainer<E: Trained>(
     arguments: &Arguments,
     rendezvous: &Rendezvous,
     options: &Options,
-) -> Result<Trainer<E>, Stop> {
+) -> Result<Trainer<E>, CliError> {
     let device = Device::cpu(arguments.threads);
     let architecture = architecture(MODEL, Question::SEQUENCE);
     let ranks = match rendezvous.world {

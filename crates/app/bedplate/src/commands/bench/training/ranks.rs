@@ -11,6 +11,7 @@ use bedplate_train::{Precision, TrainConfig};
 use serde_json::{Value, json};
 
 use super::Arguments;
+use crate::cli_error::{CliError, ProgramError};
 use crate::commands::bench::comm::crew::{Crew, CrewError, Folder};
 use crate::commands::bench::comm::peers::torch;
 use crate::commands::bench::kernels::models::architecture;
@@ -21,7 +22,6 @@ use crate::host::host_entry;
 use crate::machine::{self, Machine};
 use crate::meeting::Meeting;
 use crate::present::{Column, Table};
-use crate::stop::{ProgramError, Stop};
 
 /// What every crew trains.
 pub(super) struct Question;
@@ -106,7 +106,7 @@ impl Row {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     if arguments.precision() == Numbers::Fp8 {
         let message =
             "ranks share a processor, which has no fp8: `--precision fp8` is for --model".to_owned();
@@ -162,7 +162,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     show(&rows, load, console)
 }
 
-fn layouts(arguments: &Arguments, ranks: u32) -> Result<Vec<Layout>, Stop> {
+fn layouts(arguments: &Arguments, ranks: u32) -> Result<Vec<Layout>, CliError> {
     if !arguments.layout.is_empty() {
         return Ok(arguments
             .layout
@@ -268,7 +268,7 @@ fn theirs(
 }
 
 /// The same weights and data on both sides: the largest difference of twenty losses.
-fn parity(arguments: &Arguments, python: Option<&Path>, console: &mut Console) -> Result<(), Stop> {
+fn parity(arguments: &Arguments, python: Option<&Path>, console: &mut Console) -> Result<(), CliError> {
     let Some(python) = python else {
         let message = "--parity needs --peer torch".to_owned();
         return Err(ProgramError::Usage { message }.into());
@@ -317,7 +317,7 @@ fn best_peer(rows: &[Row], ranks: u32) -> Option<f64> {
     peers.map(|row| row.relative).min_by(f64::total_cmp)
 }
 
-fn show(rows: &[Row], load: Option<f64>, console: &mut Console) -> Result<(), Stop> {
+fn show(rows: &[Row], load: Option<f64>, console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(vec![
         Column::right("RANKS", 0),
         Column::left("LAYOUT", 0),

@@ -12,8 +12,8 @@ use bedplate_drivers::{Driver, DriverError, JobId, LogQuery, Stream};
 use serde_json::json;
 
 use super::Arguments;
+use crate::cli_error::CliError;
 use crate::console::Console;
-use crate::stop::Stop;
 
 /// Logs that can be followed at once: each has a thread and a connection.
 const MOST_FOLLOWED: usize = 256;
@@ -36,7 +36,7 @@ impl Log {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, driver: &dyn Driver, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, driver: &dyn Driver, console: &mut Console) -> Result<(), CliError> {
     let tasks = tasks(driver, &arguments.job)?;
     let logs = logs(driver, &tasks)?;
     let query = |log: &Log| LogQuery {
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments, driver: &dyn Driver, console: &mut Cons
         Ok(lines.end())
     };
     if !arguments.follow {
-        return logs.iter().try_for_each(|log| copy(log)?.map_err(Stop::from_output));
+        return logs.iter().try_for_each(|log| copy(log)?.map_err(CliError::from_output));
     }
     if logs.len() > MOST_FOLLOWED {
         return Err(LogsError::TooMany { logs: logs.len() }.into());
@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments, driver: &dyn Driver, console: &mut Cons
         let threads: Vec<_> = logs.iter().map(|log| scope.spawn(|| copy(log))).collect();
         threads.into_iter().map(|thread| thread.join().expect("copying does not panic")).collect()
     });
-    outcomes.into_iter().try_for_each(|outcome| outcome?.map_err(Stop::from_output))
+    outcomes.into_iter().try_for_each(|outcome| outcome?.map_err(CliError::from_output))
 }
 
 /// The job itself, or every task of an array.

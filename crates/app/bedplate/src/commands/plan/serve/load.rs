@@ -7,9 +7,9 @@ use bedplate_replay::requests::{Lengths, SharedPrefix, TracedLoad, read_trace};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::commands::replay::requests::grammar;
 use crate::files;
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Asked {
@@ -113,7 +113,7 @@ impl Diagnostic for NoEncoder {
 }
 
 impl Asked {
-    pub(super) fn load(&self, model: &ServedModel) -> Result<Expected, Stop> {
+    pub(super) fn load(&self, model: &ServedModel) -> Result<Expected, CliError> {
         let adapters = self.adapters.zip(self.rank).map(|(loaded, rank)| Adapters { loaded, rank });
         let pictures = self.pictures(model)?;
         let Some(path) = &self.trace else {
@@ -150,7 +150,7 @@ impl Asked {
         Load { shared, ..Load::drawn(input, output, rate) }
     }
 
-    fn pictures(&self, model: &ServedModel) -> Result<Option<Pictures>, Stop> {
+    fn pictures(&self, model: &ServedModel) -> Result<Option<Pictures>, CliError> {
         let Some(per_request) = self.images_per_request else { return Ok(None) };
         let no_encoder = || NoEncoder { model: model.transformer.name.clone() };
         let vision = model.vision.as_ref().ok_or_else(no_encoder)?;

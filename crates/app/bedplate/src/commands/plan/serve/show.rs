@@ -12,12 +12,12 @@ use bedplate_units::{Count, Dollars, Seconds, Watts, grouped};
 use serde_json::{Value, json};
 
 use super::{Found, load};
+use crate::cli_error::CliError;
 use crate::commands::replay::requests::show as replayed;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table, wrap};
-use crate::stop::Stop;
 
-pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Result<(), CliError> {
     console.line(&wrap(&found.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
     console.text(&facts(found).render(console.width()))?;
     console.line("\nLatencies in the replay")?;

@@ -7,9 +7,9 @@ use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, Planned, Traffic};
 
 use crate::choice::choice;
+use crate::cli_error::CliError;
 use crate::commands::cluster;
 use crate::commands::plan::served::{ENGINES, load_model};
-use crate::stop::Stop;
 
 #[derive(clap::Args)]
 pub(super) struct Modelled {
@@ -57,7 +57,7 @@ pub(super) struct LoadedReplicas {
 }
 
 impl Modelled {
-    pub(super) fn load(&self, name: &str, catalog: &Catalog) -> Result<LoadedReplicas, Stop> {
+    pub(super) fn load(&self, name: &str, catalog: &Catalog) -> Result<LoadedReplicas, CliError> {
         let spec = self.cluster.as_deref().expect("clap requires a cluster with a model");
         let cluster = cluster::load(spec, catalog)?;
         Ok(LoadedReplicas {
@@ -98,12 +98,12 @@ impl LoadedReplicas {
     }
 
     /// The requested replicas, if each of them is possible.
-    pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, Stop> {
+    pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, CliError> {
         let workers = |pattern: &CutPattern, replicas: u32| {
             let cut = CutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
             let refused = |refusal| RefusedReplica { cut: cut.to_string(), refusal };
             fit(need, &self.supply, &cut).map_err(refused)?;
-            Ok::<_, Stop>(Workers { cut, replicas, seats: numbers.seats })
+            Ok::<_, CliError>(Workers { cut, replicas, seats: numbers.seats })
         };
         let Pattern { first, second } = &self.pattern;
         Ok(match numbers.split {

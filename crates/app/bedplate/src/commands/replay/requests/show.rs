@@ -5,11 +5,15 @@ use bedplate_replay::requests::{Fate, Objectives, Outcome, Picoseconds, Spread, 
 use bedplate_units::{Count, Dollars, Seconds};
 use serde_json::{Value, json};
 
+use crate::cli_error::CliError;
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
-use crate::stop::Stop;
 
-pub(crate) fn show(outcome: &Outcome, objectives: &Objectives, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn show(
+    outcome: &Outcome,
+    objectives: &Objectives,
+    console: &mut Console,
+) -> Result<(), CliError> {
     console.text(&facts(outcome, objectives).render(console.width()))?;
     console.line("")?;
     console.table(&latencies(outcome))

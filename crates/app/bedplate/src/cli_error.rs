@@ -1,4 +1,4 @@
-//! How a run ends early, and its exit code.
+//! Why a command ended early, and the exit code of the program.
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -10,9 +10,9 @@ use bedplate_diag::{Class, Diagnostic, Page, pages, render_json, render_text};
 use crate::console::Console;
 use crate::present::{printable, printable_json};
 
-/// Why a command stopped early.
+/// Why a command ended early.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum CliError {
     /// Something is wrong, and the diagnostic says what.
     Failed(Box<dyn Diagnostic>),
     /// The answer is no, and the output says why.
@@ -25,35 +25,35 @@ pub(crate) enum Stop {
     Unread,
 }
 
-impl Stop {
+impl CliError {
     /// Usage errors, and the help and version texts that clap hands over in the same way.
     pub(crate) fn from_clap(error: clap::Error) -> Self {
-        Stop::CommandLine(error)
+        CliError::CommandLine(error)
     }
 
     /// In one line, for a log.
     pub(crate) fn summary(&self) -> String {
         match self {
-            Stop::Failed(diagnostic) => diagnostic.to_string(),
-            Stop::Refused => "refused".to_owned(),
-            Stop::Job(code) => format!("the job ended with {code}"),
-            Stop::CommandLine(error) => error.to_string(),
-            Stop::Unread => "nobody reads the output".to_owned(),
+            CliError::Failed(diagnostic) => diagnostic.to_string(),
+            CliError::Refused => "refused".to_owned(),
+            CliError::Job(code) => format!("the job ended with {code}"),
+            CliError::CommandLine(error) => error.to_string(),
+            CliError::Unread => "the reader of the output is gone".to_owned(),
         }
     }
 
     /// For a failed write to standard output.
     pub(crate) fn from_output(source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::BrokenPipe => Stop::Unread,
+            io::ErrorKind::BrokenPipe => CliError::Unread,
             _ => ProgramError::Output { source }.into(),
         }
     }
 }
 
-impl<E: Diagnostic> From<E> for Stop {
+impl<E: Diagnostic> From<E> for CliError {
     fn from(error: E) -> Self {
-        Stop::Failed(Box::new(error))
+        CliError::Failed(Box::new(error))
     }
 }
 
@@ -90,7 +90,7 @@ impl Diagnostic for ProgramError {
 }
 
 /// Runs a command; a panic becomes a diagnostic that names the place in our source.
-pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), CliError>) -> Result<(), CliError> {
     static PANIC: Mutex<String> = Mutex::new(String::new());
     panic::set_hook(Box::new(|info| {
         if let Ok(mut what) = PANIC.lock() {
@@ -107,17 +107,17 @@ pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), Stop>) -> Resul
 
 /// Reports how it ended and returns the exit code: 0 done, 1 refused or failed, 2 usage,
 /// 3 transient, 70 our bug.
-pub(crate) fn report(outcome: Result<(), Stop>, console: &Console) -> ExitCode {
+pub(crate) fn report(outcome: Result<(), CliError>, console: &Console) -> ExitCode {
     match outcome {
-        Ok(()) | Err(Stop::Unread) => ExitCode::SUCCESS,
-        Err(Stop::Job(code)) => ExitCode::from(code),
-        Err(Stop::Refused) => ExitCode::from(Class::User.exit_code()),
-        Err(Stop::Failed(diagnostic)) => report_failure(diagnostic.as_ref(), console),
-        Err(Stop::CommandLine(error)) if !error.use_stderr() => {
+        Ok(()) | Err(CliError::Unread) => ExitCode::SUCCESS,
+        Err(CliError::Job(code)) => ExitCode::from(code),
+        Err(CliError::Refused) => ExitCode::from(Class::User.exit_code()),
+        Err(CliError::Failed(diagnostic)) => report_failure(diagnostic.as_ref(), console),
+        Err(CliError::CommandLine(error)) if !error.use_stderr() => {
             let _ = error.print();
             ExitCode::SUCCESS
         }
-        Err(Stop::CommandLine(error)) => {
+        Err(CliError::CommandLine(error)) => {
             if console.is_json() {
                 let message = error.to_string().trim().trim_start_matches("error: ").to_owned();
                 return report_failure(&ProgramError::Usage { message }, console);
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn a_panic_becomes_a_bug_report_with_its_place() {
         let outcome = catching_bugs(|| panic!("gang is empty"));
-        let Err(Stop::Failed(diagnostic)) = outcome else { panic!("no diagnostic") };
+        let Err(CliError::Failed(diagnostic)) = outcome else { panic!("no diagnostic") };
         assert_eq!(diagnostic.page().class.exit_code(), 70);
         let text = diagnostic.to_string();
-        assert!(text.contains("gang is empty") && text.contains("stop.rs"), "{text}");
+        assert!(text.contains("gang is empty") && text.contains("cli_error.rs"), "{text}");
     }
 }
