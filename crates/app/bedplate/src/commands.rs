@@ -43,10 +43,9 @@ pub(crate) mod unit;
 pub(crate) mod up;
 pub(crate) mod usage;
 
+use bedplate_terminal::{CliError, Console, Context};
+
 use crate::cli::Command;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
 
 pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), CliError> {
     match command {

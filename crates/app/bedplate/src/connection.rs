@@ -8,8 +8,7 @@ use bedplate_drivers::{
     ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Kubernetes, Local,
     Slurm, StateDirectory, Token,
 };
-
-use crate::cli_error::CliError;
+use bedplate_terminal::CliError;
 
 /// The options of every command that talks to a cluster.
 #[derive(clap::Args, Clone, Default)]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::files::read_system;
+use bedplate_terminal::files::read_system;
 
 /// Runs from its start. Where the system does not count CPU time it counts wall time.
 pub(crate) struct CpuClock {

@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::Source;
+use bedplate_terminal::{Context, files};
 
 use crate::connection::{state_directory, variable};
-use crate::context::Context;
-use crate::files;
 
 /// The name of its accelerator and of its instance.
 pub(crate) const NAME: &str = "host";

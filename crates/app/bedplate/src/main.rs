@@ -3,31 +3,21 @@
 //! Everything that decides lives in the crates below; here are only arguments, files, tables and exit
 //! codes. `commands/` mirrors the command line: `catalog compare` is in `commands/catalog/compare.rs`.
 
-mod choice;
 mod cli;
-mod cli_error;
 mod commands;
 mod connection;
-mod console;
-mod context;
 mod cpu_clock;
-mod files;
 mod host;
-mod length;
 mod machine;
 mod meeting;
 mod pages;
-mod present;
-mod report;
 
 use std::process::ExitCode;
 
+use bedplate_terminal::{CliError, Console, Context, catching_bugs, report};
 use clap::Parser;
 
 use crate::cli::Cli;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
@@ -39,10 +29,10 @@ fn main() -> ExitCode {
     let wants_json = arguments.iter().any(|argument| argument == "--json");
     let mut console = Console::for_process(wants_json);
     let outcome = match Cli::try_parse_from(arguments) {
-        Ok(cli) => cli_error::catching_bugs(|| run(cli, &mut console)),
+        Ok(cli) => catching_bugs(|| run(cli, &mut console)),
         Err(error) => Err(CliError::from_clap(error)),
     };
-    cli_error::report(outcome, &console)
+    report(outcome, &console)
 }
 
 fn run(cli: Cli, console: &mut Console) -> Result<(), CliError> {

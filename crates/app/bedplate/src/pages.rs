@@ -2,7 +2,7 @@
 
 use bedplate_diag::Page;
 
-use crate::{cli_error, commands, files};
+use crate::commands;
 
 /// Every page, ordered by code.
 pub(crate) fn all() -> Vec<&'static Page> {
@@ -42,8 +42,8 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_drivers::SLURM_PAGES,
         bedplate_daemon::PAGES,
         bedplate_daemon::API_PAGES,
-        files::PAGES,
-        cli_error::PAGES,
+        bedplate_terminal::files::PAGES,
+        bedplate_terminal::PAGES,
         &commands::bench::PAGES.concat(),
         commands::catalog::PAGES,
         commands::chaos::PAGES,

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use bedplate_agent::{JobUsers, Observe, Options};
 use bedplate_control::wire::Probe;
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::expand_hostlist;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::export::Watching;
-use crate::console::Console;
 
 /// By which variable the token comes, so that it is in no list of processes.
 const TOKEN: &str = "BEDPLATE_AGENT_TOKEN";

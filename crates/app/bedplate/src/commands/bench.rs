@@ -18,9 +18,7 @@ mod submit;
 mod survival;
 mod training;
 
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
+use bedplate_terminal::{CliError, Console, Context};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

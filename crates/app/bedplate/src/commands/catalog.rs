@@ -16,10 +16,7 @@ use std::collections::BTreeSet;
 
 use bedplate_catalog::CatalogError;
 use bedplate_diag::{Page, nearest_names, shown};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
+use bedplate_terminal::{CliError, Console, Context};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

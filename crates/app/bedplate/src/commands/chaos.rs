@@ -9,16 +9,14 @@ use std::time::Instant;
 use bedplate_control::wire::{Chaos, RunId};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Driver, JobId, Local, NodeId, StateDirectory};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::Seconds;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
 use super::up::{Shape, hold, start_daemon, stop_supervisor};
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::context::Context;
 use crate::machine;
 
 #[derive(clap::Args)]

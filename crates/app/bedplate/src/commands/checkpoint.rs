@@ -5,10 +5,8 @@ mod show;
 mod verify;
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::now_ms;
+use bedplate_terminal::present::now_ms;
+use bedplate_terminal::{CliError, Console};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

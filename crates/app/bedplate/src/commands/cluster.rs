@@ -10,11 +10,8 @@ mod source;
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Page;
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_topology::Cluster;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -3,9 +3,7 @@
 mod flight;
 
 use bedplate_diag::Page;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
+use bedplate_terminal::{CliError, Console};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

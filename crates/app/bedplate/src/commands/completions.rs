@@ -1,12 +1,11 @@
 //! `bedplate completions SHELL`
 
+use bedplate_terminal::{CliError, Console};
 use clap::CommandFactory;
 use clap_complete::Shell;
 use serde_json::json;
 
 use crate::cli::Cli;
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

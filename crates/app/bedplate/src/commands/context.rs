@@ -8,13 +8,11 @@ use bedplate_drivers::{
     KubernetesSite, Place, Token, WayFound,
 };
 use bedplate_job::kubernetes::ManifestKind;
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, choice};
 use serde_json::{Value, json};
 
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::connection::{contexts_path, state_directory, variable};
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,13 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bedplate_daemon::{Options, serve};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use nix::sys::stat::{Mode, umask};
 
 use super::up::{self, Shape};
-use crate::cli_error::{CliError, ProgramError};
 use crate::connection::state_directory;
-use crate::console::Console;
-use crate::context::Context;
 use crate::machine::Machine;
 
 #[derive(clap::Args)]

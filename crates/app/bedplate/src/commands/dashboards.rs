@@ -3,12 +3,9 @@
 use bedplate_diag::{Class, Diagnostic, Page, nearest};
 use bedplate_prometheus::dashboards;
 use bedplate_prometheus::grafana::Dashboard;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, files};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -6,8 +6,7 @@ mod show;
 mod tokenize;
 mod train_tokenizer;
 
-use crate::cli_error::CliError;
-use crate::console::Console;
+use bedplate_terminal::{CliError, Console};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

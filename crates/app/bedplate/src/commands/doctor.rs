@@ -11,12 +11,10 @@ use std::path::PathBuf;
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_doctor::{Check, Facts, Sources, Verdict, examine, gather, worst};
+use bedplate_terminal::{CliError, Console, Context};
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::context::Context;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -5,15 +5,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Local, StateDirectory};
+use bedplate_terminal::{CliError, Console};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
 use super::up::join::Joined;
 use super::up::{CLUSTER, UpError, stop_supervisor};
-use crate::cli_error::CliError;
 use crate::connection::state_directory;
-use crate::console::Console;
 use crate::machine::{self, MARK};
 
 #[derive(clap::Args)]

@@ -1,12 +1,11 @@
 //! `bedplate error [CODE]`
 
 use bedplate_diag::{Class, Diagnostic, Page, nearest};
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
-use crate::console::Console;
 use crate::pages;
-use crate::present::Facts;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -13,15 +13,13 @@ use bedplate_exporter::{Exporter, HostnameLabel, Options, Root, Target, watchabl
 use bedplate_finding::OpenFinding;
 use bedplate_health::{Profile, Rules};
 use bedplate_record::{Exposure, MetricsServer};
+use bedplate_terminal::present::printable_line;
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::files;
-use crate::present::printable_line;
 
 pub(crate) const PAGES: &[&Page] = act::PAGES;
 

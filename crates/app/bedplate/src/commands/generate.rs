@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use bedplate_data::{ChatTemplate, Message, Tokenizer};
 use bedplate_serve::{Ask, Continuation, EndReason, Event, Replica, Sampling};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::json;
 
 use super::serve::EngineArguments;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

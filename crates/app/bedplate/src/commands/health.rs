@@ -5,9 +5,7 @@ mod rules;
 mod xid;
 
 use bedplate_diag::Page;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
+use bedplate_terminal::{CliError, Console};
 
 #[cfg(test)]
 pub(crate) use rules::when;

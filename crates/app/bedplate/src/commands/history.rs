@@ -1,12 +1,11 @@
 //! `bedplate history prune`: old jobs leave the journal.
 
+use bedplate_terminal::present::moment;
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Seconds, grouped};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::moment;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -8,11 +8,10 @@ mod render;
 mod show;
 mod steps;
 
+use bedplate_terminal::{CliError, Console};
+
 pub(crate) use attach::PAGES as ATTACH_PAGES;
 pub(crate) use logs::PAGES as LOGS_PAGES;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

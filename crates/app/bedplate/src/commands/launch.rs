@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_launch::{Allocation, HelperOptions, Options};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::Seconds;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 /// No wait on the command line is longer.
 const LONGEST_SECONDS: f64 = 30.0 * 86_400.0;

@@ -1,13 +1,11 @@
 //! `bedplate layout LAYOUT`
 
 use bedplate_layout::{Batch, Dimension, Layout, LayoutRefusal, RankMap, Sharding};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, length};
 use serde_json::{Value, json};
 
 use super::model::load;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::length::length;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

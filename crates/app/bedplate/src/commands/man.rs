@@ -1,13 +1,11 @@
 //! `bedplate man [--out DIR]`
 
+use bedplate_terminal::{CliError, Console, files};
 use clap::CommandFactory;
 use clap_mangen::Man;
 use serde_json::json;
 
 use crate::cli::Cli;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

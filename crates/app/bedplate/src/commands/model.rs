@@ -6,11 +6,8 @@ mod show;
 use std::path::Path;
 
 use bedplate_diag::Source;
+use bedplate_terminal::{CliError, Console, files};
 use bedplate_transformer::{Configuration, Remark, Transformer, Vision, builtin};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

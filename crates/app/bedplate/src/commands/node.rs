@@ -5,8 +5,7 @@ mod orders;
 mod show;
 mod start;
 
-use crate::cli_error::CliError;
-use crate::console::Console;
+use bedplate_terminal::{CliError, Console};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -23,10 +23,6 @@ mod validate;
 mod waterfall;
 mod whole_run;
 
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
-
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -87,5 +83,7 @@ pub(crate) const PAGES: &[&bedplate_diag::Page] = &[
     &planned_jobs::NOT_A_PLAN,
     &planned_jobs::NO_REPORTS,
 ];
+
+use bedplate_terminal::{CliError, Console, Context};
 
 pub(crate) use own_runs::SETTINGS as RUN_SETTINGS;

@@ -1,14 +1,12 @@
 //! `bedplate queue`: the jobs of a cluster, one a line.
 
 use bedplate_drivers::{JobQuery, JobState, JobSummary, NodeId};
+use bedplate_terminal::present::{Column, Table, clock, now_ms};
+use bedplate_terminal::{CliError, Console, choice};
 use bedplate_topology::compress_hostlist;
 use serde_json::json;
 
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Column, Table, clock, now_ms};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,9 +7,7 @@ mod jobs_page;
 mod load;
 pub(crate) mod requests;
 
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
+use bedplate_terminal::{CliError, Console, Context};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -8,14 +8,12 @@ use std::time::Duration;
 
 use bedplate_batching::{RouterOptions, RoutingPolicy};
 use bedplate_gateway::{Checks, JobFleet, Remark, ReplicaUrl, RouteOptions, route};
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
 use serde_json::json;
 
 use super::serve::ending::{self, Told};
 use super::serve::{check_exposure, seed};
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::files;
 use jobs::JobArguments;
 
 #[derive(clap::Args)]

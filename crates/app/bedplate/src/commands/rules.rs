@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use bedplate_prometheus::{RuleOptions, rules_file, tests_file};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
 use super::export::{self, ProfileName};
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use bedplate_binder::{BinderOptions, LeaseRules, ManifestOptions, SiteRules, Stop as Ending, manifests};
 use bedplate_kubernetes::{Connection, KubernetesPlace};
+use bedplate_terminal::present::printable_line;
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use super::export::host_name;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::files;
-use crate::present::printable_line;
 
 /// Until another scheduler may take over from one that is gone.
 const LEASE_LASTS: Duration = Duration::from_secs(15);

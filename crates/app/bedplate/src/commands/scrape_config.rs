@@ -1,12 +1,11 @@
 //! `bedplate scrape-config`: how Prometheus finds what to scrape.
 
 use bedplate_prometheus::{Finding, Scrape, targets_file};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::expand_hostlist;
 use serde_json::json;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -2,13 +2,10 @@
 
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_kernels::{Device, DeviceChoice, Finding, RateOf, rate, selftest};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::{Bandwidth, FlopRate};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -19,12 +19,10 @@ use bedplate_serve::{
     Activations, AdapterFolder, Crew, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
     Secret, ServeError, free_memory,
 };
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::{Bytes, Seconds};
 use serde_json::json;
 
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::files;
 use ending::Told;
 
 #[derive(clap::Args, Clone)]

@@ -12,12 +12,10 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Driver, Submitted};
 use bedplate_job::sbatch::Draft;
 use bedplate_job::{Flaw, Imported, Job, JobError, Remark};
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use serde_json::{Value, json};
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::files;
 use options::SbatchOptions;
 
 pub(crate) use wait::{follow, wait_for};

@@ -1,12 +1,11 @@
 //! `bedplate token add|list|revoke`: who may do what on a cluster.
 
+use bedplate_terminal::present::{Column, Table, moment};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Column, Table, moment};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

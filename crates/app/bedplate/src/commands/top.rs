@@ -7,12 +7,11 @@ use std::io;
 use std::time::Instant;
 
 use bedplate_drivers::{Driver, JobQuery};
+use bedplate_terminal::present::now_ms;
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::now_ms;
 use frame::{Order, Picture, View};
 use screen::{Key, Screen};
 

@@ -8,15 +8,13 @@ mod learning;
 mod serving;
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::present::wrap;
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_transformer::{TrainingState, builtin};
 use clap::Parser;
 use serde_json::{Value, json};
 
 use crate::cli::Cli;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::wrap;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

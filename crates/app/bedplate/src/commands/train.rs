@@ -17,16 +17,13 @@ use bedplate_comm::World;
 use bedplate_diag::Source;
 use bedplate_document::Table;
 use bedplate_kernels::DeviceChoice;
+use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use bedplate_train::{Published, Roster, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::plan::RUN_SETTINGS;
 use crate::commands::submit::expected;
-use crate::console::Console;
-use crate::context::Context;
-use crate::files;
 use crate::host::remember_run;
 
 pub(crate) use launch::PAGES;

@@ -4,10 +4,8 @@
 mod health;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

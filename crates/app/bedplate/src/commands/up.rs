@@ -15,13 +15,11 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bedplate_drivers::{Driver, Local, NodeId, NodeSummary};
+use bedplate_terminal::{CliError, Console, Context};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::{Connection, state_directory};
-use crate::console::Console;
-use crate::context::Context;
 use crate::machine::Machine;
 
 pub(crate) use error::{PAGES, UpError};

@@ -1,14 +1,12 @@
 //! `bedplate usage`: who used how many GPU-hours.
 
 use bedplate_drivers::{UsageBy, UsageRow};
+use bedplate_terminal::present::{Column, Table, bar, now_ms};
+use bedplate_terminal::{CliError, Console, choice};
 use bedplate_units::Seconds;
 use serde_json::json;
 
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Column, Table, bar, now_ms};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

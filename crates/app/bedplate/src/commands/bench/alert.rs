@@ -12,11 +12,9 @@ use bedplate_exporter::{Exporter, Options};
 use bedplate_peers::{Prometheus, PrometheusShape, Webhook};
 use bedplate_prometheus::{RuleOptions, rules_file};
 use bedplate_record::{Exposition, Exposure, MetricsServer};
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::Facts;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

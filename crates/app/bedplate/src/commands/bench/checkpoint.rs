@@ -11,13 +11,11 @@ use bedplate_checkpoint::{Checkpoints, Facts, Held, Keep, Region, Saving, Saving
 use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate, train_tokenizer};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_record::StepRecord;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_train::{Observer, Published, RunOptions, TrainConfig, TrainError, run as train};
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -17,6 +17,8 @@ use bedplate_catalog::CollectiveCurve;
 use bedplate_comm::{Algorithm, Format, Operation};
 use bedplate_diag::Page;
 use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use serde_json::json;
 
 use self::crew::{Answer, Crew, CrewError};
@@ -27,12 +29,8 @@ use self::row::{Row, Statistic, Times};
 use self::targets::{Target, targets};
 use super::host_file;
 use super::kernels::copy_rate;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::context::Context;
 use crate::host::{host_entry, overlay_path};
 use crate::machine::{self, Machine};
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -12,13 +12,10 @@ use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::{Answer, Load, Need, Options, Supply, search};
 use bedplate_perf::serving::{ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, picoseconds};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, files};
 use bedplate_topology::Cluster;
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

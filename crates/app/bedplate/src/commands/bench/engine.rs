@@ -14,15 +14,13 @@ use std::time::Instant;
 use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, WeightFormat};
 use bedplate_network::{Architecture, Network, PackedWeights};
 use bedplate_serve::{Activations, Engine, EngineOptions, Memory, Model, Replica};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_transformer::Precision;
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::serve::{FormatName, KvName};
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

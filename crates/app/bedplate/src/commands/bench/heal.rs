@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 use bedplate_control::wire::Chaos;
 use bedplate_drivers::{Driver, JobId, JobState, JobSummary, Local, NodeId};
 use bedplate_job::{Array, Gang, Inherited, Job, Role, Workload};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use serde_json::json;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::submit::new_key;
 use crate::commands::up::{Arguments as Up, TemporaryCluster};
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

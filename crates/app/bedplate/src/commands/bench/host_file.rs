@@ -5,10 +5,9 @@ use std::path::Path;
 
 use bedplate_catalog::{Catalog, CollectiveTimes};
 use bedplate_diag::{Diagnostic, Page, Source};
+use bedplate_terminal::{CliError, files};
 
 use super::training::NOT_MEASURED;
-use crate::cli_error::CliError;
-use crate::files;
 use crate::host::NAME;
 
 /// The line that this part begins with.

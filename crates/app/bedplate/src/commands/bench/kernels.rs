@@ -7,13 +7,12 @@ mod peer;
 use std::time::{Duration, Instant};
 
 use bedplate_kernels::{Bf16, Device, DeviceChoice, Element};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::{Value, json};
 
 use self::cases::{Case, Pass, Work};
 use self::peer::Torch;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 pub(super) use peer::TORCH;
 

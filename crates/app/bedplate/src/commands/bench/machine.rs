@@ -10,17 +10,16 @@ use std::path::PathBuf;
 
 use bedplate_catalog::{Accelerator, Peaks};
 use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_terminal::files;
+use bedplate_terminal::present::{Column, Table, moment, now_ms};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
 use serde_json::{Value, json};
 
 use super::host_file;
 use super::peer::{PeerFailed, Script};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
+use crate::host;
 use crate::machine::{self as system, Machine};
-use crate::present::{Column, Table, moment, now_ms};
-use crate::{files, host};
 use findings::Findings;
 use measure::{Amount, Sample, Size, Sizes};
 

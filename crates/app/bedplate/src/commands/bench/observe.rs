@@ -6,13 +6,10 @@ mod one;
 
 use std::path::PathBuf;
 
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::Seconds;
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

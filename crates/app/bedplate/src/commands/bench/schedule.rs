@@ -8,16 +8,15 @@ use bedplate_gangs::{
     ANY_GPU, Accounts, Closeness, Decision, Event, Grant, JobId, Outcome, Qos, QosId, QueueId, Request,
     RoleRequest, Scheduler, Settings, Span, Time, UserId,
 };
+use bedplate_terminal::files::write_text;
+use bedplate_terminal::html::{Plot, Point, Report, Series};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{Cluster, Format, ImportOptions, Level, import};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
-use crate::console::Console;
 use crate::cpu_clock::CpuClock;
-use crate::files::write_text;
-use crate::present::{Column, Table};
-use crate::report::{Plot, Point, Report, Series};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

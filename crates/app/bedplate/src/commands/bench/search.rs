@@ -5,15 +5,14 @@ use std::time::Instant;
 use bedplate_catalog::Catalog;
 use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_search::{Axes, Candidate, Setup, Space};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
 use bedplate_units::{Count, grouped};
 use serde_json::{Value, json};
 
 use super::peer::{PeerFailed, Script};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

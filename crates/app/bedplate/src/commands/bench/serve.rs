@@ -7,12 +7,10 @@ use std::time::Duration;
 use bedplate_diag::Source;
 use bedplate_load::{Api, LoadError, NullServer, Pace, Plan, Summary, Target, measure};
 use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Planned, SharedPrefix, read_trace};
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::replay::requests::grammar;
-use crate::console::Console;
-use crate::files;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

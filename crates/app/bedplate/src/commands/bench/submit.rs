@@ -5,14 +5,12 @@ mod past;
 mod slurm;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_terminal::present::{Column, Table, now_ms};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
-use crate::cli_error::CliError;
 use crate::commands::up::{Arguments as Up, TemporaryCluster, with_description};
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::{Column, Table, now_ms};
 use load::Measured;
 
 #[derive(clap::Args)]

@@ -10,11 +10,10 @@ mod whole;
 use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 use place::Place;
 
 #[derive(clap::Args)]

@@ -13,17 +13,15 @@ use bedplate_kernels::{Bf16, Device, DeviceChoice};
 use bedplate_layout::Layout;
 use bedplate_network::{Network, Recompute};
 use bedplate_perf::{Step, predict_on_host};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::kernels::models::{architecture, batch};
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::train::host_run;
-use crate::console::Console;
-use crate::context::Context;
 use crate::host::host_entry;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

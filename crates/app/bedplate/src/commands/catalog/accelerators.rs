@@ -1,13 +1,12 @@
 //! `bedplate catalog accelerators`
 
 use bedplate_catalog::{Accelerator, Bound, Catalog};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::Bytes;
 use serde_json::Value;
 
 use super::{json, known, refuse_unknown};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -2,12 +2,8 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
+use bedplate_terminal::{CliError, Console, Context, files};
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
-use crate::files;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -2,12 +2,11 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::Value;
 
 use super::figures::{Entry, Figure, find};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,12 +1,11 @@
 //! `bedplate catalog fabrics`
 
 use bedplate_catalog::{Catalog, Fabric};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::Value;
 
 use super::{json, known, refuse_unknown};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

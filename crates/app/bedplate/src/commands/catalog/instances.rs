@@ -1,14 +1,12 @@
 //! `bedplate catalog instances` and `catalog ultraservers`
 
 use bedplate_catalog::{Bound, Catalog, Instance, Need, Prices, Purchase};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, choice};
 use bedplate_units::{Bandwidth, Bytes, Dollars};
 use serde_json::Value;
 
 use super::{json, known, refuse_unknown};
-use crate::choice::choice;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,11 +1,9 @@
 //! `bedplate catalog`: an overview with the next commands.
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     let kinds = [

@@ -1,11 +1,10 @@
 //! `bedplate catalog show NAME`: everything about one entry, with the source of each figure.
 
 use bedplate_catalog::{Catalog, Price, Prices, Purchase, StoragePrice};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 
 use super::figures::{Entry, find};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

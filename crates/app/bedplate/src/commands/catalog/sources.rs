@@ -1,11 +1,9 @@
 //! `bedplate catalog sources`
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::Facts;
 
 pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {

@@ -1,13 +1,11 @@
 //! `bedplate catalog storage`
 
 use bedplate_catalog::{Catalog, StorageClass, StoragePrice, StorageTier};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, choice};
 use serde_json::Value;
 
 use super::{json, known};
-use crate::choice::choice;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

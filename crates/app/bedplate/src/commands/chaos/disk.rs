@@ -7,9 +7,9 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use bedplate_terminal::{CliError, Console};
+
 use super::ChaosError;
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 const BLOCK: usize = 1 << 20;
 

@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
 use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::Seconds;
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::commands::up::{Shape, find_agent, hold, start_agent};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::context::Context;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -6,11 +6,9 @@ use bedplate_checkpoint::{
     CheckpointError, Kind, Look, Shards, from_hugging_face, from_old, to_hugging_face,
 };
 use bedplate_network::Format;
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::Bytes;
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

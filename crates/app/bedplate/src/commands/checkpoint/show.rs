@@ -1,13 +1,12 @@
 //! `bedplate checkpoint show PATH`
 
 use bedplate_checkpoint::{Checkpoint, Listed, Look};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Bytes, Count, Seconds};
 use serde_json::{Value, json};
 
 use super::{age, told};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,12 +1,11 @@
 //! `bedplate checkpoint verify PATH`
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Listed, Look};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::told;
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,12 +1,11 @@
 //! `bedplate cluster check FILE…`
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{Cluster, Health};
 use serde_json::json;
 
 use super::source::{Reading, load_all};
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,13 +1,11 @@
 //! `bedplate cluster export CLUSTER --as FORMAT`
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::{CliError, Console, choice};
 use bedplate_topology::{ExportFormat, export};
 use serde_json::json;
 
 use super::source::{Reading, load_all, write_cluster};
-use crate::choice::choice;
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

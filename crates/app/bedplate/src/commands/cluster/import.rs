@@ -1,12 +1,11 @@
 //! `bedplate cluster import FILE…`
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{ExportFormat, export};
 
 use super::show::cluster_json;
 use super::source::{Reading, load_all, write_cluster};
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

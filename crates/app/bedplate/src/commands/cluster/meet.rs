@@ -2,13 +2,12 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page, nearest, shown};
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{Cluster, GpuId, NodeId};
 use serde_json::json;
 
 use super::source::{Reading, load_all};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::Facts;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,15 +1,14 @@
 //! `bedplate cluster show CLUSTER`
 
 use bedplate_catalog::Catalog;
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{Cluster, Health, Level, NodeRange, Stage, Summary, compress_hostlist};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
 use super::slurm;
 use super::source::{Reading, load_all};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_drivers::{Driver, NodeId, Slurm};
+use bedplate_terminal::present::{Column, Table, clock};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::{Cluster, Format, ImportOptions, import};
 use serde_json::Value;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Column, Table, clock};
 
 const PREFIX: &str = "context:";
 

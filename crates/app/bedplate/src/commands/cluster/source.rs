@@ -2,13 +2,10 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
+use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, import, import_detected};
 
 use super::slurm;
-use crate::choice::choice;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
 
 /// What a description leaves open, and the format where it cannot be detected.
 #[derive(clap::Args, Default)]

@@ -10,12 +10,10 @@ use std::path::{Path, PathBuf};
 
 use bedplate_comm::{FlightRecord, Standstill, compare};
 use bedplate_diag::{Diagnostic, Page, pages};
+use bedplate_terminal::present::printable_line;
+use bedplate_terminal::{CliError, Console};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::printable_line;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

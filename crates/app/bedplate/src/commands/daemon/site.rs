@@ -5,11 +5,9 @@ use bedplate_daemon::Retention;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
 use bedplate_gangs::{Settings, Span};
+use bedplate_terminal::{CliError, files};
 use bedplate_topology::Cluster;
 use bedplate_units::{Bytes, Seconds};
-
-use crate::cli_error::CliError;
-use crate::files;
 
 /// How a site wants its cluster run.
 #[derive(Debug, Default)]

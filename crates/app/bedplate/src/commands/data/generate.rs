@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use bedplate_data::{
     Content, GenerateOptions, Generated, Kind, Tokenizer, generate, generate_conversation, generate_corpus,
 };
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::grouped;
 use serde_json::json;
 
 use super::meter::Meter;
 use super::tokenize::{holds, index_json};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::Facts;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

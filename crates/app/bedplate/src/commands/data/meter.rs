@@ -3,8 +3,8 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use crate::console::Console;
-use crate::present::bar;
+use bedplate_terminal::Console;
+use bedplate_terminal::present::bar;
 
 /// Often enough to look alive.
 const EVERY: Duration = Duration::from_millis(100);

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use bedplate_data::{
     Content, Corpus, Lengths, Order, Packing, Sample, Stream, StreamOptions, Tokenizer, VALIDATION_FOLDER,
 };
+use bedplate_terminal::present::{Column, Facts, Table, bar, wrap};
+use bedplate_terminal::{CliError, Console, length};
 use bedplate_units::{Bytes, grouped};
 use serde_json::{Value, json};
 
 use super::tokenize::{holds, index_json};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::length::length;
-use crate::present::{Column, Facts, Table, bar, wrap};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,13 +7,12 @@ use bedplate_data::{
     Content, CorpusOptions, DataError, Index, Skip, Skipped, TextUnit, TokenizeOptions, Tokenized, Tokenizer,
     tokenize,
 };
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Bytes, Seconds, Tokens, grouped};
 use serde_json::{Value, json};
 
 use super::meter::Meter;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::Facts;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -3,13 +3,10 @@
 use std::path::PathBuf;
 
 use bedplate_data::{TextUnit, TrainingOptions, read_texts, train_tokenizer};
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, Console, files};
 use bedplate_units::{Bytes, grouped};
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::Facts;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

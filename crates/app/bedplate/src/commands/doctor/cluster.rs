@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use bedplate_catalog::Catalog;
 use bedplate_doctor::{Check, Difference, Facts, Verdict, differences, examine, worst};
 use bedplate_drivers::Driver;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
 use super::errand::{Errand, NotExamined, Sent};
 use super::{Arguments, DoctorError, page, verdicts};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 /// Different reasons that are told when no node was examined.
 const MOST_REASONS: usize = 3;

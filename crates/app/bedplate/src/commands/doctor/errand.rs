@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use bedplate_doctor::Facts;
 use bedplate_drivers::{Driver, JobId, JobOrder, JobSummary, LogQuery, NodeState, NodeSummary};
 use bedplate_job::{Gang, Job, Role, Workload};
+use bedplate_terminal::CliError;
+use bedplate_terminal::present::printable_line;
 use bedplate_units::{Bytes, Seconds};
 
 use super::Arguments;
-use crate::cli_error::CliError;
 use crate::commands::submit::submit_here;
-use crate::present::printable_line;
 
 /// What a reading of a node needs; without it a Slurm gives a job all the memory of its node.
 const MEMORY: Bytes = Bytes::gib(0.5);

@@ -3,14 +3,12 @@
 use bedplate_catalog::Catalog;
 use bedplate_doctor::nccl::{LogReader, NcclLog, judge_log};
 use bedplate_doctor::{Price, worst};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, files};
 use bedplate_units::grouped;
 use serde_json::json;
 
 use super::{end, page};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Facts, Table};
 
 pub(super) fn run(
     paths: &[String],

@@ -1,8 +1,7 @@
 //! Checks as text: a line each, and for a flaw why it matters, what it costs and how to fix it.
 
 use bedplate_doctor::{Check, Stack, Verdict};
-
-use crate::present::wrap;
+use bedplate_terminal::present::wrap;
 
 /// `2 fail, 1 warn, 18 pass`
 pub(super) fn count(checks: &[Check]) -> String {

@@ -11,10 +11,8 @@ use bedplate_blame::{Blame, NodeVerdict, Policy, Surroundings};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Capability, Driver, NodeId, NodeState, NodeSummary};
 use bedplate_finding::OpenFinding;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::printable_line;
+use bedplate_terminal::present::printable_line;
+use bedplate_terminal::{CliError, Console};
 
 /// How long to wait before a cluster that did not answer is asked again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);

@@ -13,12 +13,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use bedplate_health::{Condition, Limit, Profile, Rule};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::{Value, json};
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::export::{ProfileName, rules};
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -2,11 +2,9 @@
 
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_health::{Decode, Profile, XidCatalog, XidEntry};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

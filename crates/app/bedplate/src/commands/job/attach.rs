@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::JobId;
+use bedplate_terminal::{CliError, Console};
 
-use crate::cli_error::CliError;
 use crate::connection::{Connection, variable};
-use crate::console::Console;
 use crate::machine::{self, MARK, Process};
 
 #[derive(clap::Args)]

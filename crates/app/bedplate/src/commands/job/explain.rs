@@ -1,13 +1,12 @@
 //! `bedplate job explain JOB…`
 
 use bedplate_drivers::{Explained, JobDetail, JobId};
+use bedplate_terminal::present::{Facts, clock, moment, now_ms};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
 use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Facts, clock, moment, now_ms};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -5,11 +5,10 @@ mod all;
 use std::io;
 
 use bedplate_drivers::{JobId, LogQuery, Stream};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

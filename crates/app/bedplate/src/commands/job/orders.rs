@@ -2,12 +2,11 @@
 
 use bedplate_diag::render_text;
 use bedplate_drivers::{JobId, JobOrder};
+use bedplate_terminal::present::printable;
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::printable;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

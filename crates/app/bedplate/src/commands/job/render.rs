@@ -3,12 +3,10 @@
 use bedplate_job::kubernetes::{self, ManifestKind, PodGroup, RenderOptions, to_yaml};
 use bedplate_job::sbatch::{self, Setting};
 use bedplate_job::{Job, Remark};
+use bedplate_terminal::{CliError, Console, choice};
 use serde_json::{Value, json};
 
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::submit::read_file;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

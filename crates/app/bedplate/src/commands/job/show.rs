@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use bedplate_drivers::{JobDetail, JobId, JobState, Note, RunView};
+use bedplate_terminal::present::{Facts, clock, moment, now_ms, printable_line};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
 use super::steps;
-use crate::cli_error::CliError;
 use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Facts, clock, moment, now_ms, printable_line};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

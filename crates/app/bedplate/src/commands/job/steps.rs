@@ -3,9 +3,8 @@
 use bedplate_breakdown::{Comparison, Difference};
 use bedplate_drivers::JobDetail;
 use bedplate_report::{StepHistory, StepReport};
+use bedplate_terminal::present::{Column, Table};
 use bedplate_units::Seconds;
-
-use crate::present::{Column, Table};
 
 /// A table by part and the latest steps; empty where neither a prediction nor a measurement is known.
 pub(super) fn text(detail: &JobDetail, width: Option<usize>) -> String {

@@ -1,12 +1,10 @@
 //! `bedplate model list`
 
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_transformer::{Transformer, builtin, builtin_names};
 use bedplate_units::Count;
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,5 +1,7 @@
 //! `bedplate model show NAME|config.json`
 
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, length};
 use bedplate_transformer::{
     Attention, AttentionFlops, FlopsConvention, FlopsPerToken, Mlp, Precision, RecomputeFlops, TrainingState,
     Transformer,
@@ -8,10 +10,6 @@ use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
 use super::load_with_remarks;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::length::length;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,12 +1,11 @@
 //! `bedplate node list`
 
 use bedplate_drivers::{JobId, NodeSummary};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -1,11 +1,10 @@
 //! `bedplate node drain|resume NODE…`
 
 use bedplate_drivers::{DriverError, NodeId};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 pub(super) struct DrainArguments {

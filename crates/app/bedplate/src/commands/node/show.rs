@@ -2,13 +2,12 @@
 
 use bedplate_drivers::{JobId, NodeDetail, NodeId, NodeSummary};
 use bedplate_finding::OpenFinding;
+use bedplate_terminal::present::{Facts, moment, printable_line};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
 use super::list::why;
-use crate::cli_error::CliError;
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::present::{Facts, moment, printable_line};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

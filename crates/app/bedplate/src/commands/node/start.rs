@@ -1,12 +1,11 @@
 //! `bedplate node start NODE…`: the agent of a node again, after it died.
 
 use bedplate_drivers::{Driver, NodeId};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::json;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::up::{Shape, find_agent, hold, start_agent, wait_for_nodes};
 use crate::connection::Connection;
-use crate::console::Console;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -4,13 +4,10 @@ use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_goodput::GoodputError;
 use bedplate_search::{BudgetPlan, Means, budget};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, choice};
 use bedplate_units::{Count, DollarRate, Dollars, FlopRate, Seconds, Tokens};
 use serde_json::json;
-
-use crate::choice::choice;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

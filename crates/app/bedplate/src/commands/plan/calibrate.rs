@@ -3,6 +3,7 @@
 use bedplate_calibrate::{Case, Cases, FitOptions, fit, report};
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use serde_json::json;
 
 use super::constants::Choice;
@@ -10,9 +11,6 @@ use super::own_runs::{self, Place};
 use super::planned_jobs::PlannedJob;
 use super::validate::Kind;
 use super::{collectives, serving};
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::files;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -6,17 +6,15 @@ use bedplate_goodput::{Limits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::Workload;
 use bedplate_search::{BatchSize, Choice, Need, Objection, Offer, Uncalibrated, choose};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, length};
 use bedplate_units::{Dollars, Tokens, grouped};
 use serde_json::{Value, json};
 
 use super::constants;
 use super::task::{TaskArguments, usual_batch, usual_sequence};
 use super::whole_run::RunArguments;
-use crate::cli_error::CliError;
 use crate::commands::model;
-use crate::console::Console;
-use crate::length::length;
-use crate::present::{Column, Table};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

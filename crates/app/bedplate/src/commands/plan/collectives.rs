@@ -3,13 +3,11 @@
 use bedplate_calibrate::{CollectiveReport, CollectiveRow, CollectiveRows, Score, fit_collectives};
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, files};
 use serde_json::{Value, json};
 
 use super::validate::percent;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Table};
 
 pub(super) fn validate(
     text: &str,

@@ -3,9 +3,7 @@
 use bedplate_diag::Source;
 use bedplate_perf::Constants;
 use bedplate_perf::serving::ServingConstants;
-
-use crate::cli_error::CliError;
-use crate::files;
+use bedplate_terminal::{CliError, files};
 
 #[derive(clap::Args, Default)]
 pub(super) struct Choice {

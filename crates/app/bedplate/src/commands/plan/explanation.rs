@@ -1,11 +1,9 @@
 //! `--explain LAYOUT`: why this one, why not that one, what would change it.
 
 use bedplate_search::{Counterfactual, Doubt, Explanation, Outcome, Remedy, Verdict};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 pub(super) fn show(explanation: &Explanation, console: &mut Console) -> Result<(), CliError> {
     console.text(&format!("\nWhy {}\n{}", explanation.layout, facts(explanation).render(console.width())))?;

@@ -3,12 +3,11 @@
 use bedplate_catalog::Catalog;
 use bedplate_drivers::{DriverError, NodeId, Slurm};
 use bedplate_job::Job;
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::{Cluster, ImportOptions, compress_hostlist};
 
 use super::train::Arguments;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::cluster;
-use crate::console::Console;
 
 pub(super) fn cluster(
     arguments: &Arguments,

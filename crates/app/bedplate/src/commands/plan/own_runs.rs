@@ -8,16 +8,14 @@ use bedplate_calibrate::{HostCase, HostFactor, HostFit, fit_host};
 use bedplate_catalog::{Accelerator, Catalog, CollectiveTimes, FormatRates};
 use bedplate_diag::{Class, Diagnostic, Page, Source};
 use bedplate_layout::ComputePrecision;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, files};
 use bedplate_train::{TrainConfig, read_architecture};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
 use crate::commands::train::host_run;
-use crate::console::Console;
-use crate::files;
 use crate::host::{NAME, overlay_path, recent_runs};
-use crate::present::{Column, Table};
 
 /// The configuration of a run as it was used, which `bedplate train` leaves in its folder.
 pub(crate) const SETTINGS: &str = "settings.toml";

@@ -3,9 +3,8 @@
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_perf::Memory;
 use bedplate_search::{Candidate, Counterfactual, Outcome, ScaledStep, ScalingPoint};
+use bedplate_terminal::html::{Bar, Plot, Point, Segment, Series, bars};
 use bedplate_units::Bytes;
-
-use crate::report::{Bar, Plot, Point, Segment, Series, bars};
 
 /// Each part of the step as a bar that begins where the last one ended; hidden time as an outline behind it.
 pub(super) fn step_chart(time: &Breakdown<Predicted>) -> String {

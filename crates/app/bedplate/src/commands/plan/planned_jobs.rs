@@ -11,12 +11,11 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_layout::Layout;
 use bedplate_perf::{Hardware, Stack, Task, Workload};
 use bedplate_report::Report;
+use bedplate_terminal::{CliError, ProgramError, files};
 use serde_json::{Value, json};
 
 use super::question::Loaded;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::{cluster, model};
-use crate::files;
 
 #[derive(Debug, thiserror::Error)]
 enum PlannedJobError {

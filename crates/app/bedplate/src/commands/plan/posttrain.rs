@@ -6,18 +6,14 @@ use bedplate_deploy::posttrain::{Batch, PostTraining, RlAnswer, RlStep, Sharing,
 use bedplate_perf::Constants;
 use bedplate_perf::serving::{Engine, ServingConstants, WeightFormat};
 use bedplate_replay::requests::Lengths;
+use bedplate_terminal::html::{Bar, Report, Segment, bars};
+use bedplate_terminal::present::{Column, Facts, Table, wrap};
+use bedplate_terminal::{CliError, Console, choice, files, length};
 use bedplate_units::{Dollars, Seconds, grouped};
 use serde_json::{Value, json};
 
 use super::served::{ENGINES, Payment, WEIGHTS, load_model};
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::replay::requests::grammar::{self, MOST_TOKENS};
-use crate::console::Console;
-use crate::files;
-use crate::length::length;
-use crate::present::{Column, Facts, Table, wrap};
-use crate::report::{Bar, Report, Segment, bars};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,16 +7,14 @@ use bedplate_perf::{
     Workload,
 };
 use bedplate_search::{Axes, BatchSize, Setup, search};
+use bedplate_terminal::{CliError, ProgramError, choice, length};
 use bedplate_topology::Cluster;
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::Tokens;
 
 use super::constants::Choice;
 use super::task::{TaskArguments, usual_batch, usual_sequence};
-use crate::choice::choice;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::model;
-use crate::length::length;
 
 /// The arguments that every question about a training run shares.
 #[derive(clap::Args)]

@@ -4,11 +4,9 @@ use bedplate_calibrate::Cases;
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
 use bedplate_search::{Regret, regrets};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 pub(super) fn show(
     text: &str,

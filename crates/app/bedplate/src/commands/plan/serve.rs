@@ -17,16 +17,13 @@ use bedplate_deploy::{
 };
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
+use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_transformer::{Precision, published_as};
 
 use super::constants::Choice;
 use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
 use super::serving::load_site;
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::replay::requests::grammar;
-use crate::console::Console;
-use crate::files;
 
 pub(super) use self::load::{NO_ENCODER, NO_RATE};
 

@@ -3,10 +3,9 @@
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::Supply;
 use bedplate_perf::serving::{Engine, ServedModel, WeightFormat};
+use bedplate_terminal::{CliError, choice};
 use bedplate_transformer::Precision;
 
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::catalog::{refuse_unknown, regions};
 use crate::commands::{cluster, model};
 

@@ -10,13 +10,11 @@ use bedplate_calibrate::serving::{
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_perf::serving::{ServingConstants, Site};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, files};
 use serde_json::{Map, Value, json};
 
 use super::validate::percent;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Facts, Table};
 
 pub(super) fn load_site(path: &str) -> Result<Site, CliError> {
     Ok(Site::read(Source::new(path, &files::read_text(path)?))?)

@@ -11,6 +11,9 @@ use bedplate_search::{
     Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
     explain, scaling, what_if_best,
 };
+use bedplate_terminal::html::Report;
+use bedplate_terminal::present::{Column, Facts, Table, wrap};
+use bedplate_terminal::{CliError, Console, files};
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
@@ -20,13 +23,8 @@ use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{RunArguments, WholeRun};
 use super::{explanation, launch, offer, page};
-use crate::cli_error::CliError;
 use crate::commands::submit::{planned_job, submit_planned};
 use crate::connection::Connection;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Facts, Table, wrap};
-use crate::report::Report;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

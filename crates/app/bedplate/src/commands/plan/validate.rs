@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use bedplate_calibrate::{Report, Score, validate};
 use bedplate_catalog::Catalog;
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console, files};
 use serde_json::{Value, json};
 
 use super::constants::Choice;
 use super::{collectives, regret, serving};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Facts, Table};
 
 /// The side of the performance model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -8,14 +8,13 @@ use bedplate_goodput::{
 use bedplate_layout::Layout;
 use bedplate_perf::Step;
 use bedplate_search::Reliability;
+use bedplate_terminal::present::Facts;
+use bedplate_terminal::{CliError, choice};
 use bedplate_units::{Bandwidth, Bytes, Count, Dollars, Seconds, Tokens};
 use serde_json::{Value, json};
 
 use super::question::Loaded;
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::catalog::{refuse_unknown, regions};
-use crate::present::Facts;
 
 /// Failures, checkpoints, prices and limits.
 #[derive(clap::Args)]

@@ -2,14 +2,13 @@
 
 use bedplate_gangs::Span;
 use bedplate_replay::jobs::{Distribution, Estimates, Policy, Summary, Trace};
+use bedplate_terminal::present::{Column, Table, wrap};
+use bedplate_terminal::{CliError, Console};
 use bedplate_topology::Cluster;
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
 use super::load::Load;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table, wrap};
 
 pub(super) struct Comparison<'a> {
     pub(super) load: &'a Load,

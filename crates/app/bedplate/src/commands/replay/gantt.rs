@@ -2,8 +2,7 @@
 
 use bedplate_gangs::{Span, Time};
 use bedplate_replay::jobs::{Timeline, Trace};
-
-use crate::report::{Bar, Segment};
+use bedplate_terminal::html::{Bar, Segment};
 
 /// Bars in hours, the first job on top.
 pub(super) fn gantt(trace: &Trace, timelines: &[Timeline]) -> Vec<Bar> {

@@ -8,6 +8,7 @@ use bedplate_catalog::Catalog;
 use bedplate_replay::jobs::{
     Estimates, Outcome, Policy, Progress, Replay, Summary, Trace, simulate, with_limits, write_jsonl,
 };
+use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_topology::Cluster;
 use bedplate_units::grouped;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -15,11 +16,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use super::comparison::{Comparison, Run};
 use super::jobs_page;
 use super::load::Load;
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::daemon::site;
-use crate::console::Console;
-use crate::files;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -2,10 +2,10 @@
 
 use bedplate_gangs::Time;
 use bedplate_replay::jobs::{Outcome, Policy, Sample};
+use bedplate_terminal::html::{Plot, Point, Report, Series, bars};
 
 use super::comparison::Comparison;
 use super::gantt::gantt;
-use crate::report::{Plot, Point, Report, Series, bars};
 
 pub(super) fn page(comparison: &Comparison<'_>, outcomes: &[(Policy, Outcome)]) -> Report {
     let mut report = Report::new("Replay of jobs", &comparison.title());

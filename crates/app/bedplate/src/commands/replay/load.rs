@@ -6,15 +6,13 @@ use bedplate_drivers::Slurm;
 use bedplate_gangs::Span;
 use bedplate_goodput::Published;
 use bedplate_replay::jobs::{Failures, Format, Generator, Lublin, Mixture, Trace, openb_cluster, read};
+use bedplate_terminal::present::now_ms;
+use bedplate_terminal::{CliError, ProgramError, choice, files};
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
 use bedplate_units::Seconds;
 
-use crate::choice::choice;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::cluster;
 use crate::connection::Connection;
-use crate::files;
-use crate::present::now_ms;
 
 #[derive(clap::Args)]
 pub(super) struct Load {

@@ -11,16 +11,13 @@ use bedplate_replay::requests::{
     Arrangement, Arrivals, Disaggregated, Fleet, GeneratedLoad, Lengths, LinearEngine, Objectives, Pool,
     Scaling, SharedPrefix, Thinking, Traffic, Transfer, Turns, picoseconds, read_trace, simulate,
 };
+use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_units::{DollarRate, Seconds};
 
 use bedplate_catalog::Catalog;
 use bedplate_deploy::Stage;
 
 use self::modelled::{Modelled, Numbers};
-use crate::choice::choice;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::files;
 
 const POLICIES: [(&str, RoutingPolicy); 3] = [
     ("prefix", RoutingPolicy::Prefix),

@@ -5,13 +5,12 @@ use std::time::Duration;
 use bedplate_gateway::{JobFleet, JobFleetOptions, Remark, Routing};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_units::Seconds;
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::serve::replicas;
 use crate::commands::submit;
 use crate::connection::Connection;
-use crate::console::Console;
 
 /// How often a replica comes back after a failure of its own before another job takes its place.
 const RETRIES: u32 = 10;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_comm::{Options, Rendezvous, World};
 use bedplate_serve::Crew;
+use bedplate_terminal::{CliError, ProgramError};
 
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::train::launch::RanksError;
 use crate::commands::train::ranks::{variables, without_batch_script};
 use crate::meeting::Meeting;

@@ -12,14 +12,13 @@ use std::time::Duration;
 use bedplate_batching::RouterOptions;
 use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_gateway::{Fleet, FleetOptions, Remark, RouteOptions, Routing, route};
+use bedplate_terminal::files::{self, Seen};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
 use super::ending::{self, Told};
 use super::{Arguments, seed};
-use crate::cli_error::CliError;
 use crate::commands::route::duration;
-use crate::console::Console;
-use crate::files::{self, Seen};
 
 /// Set for a process that is a replica: how many of them share the machine, or `job`, and the key that it wants to see.
 pub(crate) const REPLICA: &str = "BEDPLATE_SERVE_REPLICA";

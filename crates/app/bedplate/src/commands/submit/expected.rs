@@ -1,11 +1,10 @@
 //! The prediction that `bedplate plan train --json` printed, read back.
 
 use bedplate_breakdown::{Breakdown, Predicted};
+use bedplate_terminal::{CliError, files};
 use serde_json::Value;
 
 use super::SubmitError;
-use crate::cli_error::CliError;
-use crate::files;
 
 pub(crate) fn read(path: &str) -> Result<Breakdown<Predicted>, CliError> {
     let text = files::read_text(path)?;

@@ -2,9 +2,8 @@
 
 use bedplate_job::Job;
 use bedplate_job::sbatch::{OPTIONS, SbatchOption, Takes};
+use bedplate_terminal::{CliError, ProgramError};
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches};
-
-use crate::cli_error::{CliError, ProgramError};
 
 /// Options of sbatch, in the order in which they were given.
 pub(super) struct SbatchOptions {

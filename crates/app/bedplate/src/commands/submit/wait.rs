@@ -9,10 +9,8 @@ use bedplate_drivers::{
     Capability, Driver, DriverError, JobDetail, JobId, JobState, JobSummary, LogQuery, Seen, Submitted,
     Watched,
 };
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
-
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 /// Between looks at a job whose log has ended, until its end is known.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -2,9 +2,9 @@
 
 use bedplate_drivers::{JobState, JobSummary, NodeState, NodeSummary};
 use bedplate_finding::Action;
+use bedplate_terminal::present::{bar, clock, moment};
 
 use crate::commands::queue::{shortened, state_text, where_or_why};
-use crate::present::{bar, clock, moment};
 
 /// What there is to see.
 pub(super) struct Picture {

@@ -9,18 +9,16 @@ use std::time::{Duration, Instant};
 use bedplate_control::wire::Chaos;
 use bedplate_drivers::{Driver, JobId, JobSummary, Local};
 use bedplate_job::{Inherited, Job};
+use bedplate_terminal::present::{now_ms, wrap};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use clap::Parser;
 use serde_json::{Value, json};
 
 use super::learning::{DOCUMENTS, Learned, write_configuration};
 use crate::cli::Cli;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::queue::where_or_why;
 use crate::commands::submit::new_key;
 use crate::commands::up::{Arguments as Up, TemporaryCluster, describe};
-use crate::console::Console;
-use crate::context::Context;
-use crate::present::{now_ms, wrap};
 
 pub(super) const TITLE: &str = "the work itself";
 

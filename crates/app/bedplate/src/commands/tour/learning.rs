@@ -4,11 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bedplate_diag::Source;
+use bedplate_terminal::present::draw_curve;
+use bedplate_terminal::{CliError, ProgramError};
 use bedplate_train::TrainConfig;
 use serde_json::Value;
-
-use crate::cli_error::{CliError, ProgramError};
-use crate::present::draw_curve;
 
 /// A Llama of a million parameters.
 const MODEL: &str = r#"{

@@ -9,9 +9,8 @@ use std::time::Duration;
 use bedplate_data::Tokenizer;
 use bedplate_gateway::{Model as Served, Options};
 use bedplate_serve::{Activations, Engine, EngineOptions, Model};
+use bedplate_terminal::{CliError, ProgramError};
 use serde_json::{Value, json};
-
-use crate::cli_error::{CliError, ProgramError};
 
 /// Longest time that an answer of a small model takes.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -3,12 +3,12 @@
 use bedplate_catalog::Accelerator;
 use bedplate_layout::{Batch, Layout, LayoutRefusal, Sharding};
 use bedplate_perf::{HostRun, Memory, memory_on_host, predict_on_host};
+use bedplate_terminal::Context;
 use bedplate_train::{Needs, TrainConfig, TrainError, read_architecture};
 use bedplate_transformer::Transformer;
 use bedplate_units::{Bytes, Seconds};
 
 use super::prediction::host_run;
-use crate::context::Context;
 use crate::host::host_entry;
 use crate::machine::memory_for_programs_mib;
 

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bedplate_diag::{Diagnostic, pages};
 use bedplate_layout::Layout;
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_train::Roster;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::ranks::Variables;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
 use crate::meeting::Meeting;
 
 /// Set for processes that this program started as ranks of a run.

@@ -1,8 +1,7 @@
 //! The layout of a run as the command line gives it.
 
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
-
-use crate::cli_error::{CliError, ProgramError};
+use bedplate_terminal::{CliError, ProgramError};
 
 /// A layout as settings of a configuration: what is computed at once, and how, are keys of their own there.
 pub(super) fn as_settings(text: &str) -> Result<Vec<String>, CliError> {

@@ -5,10 +5,10 @@ use bedplate_catalog::Accelerator;
 use bedplate_comm::World;
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_perf::{HostRun, PeerCopies, Step, Task, predict_on_host};
+use bedplate_terminal::Context;
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
 
-use crate::context::Context;
 use crate::host::host_entry;
 
 /// A step as predicted for this machine, and the machine's peak in FLOP/s.

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use bedplate_comm::{CommError, Fault, Options, Rendezvous, World};
+use bedplate_terminal::CliError;
 use bedplate_train::{Roster, TrainError};
 
 use super::launch::{ANOTHER_FAILED, LAUNCHED, SPARE};
-use crate::cli_error::CliError;
 
 /// Set by a cluster for ranks that join others, and for ranks that go on when others are lost.
 const NEWCOMER: &str = "BEDPLATE_NEWCOMER";

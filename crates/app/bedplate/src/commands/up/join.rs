@@ -12,13 +12,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_terminal::{CliError, Console, Context};
 use serde_json::{Value, json};
 
 use super::{Shape, UpError, launch};
-use crate::cli_error::CliError;
 use crate::connection::state_directory;
-use crate::console::Console;
-use crate::context::Context;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

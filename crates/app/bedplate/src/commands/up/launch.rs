@@ -9,14 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, Local, NodeId, StateDirectory, TokenView};
+use bedplate_terminal::{CliError, Console, Context};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{Shape, UpError};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
 use crate::machine::{self, MARK};
 
 /// Every process of a cluster has its state directory in this variable.

@@ -8,15 +8,13 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_drivers::StateDirectory;
+use bedplate_terminal::{CliError, Context, files};
 use bedplate_topology::{Cluster, ExportFormat, Format, ImportOptions, export, import};
 use serde_json::{Value, json};
 
 use super::share::{Share, shares};
 use super::{Arguments, UpError};
-use crate::cli_error::CliError;
 use crate::commands::cluster;
-use crate::context::Context;
-use crate::files;
 use crate::machine::Machine;
 
 /// A cluster of this machine: which nodes it has and what each gets of the machine.

@@ -10,16 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_terminal::{CliError, Console, Context};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
 use super::join::Joined;
 use super::{Shape, launch};
-use crate::cli_error::CliError;
 use crate::connection::state_directory;
-use crate::console::Console;
-use crate::context::Context;
 use crate::machine;
 
 #[derive(clap::Args)]

@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
+use bedplate_terminal::{CliError, Console, Context};
 
 use super::{Arguments, Shape, UpError, start_agent, start_daemon, wait_for_nodes};
-use crate::cli_error::CliError;
 use crate::commands::chaos::kill_daemon;
 use crate::commands::down::take_down;
-use crate::console::Console;
-use crate::context::Context;
 use crate::machine::{self, Machine};
 
 /// A cluster with its state in a folder of its own below the system's temporary one.

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use bedplate_comm::Algorithm;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_terminal::{CliError, Console};
 
 use super::crew::{Crew, CrewError, Folder};
-use crate::cli_error::CliError;
-use crate::console::Console;
 use crate::machine::Machine;
 use crate::meeting::Meeting;
 
@@ -219,7 +218,7 @@ fn openmpi(console: &Console) -> Result<Installed, CliError> {
     }
     let folder = Folder::make()?;
     let (source, program) = (folder.path().join("rank.c"), folder.path().join("rank"));
-    crate::files::write_own(&source, include_str!("openmpi.c"))?;
+    bedplate_terminal::files::write_own(&source, include_str!("openmpi.c"))?;
     let [from, to] = [&source, &program].map(|path| path.display().to_string());
     step(Peer::Openmpi, Path::new("mpicc"), &["-O3", "-march=native", "-o", &to, &from], 5 * MINUTE)?;
     Ok(Installed::Openmpi { program, _folder: folder })

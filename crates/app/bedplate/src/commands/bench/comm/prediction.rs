@@ -2,6 +2,8 @@
 
 use bedplate_catalog::{CollectiveCurve, CollectiveTimes};
 use bedplate_comm::Format;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Bytes, Seconds};
 use serde_json::{Value, json};
 
@@ -9,9 +11,6 @@ use super::peers::Transport;
 use super::question::size_text;
 use super::row::Row;
 use super::time_text;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 /// Predicted and measured microseconds of one row.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use bedplate_comm::{Algorithm, CommError, Format, Group, Options, Rendezvous, Table, World};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Bf16, CudaError, Device, DeviceChoice};
+use bedplate_terminal::CliError;
 use half::f16;
 
 use super::overlap;
 use super::question::{Case, Effort, format, operations};
 use super::work::{Countable, Work};
-use crate::cli_error::CliError;
 
 #[derive(clap::Args)]
 pub(in super::super) struct Arguments {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use bedplate_calibrate::serving::{BesideReport, LeftOut, PeerLatency, ServingCase, ServingCases, beside};
 use bedplate_perf::serving::ServingConstants;
+use bedplate_terminal::Console;
 use bedplate_units::grouped;
 
 use super::question::{About, Answer, Outcome, question};
 use crate::commands::bench::peer::{Companion, PeerFailed, Script};
-use crate::console::Console;
 use crate::cpu_clock::CpuClock;
 
 /// Both on the same rows.

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use bedplate_calibrate::serving::Beside;
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
 use super::peer::Compared;
-use crate::cli_error::CliError;
 use crate::commands::plan::serving::scores_json;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 /// Kinds of rows in the order shown, with their titles.
 const KINDS: [(&str, &str); 4] =

@@ -4,9 +4,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_serve::{Answer, Ask, Continuation, Engine, Event, Replica, Sampling};
+use bedplate_terminal::Console;
 
 use super::prompt;
-use crate::console::Console;
 
 /// When the tokens of one request came, since it was asked.
 #[derive(Debug, Clone, Copy, Default)]

@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use bedplate_network::Architecture;
 use bedplate_serve::Engine;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_transformer::{Attention, Mlp};
 use serde_json::{Value, json};
 
 use super::load::{self, PROMPT, TOKENS};
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::bench::comm::crew::Folder;
 use crate::commands::bench::comm::peers::{InstallError, cache, step_of, torch};
 use crate::commands::bench::peer::{Companion, Script};
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Peer {

@@ -4,15 +4,13 @@ use bedplate_catalog::MeasuredRates;
 use bedplate_network::Architecture;
 use bedplate_perf::{HostFormats, HostStep, serve_on_host};
 use bedplate_serve::Memory;
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context};
 use bedplate_transformer::Transformer;
 use serde_json::{Value, json};
 
 use super::load::{self, Speed};
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::context::Context;
 use crate::host::host_entry;
-use crate::present::{Column, Table};
 
 /// A model on this host.
 pub(super) struct Planned {

@@ -6,13 +6,12 @@ use bedplate_replay::requests::{
     Fleet, LinearEngine, Planned, Pool, Traffic, picoseconds, seconds, simulate,
 };
 use bedplate_serve::{Engine, EngineOptions, Replica, StepRecord};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
 use super::load::{self, Times};
 use super::prompt;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Table};
 
 /// Percentiles of first tokens and of the time between tokens.
 pub(super) struct Comparison {

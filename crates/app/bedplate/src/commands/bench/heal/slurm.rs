@@ -8,12 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_peers::{NodeLoss, Slurm, SlurmShape};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use nix::unistd::User;
 
 use super::Figure;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::bench::submit::SubmitBenchError;
-use crate::console::Console;
 
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);

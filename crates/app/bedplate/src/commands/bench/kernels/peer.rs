@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_terminal::CliError;
 use serde_json::Value;
 
 use super::PeerTimes;
-use crate::cli_error::CliError;
 
 const SCRIPT: &str = include_str!("torch.py");
 

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use bedplate_exporter::{Exporter, Options};
 use bedplate_record::{Exposure, MetricsServer};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_units::Seconds;
 
 use super::Figure;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::export::host_name;
-use crate::console::Console;
 use crate::machine;
 
 /// The project's aim: one per cent of a core at an interval of a second, which is ten milliseconds a sample.

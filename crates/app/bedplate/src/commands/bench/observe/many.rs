@@ -20,12 +20,10 @@ use bedplate_drivers::{Driver, Local, Seen, StateDirectory, Watched};
 use bedplate_finding::OpenFinding;
 use bedplate_health::kernel_log::{KernelLine, XidLine};
 use bedplate_health::{Health, Profile, Rules, XidSeen, XidSource};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_topology::Cluster;
 
 use super::Figure;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::context::Context;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const HEARTBEAT: Duration = Duration::from_millis(500);

@@ -7,12 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, Local, NodeId, NodeState};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 
 use super::Figure;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::up::{Arguments as Up, TemporaryCluster};
-use crate::console::Console;
-use crate::context::Context;
 
 const NODES: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);

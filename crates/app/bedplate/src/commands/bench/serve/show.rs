@@ -1,13 +1,12 @@
 //! The measurement of one server, or of two beside each other.
 
 use bedplate_load::{Pace, Plan, Quantiles, Summary};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Count, Seconds};
 use serde_json::{Value, json};
 
 use super::Measured;
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 pub(super) fn own(own: &Summary, console: &mut Console) -> Result<(), CliError> {
     console.text(&figures(own).render(console.width()))?;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, DriverError, JobFormat, Local, Place};
 use bedplate_job::{Gang, Inherited, Job, Role, Workload};
+use bedplate_terminal::CliError;
 
 use super::{CPUS, NODES, SubmitBenchError};
-use crate::cli_error::CliError;
 
 /// The measurements of a system; absent ones do not apply to it.
 #[derive(Debug, Default)]

@@ -4,12 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_random::Random;
+use bedplate_terminal::{CliError, Console};
 
 use super::place::{Model, Place, Settings, difference};
 use super::run::{Run, Start};
 use super::{Figure, NotMeasured, longest, median};
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 const RANKS: u32 = 4;
 /// Steps from one loss to the next: in some of them the run shrinks, in others it grows again.

@@ -4,13 +4,12 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_random::Random;
+use bedplate_terminal::{CliError, Console};
 
 use super::kills::restart_seconds;
 use super::place::{Model, Place, Settings, difference};
 use super::run::Start;
 use super::{Figure, NotMeasured};
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 const RANKS: u32 = 4;
 const BATCH: u64 = 4;

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate, train_tokenizer};
+use bedplate_terminal::CliError;
 use serde_json::Value;
 
 use super::NotMeasured;
-use crate::cli_error::CliError;
 
 const SMALL: &str = r#"{"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "vocab_size": 512,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}"#;

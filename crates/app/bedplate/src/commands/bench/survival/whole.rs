@@ -7,12 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bedplate_checkpoint::{Checkpoints, Keep};
 use bedplate_random::Random;
+use bedplate_terminal::{CliError, Console};
 
 use super::place::{Model, Place, Settings, difference};
 use super::run::{Run, Start};
 use super::{Figure, NotMeasured};
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 const OUTPUT: &str = "killed";
 const SETTINGS: Settings =

@@ -6,6 +6,8 @@ use bedplate_breakdown::Part;
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_network::{Architecture, Network, Recompute};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_train::{StepOutcome, TrainConfig, Trained, Trainer};
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::Bytes;
@@ -14,10 +16,6 @@ use serde_json::{Value, json};
 use super::super::kernels::models::batch;
 use super::Arguments;
 use super::ranks::Numbers;
-use crate::cli_error::{CliError, ProgramError};
-use crate::console::Console;
-use crate::files;
-use crate::present::{Column, Table};
 
 /// What a step of a shape took.
 struct Row {

@@ -13,10 +13,10 @@ use bedplate_comm::{Options, Rendezvous, World};
 use bedplate_data::Batch;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::Layout;
+use bedplate_terminal::CliError;
 use bedplate_train::{Decay, Ranks, TrainConfig, TrainError, Trained, Trainer};
 
 use super::ranks::{MODEL, Numbers, Question, config};
-use crate::cli_error::CliError;
 use crate::commands::bench::comm::rank::RankError;
 use crate::commands::bench::kernels::models::architecture;
 

@@ -7,21 +7,19 @@ use std::process::Command;
 
 use bedplate_layout::Layout;
 use bedplate_perf::{Step, predict_on_host};
+use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_train::{Precision, TrainConfig};
 use serde_json::{Value, json};
 
 use super::Arguments;
-use crate::cli_error::{CliError, ProgramError};
 use crate::commands::bench::comm::crew::{Crew, CrewError, Folder};
 use crate::commands::bench::comm::peers::torch;
 use crate::commands::bench::kernels::models::architecture;
 use crate::commands::train::host_run;
-use crate::console::Console;
-use crate::context::Context;
 use crate::host::host_entry;
 use crate::machine::{self, Machine};
 use crate::meeting::Meeting;
-use crate::present::{Column, Table};
 
 /// What every crew trains.
 pub(super) struct Question;

@@ -9,11 +9,10 @@ use std::thread;
 
 use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_drivers::{Driver, DriverError, JobId, LogQuery, Stream};
+use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
 use super::Arguments;
-use crate::cli_error::CliError;
-use crate::console::Console;
 
 /// Logs that can be followed at once: each has a thread and a connection.
 const MOST_FOLLOWED: usize = 256;

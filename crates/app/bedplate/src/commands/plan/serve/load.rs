@@ -4,12 +4,11 @@ use bedplate_deploy::{Load, Pictures};
 use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
 use bedplate_perf::serving::{Adapters, ServedModel};
 use bedplate_replay::requests::{Lengths, SharedPrefix, TracedLoad, read_trace};
+use bedplate_terminal::{CliError, files};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
-use crate::cli_error::CliError;
 use crate::commands::replay::requests::grammar;
-use crate::files;
 
 #[derive(clap::Args)]
 pub(super) struct Asked {

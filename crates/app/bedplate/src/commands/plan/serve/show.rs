@@ -8,14 +8,13 @@ use bedplate_deploy::{
 };
 use bedplate_perf::serving::{KvRoom, ServingMemory};
 use bedplate_replay::requests::{Objectives, seconds};
+use bedplate_terminal::present::{Column, Facts, Table, wrap};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Count, Dollars, Seconds, Watts, grouped};
 use serde_json::{Value, json};
 
 use super::{Found, load};
-use crate::cli_error::CliError;
 use crate::commands::replay::requests::show as replayed;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table, wrap};
 
 pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Result<(), CliError> {
     console.line(&wrap(&found.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;

@@ -3,9 +3,8 @@
 use bedplate_replay::requests::{
     Arrivals, Lengths, LinearEngine, Objectives, Picoseconds, Scaling, Transfer, picoseconds,
 };
+use bedplate_terminal::length;
 use bedplate_units::Seconds;
-
-use crate::length;
 
 /// Known terms by name, each given at most once.
 struct Terms<'a> {

@@ -5,9 +5,8 @@ use bedplate_deploy::{CutPattern, CutRefusal, Load, Need, Options, Pattern, Plan
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, Planned, Traffic};
+use bedplate_terminal::{CliError, choice};
 
-use crate::choice::choice;
-use crate::cli_error::CliError;
 use crate::commands::cluster;
 use crate::commands::plan::served::{ENGINES, load_model};
 

@@ -1,9 +1,9 @@
 //! The outcome of a replay as an HTML page: the course of the replay, and the distribution of latencies.
 
 use bedplate_replay::requests::{Fate, Objectives, Outcome, Picoseconds, Record, Window, seconds};
+use bedplate_terminal::html::{Plot, Point, Report, Series};
 
 use super::show;
-use crate::report::{Plot, Point, Report, Series};
 
 /// Points of a curve; more would not be visible.
 const POINTS: usize = 120;

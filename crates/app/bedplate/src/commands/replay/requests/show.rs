@@ -2,12 +2,10 @@
 
 use bedplate_batching::RequestRefusal;
 use bedplate_replay::requests::{Fate, Objectives, Outcome, Picoseconds, Spread, seconds};
+use bedplate_terminal::present::{Column, Facts, Table};
+use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Count, Dollars, Seconds};
 use serde_json::{Value, json};
-
-use crate::cli_error::CliError;
-use crate::console::Console;
-use crate::present::{Column, Facts, Table};
 
 pub(crate) fn show(
     outcome: &Outcome,

@@ -11,7 +11,7 @@ use crate::present::{Table, printable, printable_json};
 const NARROWEST: usize = 40;
 
 #[derive(Clone)]
-pub(crate) struct Console {
+pub struct Console {
     is_json: bool,
     /// Columns to fit in; `None` for pipes and files, which take lines of any length.
     width: Option<usize>,
@@ -21,7 +21,7 @@ pub(crate) struct Console {
 
 impl Console {
     /// The console of this process. `COLUMNS` overrides the width of the terminal.
-    pub(crate) fn for_process(is_json: bool) -> Self {
+    pub fn for_process(is_json: bool) -> Self {
         let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let terminal = || match io::stdout().is_terminal() {
             true => terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)),
@@ -32,29 +32,29 @@ impl Console {
     }
 
     /// A console that collects JSON output for its owner and prints nothing.
-    pub(crate) fn recorder() -> Self {
+    pub fn recorder() -> Self {
         Self { is_json: true, width: None, record: Some(String::new()) }
     }
 
-    pub(crate) fn recorded(&self) -> &str {
+    pub fn recorded(&self) -> &str {
         self.record.as_deref().unwrap_or_default()
     }
 
-    pub(crate) fn is_json(&self) -> bool {
+    pub fn is_json(&self) -> bool {
         self.is_json
     }
 
-    pub(crate) fn width(&self) -> Option<usize> {
+    pub fn width(&self) -> Option<usize> {
         self.width
     }
 
     /// One JSON document on standard output.
-    pub(crate) fn json(&mut self, value: &Value) -> Result<(), CliError> {
+    pub fn json(&mut self, value: &Value) -> Result<(), CliError> {
         self.write(&printable_json(&format!("{value:#}\n")))
     }
 
     /// Text on standard output; names that others chose cannot act on the terminal.
-    pub(crate) fn text(&mut self, text: &str) -> Result<(), CliError> {
+    pub fn text(&mut self, text: &str) -> Result<(), CliError> {
         self.write(&printable(text))
     }
 
@@ -67,12 +67,12 @@ impl Console {
         stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::from_output)
     }
 
-    pub(crate) fn line(&mut self, line: &str) -> Result<(), CliError> {
+    pub fn line(&mut self, line: &str) -> Result<(), CliError> {
         self.text(&format!("{line}\n"))
     }
 
     /// A table that fits the width; columns that do not fit are named on standard error.
-    pub(crate) fn table(&mut self, table: &Table) -> Result<(), CliError> {
+    pub fn table(&mut self, table: &Table) -> Result<(), CliError> {
         let fitted = table.fit(self.width);
         self.text(&fitted.text)?;
         if !fitted.left_out.is_empty() {
@@ -83,17 +83,17 @@ impl Console {
     }
 
     /// A remark to the user, on standard error.
-    pub(crate) fn say(&self, remark: &str) {
+    pub fn say(&self, remark: &str) {
         self.say_raw(&format!("{}\n", printable(remark)));
     }
 
     /// What a cluster says beside its answers.
-    pub(crate) fn say_notes(&self, notes: Vec<String>) {
+    pub fn say_notes(&self, notes: Vec<String>) {
         notes.iter().for_each(|note| self.say(&format!("note: {note}")));
     }
 
     /// Remarks that draw, such as a meter.
-    pub(crate) fn say_raw(&self, text: &str) {
+    pub fn say_raw(&self, text: &str) {
         // If standard error is closed there is nowhere left to report to.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }

@@ -1,7 +1,7 @@
 //! Bars of a line of text.
 
 /// A bar of `width` characters, filled by this part of it.
-pub(crate) fn bar(part: f64, width: usize) -> String {
+pub fn bar(part: f64, width: usize) -> String {
     let filled = (part.clamp(0.0, 1.0) * width as f64).round() as usize;
     format!("{}{}", "█".repeat(filled), "░".repeat(width - filled))
 }

@@ -6,13 +6,13 @@ use bedplate_diag::Source;
 use crate::cli_error::CliError;
 use crate::files;
 
-pub(crate) struct Context {
+pub struct Context {
     /// Paths of overlay files, in the order given.
-    pub(crate) overlays: Vec<String>,
+    pub overlays: Vec<String>,
 }
 
 impl Context {
-    pub(crate) fn load_catalog(&self) -> Result<Catalog, CliError> {
+    pub fn load_catalog(&self) -> Result<Catalog, CliError> {
         let mut texts = Vec::new();
         // An empty environment variable names no file.
         for path in self.overlays.iter().filter(|path| !path.is_empty()) {

@@ -14,7 +14,7 @@ const LARGEST: u64 = 1 << 30;
 const LONGEST_LINE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum FileError {
+pub enum FileError {
     #[error("cannot read `{path}`")]
     Read { path: String, source: io::Error },
     #[error("cannot write `{path}`")]
@@ -25,7 +25,7 @@ pub(crate) enum FileError {
     NotText { path: String, offset: usize, place: Place },
 }
 
-pages! { pub(crate) PAGES "file":
+pages! { pub PAGES "file":
     READ "read" User
         "A file named on the command line could not be read: it does not exist, is a directory, or you may not read it."
         "check the path and its permissions; `-` reads standard input"
@@ -59,7 +59,7 @@ impl Diagnostic for FileError {
 }
 
 /// The whole text of a file, or of standard input when the path is `-`.
-pub(crate) fn read_text(path: &str) -> Result<String, FileError> {
+pub fn read_text(path: &str) -> Result<String, FileError> {
     let mut bytes = Vec::new();
     let read = match path {
         "-" => io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes),
@@ -82,7 +82,7 @@ fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
 
 /// Hands over the lines of a text that may be larger than memory; bytes that are not UTF-8 are replaced. A line without end
 /// is cut into pieces.
-pub(crate) fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), FileError> {
+pub fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let source: Box<dyn Read> = match path {
         "-" => Box::new(io::stdin().lock()),
@@ -101,10 +101,10 @@ pub(crate) fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), F
 }
 
 /// The files of a folder, with the time and size that tell whether one has changed.
-pub(crate) type Seen = BTreeMap<OsString, (Option<SystemTime>, u64)>;
+pub type Seen = BTreeMap<OsString, (Option<SystemTime>, u64)>;
 
 /// What a folder has now; nothing where it cannot be read.
-pub(crate) fn seen(folder: &Path) -> Seen {
+pub fn seen(folder: &Path) -> Seen {
     let about = |entry: fs::DirEntry| {
         let about = fs::metadata(entry.path()).ok()?;
         Some((entry.file_name(), (about.modified().ok(), about.len())))
@@ -113,13 +113,13 @@ pub(crate) fn seen(folder: &Path) -> Seen {
 }
 
 /// A file in which the operating system describes itself; `None` if it is missing.
-pub(crate) fn read_system(path: &str) -> Option<String> {
+pub fn read_system(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
 /// Writes a whole file through a temporary one next to it, so that no half-written file is left. Links are followed,
 /// permissions kept, and anything but a regular file (a device, a pipe) is written directly.
-pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
+pub fn write_text(path: &str, text: &str) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
     let existing = fs::metadata(&target).ok();
@@ -139,7 +139,7 @@ pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
 }
 
 /// The same for a file of our own, whose folder is created if missing.
-pub(crate) fn write_own(path: &Path, text: &str) -> Result<(), FileError> {
+pub fn write_own(path: &Path, text: &str) -> Result<(), FileError> {
     let name = path.display().to_string();
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(|source| FileError::Write { path: name.clone(), source })?;

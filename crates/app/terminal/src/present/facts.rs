@@ -7,18 +7,18 @@ const PROSE_WIDTH: usize = 100;
 
 /// Labelled values under a heading. Long values wrap next to their label.
 #[derive(Default)]
-pub(crate) struct Facts {
+pub struct Facts {
     rows: Vec<(String, String)>,
 }
 
 impl Facts {
-    pub(crate) fn add(&mut self, label: &str, value: impl Into<String>) -> &mut Self {
+    pub fn add(&mut self, label: &str, value: impl Into<String>) -> &mut Self {
         self.rows.push((label.to_owned(), printable_line(&value.into())));
         self
     }
 
     /// Adds a value that may be unknown; unknown ones have no line.
-    pub(crate) fn add_known<T: ToString>(&mut self, label: &str, value: Option<T>) -> &mut Self {
+    pub fn add_known<T: ToString>(&mut self, label: &str, value: Option<T>) -> &mut Self {
         if let Some(value) = value {
             self.add(label, value.to_string());
         }
@@ -26,11 +26,11 @@ impl Facts {
     }
 
     /// Labels and values as rows of a table.
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Vec<String>> {
+    pub fn rows(&self) -> impl Iterator<Item = Vec<String>> {
         self.rows.iter().map(|(label, value)| vec![label.clone(), value.clone()])
     }
 
-    pub(crate) fn render(&self, width: Option<usize>) -> String {
+    pub fn render(&self, width: Option<usize>) -> String {
         let label_width = self.rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
         let indent = 2 + label_width + 2;
         let value_width = width.unwrap_or(PROSE_WIDTH).min(PROSE_WIDTH).saturating_sub(indent).max(20);

@@ -12,7 +12,7 @@ use crate::present::{printable, printable_json};
 
 /// Why a command ended early.
 #[derive(Debug)]
-pub(crate) enum CliError {
+pub enum CliError {
     /// Something is wrong, and the diagnostic says what.
     Failed(Box<dyn Diagnostic>),
     /// The answer is no, and the output says why.
@@ -27,12 +27,12 @@ pub(crate) enum CliError {
 
 impl CliError {
     /// Usage errors, and the help and version texts that clap hands over in the same way.
-    pub(crate) fn from_clap(error: clap::Error) -> Self {
+    pub fn from_clap(error: clap::Error) -> Self {
         CliError::CommandLine(error)
     }
 
     /// In one line, for a log.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         match self {
             CliError::Failed(diagnostic) => diagnostic.to_string(),
             CliError::Refused => "refused".to_owned(),
@@ -43,7 +43,7 @@ impl CliError {
     }
 
     /// For a failed write to standard output.
-    pub(crate) fn from_output(source: io::Error) -> Self {
+    pub fn from_output(source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::BrokenPipe => CliError::Unread,
             _ => ProgramError::Output { source }.into(),
@@ -58,7 +58,7 @@ impl<E: Diagnostic> From<E> for CliError {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ProgramError {
+pub enum ProgramError {
     #[error("{message}")]
     Usage { message: String },
     #[error("cannot write to standard output")]
@@ -67,7 +67,7 @@ pub(crate) enum ProgramError {
     Bug { what: String },
 }
 
-pages! { pub(crate) PAGES "command":
+pages! { pub PAGES "command":
     USAGE "usage" Usage
         "The command line could not be parsed: an unknown command or flag, a missing argument, or a value of the wrong form."
         "see `bedplate help`, or `--help` after any command"
@@ -90,7 +90,7 @@ impl Diagnostic for ProgramError {
 }
 
 /// Runs a command; a panic becomes a diagnostic that names the place in our source.
-pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), CliError>) -> Result<(), CliError> {
+pub fn catching_bugs(command: impl FnOnce() -> Result<(), CliError>) -> Result<(), CliError> {
     static PANIC: Mutex<String> = Mutex::new(String::new());
     panic::set_hook(Box::new(|info| {
         if let Ok(mut what) = PANIC.lock() {
@@ -107,7 +107,7 @@ pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), CliError>) -> R
 
 /// Reports how it ended and returns the exit code: 0 done, 1 refused or failed, 2 usage,
 /// 3 transient, 70 our bug.
-pub(crate) fn report(outcome: Result<(), CliError>, console: &Console) -> ExitCode {
+pub fn report(outcome: Result<(), CliError>, console: &Console) -> ExitCode {
     match outcome {
         Ok(()) | Err(CliError::Unread) => ExitCode::SUCCESS,
         Err(CliError::Job(code)) => ExitCode::from(code),

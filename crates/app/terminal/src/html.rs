@@ -4,34 +4,34 @@ mod axis;
 mod bars;
 mod plot;
 
-pub(crate) use bars::{Bar, Segment, bars};
-pub(crate) use plot::{Plot, Point, Series};
+pub use bars::{Bar, Segment, bars};
+pub use plot::{Plot, Point, Series};
 
 /// A page made of sections, in order.
-pub(crate) struct Report {
+pub struct Report {
     title: String,
     body: String,
 }
 
 impl Report {
-    pub(crate) fn new(title: &str, subtitle: &str) -> Self {
+    pub fn new(title: &str, subtitle: &str) -> Self {
         let body = format!("<h1>{}</h1>\n<p class=\"subtitle\">{}</p>\n", escaped(title), escaped(subtitle));
         Self { title: title.to_owned(), body }
     }
 
-    pub(crate) fn section(&mut self, heading: &str, prose: &str) -> &mut Self {
+    pub fn section(&mut self, heading: &str, prose: &str) -> &mut Self {
         self.body += &format!("<h2>{}</h2>\n<p>{}</p>\n", escaped(heading), escaped(prose));
         self
     }
 
     /// A drawing made by this module.
-    pub(crate) fn chart(&mut self, svg: &str) -> &mut Self {
+    pub fn chart(&mut self, svg: &str) -> &mut Self {
         self.body += &format!("<figure>{svg}</figure>\n");
         self
     }
 
     /// A table; the first row holds the titles.
-    pub(crate) fn table(&mut self, rows: &[Vec<String>]) -> &mut Self {
+    pub fn table(&mut self, rows: &[Vec<String>]) -> &mut Self {
         self.body += "<table>\n";
         for (index, row) in rows.iter().enumerate() {
             let tag = if index == 0 { "th" } else { "td" };
@@ -43,7 +43,7 @@ impl Report {
     }
 
     /// Labels and values, without titles.
-    pub(crate) fn facts(&mut self, rows: impl Iterator<Item = Vec<String>>) -> &mut Self {
+    pub fn facts(&mut self, rows: impl Iterator<Item = Vec<String>>) -> &mut Self {
         self.body += "<table class=\"facts\">\n";
         for row in rows {
             let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
@@ -54,12 +54,12 @@ impl Report {
     }
 
     /// Monospaced text, such as launch settings.
-    pub(crate) fn listing(&mut self, text: &str) -> &mut Self {
+    pub fn listing(&mut self, text: &str) -> &mut Self {
         self.body += &format!("<pre>{}</pre>\n", escaped(text));
         self
     }
 
-    pub(crate) fn html(&self) -> String {
+    pub fn html(&self) -> String {
         format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\

@@ -9,14 +9,14 @@ use std::str::FromStr;
 use clap::builder::TypedValueParser;
 
 /// A parser of lengths from 1 to `most`.
-pub(crate) fn length<T>(most: u64) -> impl TypedValueParser<Value = T>
+pub fn length<T>(most: u64) -> impl TypedValueParser<Value = T>
 where
     T: TryFrom<u64> + Clone + Send + Sync + 'static,
 {
     move |text: &str| parse::<T>(text, most)
 }
 
-pub(crate) fn parse<T: TryFrom<u64>>(text: &str, most: u64) -> Result<T, String> {
+pub fn parse<T: TryFrom<u64>>(text: &str, most: u64) -> Result<T, String> {
     let tokens = text.parse().map(|Length(tokens)| tokens).ok().filter(|tokens| (1..=most).contains(tokens));
     let tokens = tokens.and_then(|tokens| T::try_from(tokens).ok());
     tokens.ok_or_else(|| refusal(text, most))

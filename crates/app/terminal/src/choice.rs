@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// A parser over a table of names, as the domain crates keep them (`Purchase::ALL`).
-pub(crate) fn choice<T: Copy + Send + Sync + 'static>(
+pub fn choice<T: Copy + Send + Sync + 'static>(
     all: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
     let names = all.iter().map(|(name, _)| *name);

@@ -1,7 +1,7 @@
 //! Breaking prose into lines.
 
 /// The words of `text` in lines of at most `width` characters; a longer word gets its own line.
-pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -2,7 +2,7 @@
 
 /// The mapping of numbers to positions.
 #[derive(Clone, Copy)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     low: f64,
     high: f64,
     from: f64,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// The text with control characters spelled out (`\x1b`, `\u{202e}`), except for ends of lines and tabs.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     spelled(text, |code| match code {
         0..=0xff => format!("\\x{code:02x}"),
         _ => format!("\\u{{{code:x}}}"),
@@ -11,12 +11,12 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// The same for what has one line, such as a name: ends of lines and tabs are spelled out too.
-pub(crate) fn printable_line(text: &str) -> String {
+pub fn printable_line(text: &str) -> String {
     printable(text).replace('\n', "\\n").replace('\t', "\\t")
 }
 
 /// The same for a JSON document, which remains one: such characters are in its strings only.
-pub(crate) fn printable_json(document: &str) -> Cow<'_, str> {
+pub fn printable_json(document: &str) -> Cow<'_, str> {
     spelled(document, |code| format!("\\u{code:04x}"))
 }
 

@@ -2,22 +2,22 @@
 
 use super::{colour, escaped};
 
-pub(crate) struct Bar {
-    pub(crate) label: String,
+pub struct Bar {
+    pub label: String,
     /// Where the bar begins; zero for a stack.
-    pub(crate) start: f64,
-    pub(crate) segments: Vec<Segment>,
+    pub start: f64,
+    pub segments: Vec<Segment>,
     /// The text after the bar.
-    pub(crate) remark: String,
+    pub remark: String,
 }
 
-pub(crate) struct Segment {
-    pub(crate) name: String,
-    pub(crate) length: f64,
+pub struct Segment {
+    pub name: String,
+    pub length: f64,
     /// Which colour; equal numbers mean equal things in a drawing.
-    pub(crate) kind: usize,
+    pub kind: usize,
     /// Drawn as an outline: hidden behind other work.
-    pub(crate) is_hidden: bool,
+    pub is_hidden: bool,
 }
 
 const WIDTH: f64 = 900.0;
@@ -26,7 +26,7 @@ const REMARKS: f64 = 190.0;
 const ROW: f64 = 26.0;
 
 /// The drawing; `limit` marks a line that bars should not cross, such as the available memory.
-pub(crate) fn bars(bars: &[Bar], limit: Option<(f64, &str)>) -> String {
+pub fn bars(bars: &[Bar], limit: Option<(f64, &str)>) -> String {
     let end = |bar: &Bar| bar.start + bar.segments.iter().map(|segment| segment.length).sum::<f64>();
     let longest = bars.iter().map(end).chain(limit.map(|(at, _)| at)).fold(f64::MIN_POSITIVE, f64::max);
     let scale = (WIDTH - LABELS - REMARKS) / longest;

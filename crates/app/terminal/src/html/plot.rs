@@ -3,28 +3,28 @@
 use super::axis::Axis;
 use super::{colour, escaped};
 
-pub(crate) struct Plot {
-    pub(crate) x_title: String,
-    pub(crate) y_title: String,
+pub struct Plot {
+    pub x_title: String,
+    pub y_title: String,
     /// Powers of two along x, as GPU counts are.
-    pub(crate) is_x_logarithmic: bool,
+    pub is_x_logarithmic: bool,
     /// Powers of two along y too, so that proportional growth is a straight line.
-    pub(crate) is_y_logarithmic: bool,
-    pub(crate) series: Vec<Series>,
+    pub is_y_logarithmic: bool,
+    pub series: Vec<Series>,
 }
 
-pub(crate) struct Series {
-    pub(crate) name: String,
-    pub(crate) points: Vec<Point>,
+pub struct Series {
+    pub name: String,
+    pub points: Vec<Point>,
     /// Points joined by a line, else separate.
-    pub(crate) is_line: bool,
+    pub is_line: bool,
 }
 
-pub(crate) struct Point {
-    pub(crate) x: f64,
-    pub(crate) y: f64,
+pub struct Point {
+    pub x: f64,
+    pub y: f64,
     /// Shown next to the point; empty for none.
-    pub(crate) label: String,
+    pub label: String,
 }
 
 const WIDTH: f64 = 900.0;
@@ -36,7 +36,7 @@ const BOTTOM: f64 = 46.0;
 const MOST_DOTS: usize = 40;
 
 impl Plot {
-    pub(crate) fn svg(&self) -> String {
+    pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x_axis = Axis::over(points().map(|point| point.x), LEFT, WIDTH - RIGHT, self.is_x_logarithmic);
         let y_axis = Axis::over(points().map(|point| point.y), HEIGHT - BOTTOM, TOP, self.is_y_logarithmic);

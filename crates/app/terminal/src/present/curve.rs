@@ -2,7 +2,7 @@
 
 /// Draws values from left to right, `height` lines high and at most `width` columns wide. The axis on the left has three
 /// labels; where there are more values than columns, a column shows the mean of its share.
-pub(crate) fn draw_curve(values: &[f64], width: usize, height: usize) -> Vec<String> {
+pub fn draw_curve(values: &[f64], width: usize, height: usize) -> Vec<String> {
     let (low, high) = values
         .iter()
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)));

@@ -6,64 +6,64 @@
 use super::printable_line;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     Left,
     Right,
 }
 
-pub(crate) struct Column {
-    pub(crate) title: &'static str,
-    pub(crate) align: Align,
+pub struct Column {
+    pub title: &'static str,
+    pub align: Align,
     /// 0 always stays; the larger the rank, the earlier a column is left out.
-    pub(crate) rank: u8,
+    pub rank: u8,
 }
 
 impl Column {
-    pub(crate) fn left(title: &'static str, rank: u8) -> Self {
+    pub fn left(title: &'static str, rank: u8) -> Self {
         Self { title, align: Align::Left, rank }
     }
 
-    pub(crate) fn right(title: &'static str, rank: u8) -> Self {
+    pub fn right(title: &'static str, rank: u8) -> Self {
         Self { title, align: Align::Right, rank }
     }
 }
 
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
 }
 
 /// A table as text, and the titles of the columns left out.
-pub(crate) struct Fitted {
-    pub(crate) text: String,
-    pub(crate) left_out: Vec<String>,
+pub struct Fitted {
+    pub text: String,
+    pub left_out: Vec<String>,
 }
 
 /// Between columns.
 const GAP: usize = 2;
 
 impl Table {
-    pub(crate) fn new(columns: Vec<Column>) -> Self {
+    pub fn new(columns: Vec<Column>) -> Self {
         Self { columns, rows: Vec::new() }
     }
 
     /// Adds a row; it has one cell per column, and an empty cell prints as a dash.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells.iter().map(|cell| printable_line(cell)).collect());
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Titles and rows as they are, for pages.
-    pub(crate) fn cells(&self) -> Vec<Vec<String>> {
+    pub fn cells(&self) -> Vec<Vec<String>> {
         let titles = self.columns.iter().map(|column| column.title.to_lowercase()).collect();
         std::iter::once(titles).chain(self.rows.iter().cloned()).collect()
     }
 
-    pub(crate) fn fit(&self, width: Option<usize>) -> Fitted {
+    pub fn fit(&self, width: Option<usize>) -> Fitted {
         let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width_of(column)).collect();
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
         while width.is_some_and(|limit| total(&kept, &widths) > limit) {
