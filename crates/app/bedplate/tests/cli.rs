@@ -306,7 +306,7 @@ golden! {
         "replay requests requests.csv",
         "replay requests --step-time step=8ms",
         "replay requests requests.csv --step-time token=8us",
-        "replay requests requests.csv --step-time step=8ms --seats 9000",
+        "replay requests requests.csv --step-time step=8ms --max-seqs 9000",
         "replay requests requests.csv --step-time step=8ms --kv-blocks 20",
         "replay requests requests.csv --step-time step=8ms --kv-blocks 1",
         "replay requests --generate rate=-3 --step-time step=8ms",

@@ -161,8 +161,10 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn replicas_of_a_model_survive_a_kill_an_update_under_load_and_end_with_their_parent() {
     let desk = Desk::new("replicas");
-    let serving =
-        Serving::start(&desk, "serve run/model --replicas 2 --listen 127.0.0.1:0 --kv-memory 4MB --seats 8");
+    let serving = Serving::start(
+        &desk,
+        "serve run/model --replicas 2 --listen 127.0.0.1:0 --kv-memory 4MB --max-seqs 8",
+    );
     serving.until_in(2);
     let (status, text) = serving.ask("GET", "/v1/models", "");
     assert!(status == 200 && text.contains("\"id\":\"model\""), "{text}");
@@ -207,7 +209,7 @@ fn a_model_whose_files_change_is_loaded_anew_where_it_is_watched() {
     let desk = Desk::new("replicas-watched");
     let serving = Serving::start(
         &desk,
-        "serve run/model --replicas 1 --watch --listen 127.0.0.1:0 --kv-memory 4MB --seats 8",
+        "serve run/model --replicas 1 --watch --listen 127.0.0.1:0 --kv-memory 4MB --max-seqs 8",
     );
     let before = children(serving.child.id());
     assert_eq!(before.len(), 1);
@@ -236,7 +238,7 @@ fn replicas_that_are_jobs_of_a_cluster_are_found_healed_and_cancelled() {
     desk.has_cluster = true;
     desk.run("up --nodes 2");
     let arguments = format!(
-        "route --listen 127.0.0.1:0 --min 2 --max 2 --scale-interval 200ms --check-interval 200ms -- {PROGRAM} serve run/model --kv-memory 4MB --seats 8 --threads 1"
+        "route --listen 127.0.0.1:0 --min 2 --max 2 --scale-interval 200ms --check-interval 200ms -- {PROGRAM} serve run/model --kv-memory 4MB --max-seqs 8 --threads 1"
     );
     let mut serving = Serving::start(&desk, &arguments);
     serving.until_in(2);

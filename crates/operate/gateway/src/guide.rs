@@ -123,7 +123,7 @@ impl Guide {
             let mut matcher = matcher.map_err(|error| one_line(&error.to_string()))?;
             match matcher.get_error() {
                 Some(error) => Err(one_line(&error)),
-                // The first mask finds languages that are too costly before a sequence has a seat.
+                // The first mask finds languages that are too costly before a sequence has a slot.
                 None => matcher
                     .compute_mask_or_eos()
                     .map(|_| matcher)
@@ -212,7 +212,7 @@ mod tests {
         (tokenizer, about)
     }
 
-    /// Whether a text can be drawn token by token and the end after it.
+    /// Whether a text can be sampled token by token and the end after it.
     fn takes(language: Language, text: &str) -> bool {
         let (tokenizer, about) = fixture();
         let grammar = Guide::new(&tokenizer, &about).unwrap().compile(language).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_language_can_be_drawn() {
+    fn only_the_language_can_be_sampled() {
         let person = || {
             Language::Schema(
                 json!({ "type": "object", "required": ["name", "age"], "additionalProperties": false,

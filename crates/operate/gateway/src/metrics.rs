@@ -117,12 +117,15 @@ const OF_STATES: [(&str, &str, &str, OfState); 11] = [
     ("vllm:num_preemptions_total", "counter", "Sequences that made room for others.", |state| {
         state.preemptions as f64
     }),
-    ("vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens guessed ahead.", |state| {
+    ("vllm:spec_decode_num_draft_tokens_total", "counter", "Speculative tokens.", |state| {
         state.drafted_tokens as f64
     }),
-    ("vllm:spec_decode_num_accepted_tokens_total", "counter", "Tokens guessed right.", |state| {
-        state.accepted_tokens as f64
-    }),
+    (
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "counter",
+        "Speculative tokens that were right.",
+        |state| state.accepted_tokens as f64,
+    ),
     ("bedplate_serve_steps_total", "counter", "Steps of the engine.", |state| state.steps as f64),
     ("bedplate_serve_step_seconds_total", "counter", "Time of all steps.", |state| {
         state.step_nanoseconds as f64 / 1e9

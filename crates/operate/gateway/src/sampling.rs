@@ -16,7 +16,7 @@ use crate::stops::Stops;
 const LONGEST_STOP: usize = 1024;
 const MOST_BIASES: usize = 1024;
 
-/// Reads what the engine draws by; `most` is set later, when the prompt is known.
+/// Reads what the engine samples by; `most` is set later, when the prompt is known.
 pub(crate) fn continuation(fields: &Fields<'_>, bounds: &Bounds) -> Result<Continuation, ApiError> {
     let samples = fields.whole("n", 1..=i64::from(bounds.choices))?.unwrap_or(1);
     Ok(Continuation {

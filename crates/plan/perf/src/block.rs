@@ -39,7 +39,7 @@ pub(crate) struct Sum {
 
 /// How a layer is split, in numbers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cut {
+pub(crate) struct LayerSplit {
     pub(crate) tokens: f64,
     pub(crate) tensor: f64,
     /// The factor by which norms and residuals are split.
@@ -53,18 +53,18 @@ pub(crate) struct Cut {
 
 impl Problem {
     /// Adds `share` layers of one kind.
-    pub(crate) fn add_layer(&self, sum: &mut Sum, layer: &Layer, share: f64, cut: &Cut) {
+    pub(crate) fn add_layer(&self, sum: &mut Sum, layer: &Layer, share: f64, split: &LayerSplit) {
         let mut part = Sum::default();
         let halves = layer.halves() as f64;
-        self.add_residuals(&mut part, halves, cut);
+        self.add_residuals(&mut part, halves, split);
         if layer.attention != Attention::Absent {
-            self.add_attention(&mut part, layer, cut);
+            self.add_attention(&mut part, layer, split);
         }
         match &layer.mlp {
             Mlp::Absent => {}
-            Mlp::Dense(dense) => self.add_dense(&mut part, dense, cut),
+            Mlp::Dense(dense) => self.add_dense(&mut part, dense, split),
             Mlp::Mixture(mixture) => {
-                self.add_mixture(&mut part, mixture, matches!(layer.attention, Attention::Latent(_)), cut);
+                self.add_mixture(&mut part, mixture, matches!(layer.attention, Attention::Latent(_)), split);
             }
         }
         part.host += self.profile.host * halves / 2.0;
@@ -72,48 +72,48 @@ impl Problem {
     }
 
     /// Norms and residuals around the halves of a layer, and the casts of what norms give out.
-    fn add_residuals(&self, sum: &mut Sum, halves: f64, cut: &Cut) {
-        let moved = self.profile.elementwise * 10.0 * halves * self.hidden / cut.sequence_split;
-        self.add_stream(sum, cut.tokens * moved, 1.3);
+    fn add_residuals(&self, sum: &mut Sum, halves: f64, split: &LayerSplit) {
+        let moved = self.profile.elementwise * 10.0 * halves * self.hidden / split.sequence_split;
+        self.add_stream(sum, split.tokens * moved, 1.3);
         // Each norm is read and written.
-        let norms = self.profile.elementwise * 4.0 * halves * self.hidden / cut.sequence_split;
-        sum.again += self.kernels.stream(cut.tokens * norms);
-        if is_narrow(cut.precision) {
-            let cast = self.cast(cut) * 4.0 * halves * self.hidden / cut.sequence_split;
-            self.add_stream(sum, cut.tokens * cast, 1.5);
+        let norms = self.profile.elementwise * 4.0 * halves * self.hidden / split.sequence_split;
+        sum.again += self.kernels.stream(split.tokens * norms);
+        if is_narrow(split.precision) {
+            let cast = self.cast(split) * 4.0 * halves * self.hidden / split.sequence_split;
+            self.add_stream(sum, split.tokens * cast, 1.5);
         }
         sum.dense_parameters += halves * self.hidden;
     }
 
-    fn add_attention(&self, sum: &mut Sum, layer: &Layer, cut: &Cut) {
+    fn add_attention(&self, sum: &mut Sum, layer: &Layer, split: &LayerSplit) {
         let attention = &layer.attention;
-        let heads_wide = self.add_projections(sum, attention, cut);
-        sum.attention = self.scores(layer, cut);
-        self.add_stream(sum, cut.tokens * self.profile.elementwise * 8.0 * heads_wide, 1.3);
+        let heads_wide = self.add_projections(sum, attention, split);
+        sum.attention = self.scores(layer, split);
+        self.add_stream(sum, split.tokens * self.profile.elementwise * 8.0 * heads_wide, 1.3);
         if let (Attention::Recurrent(state), Reach::Chunk(chunk)) = (attention, layer.reach) {
-            self.add_states(sum, state, chunk, cut);
+            self.add_states(sum, state, chunk, split);
         }
-        sum.tensor = sum.tensor + self.tensor_exchange(cut);
-        sum.context = sum.context + self.context_exchange(attention, cut);
-        self.keep_attention(sum, attention, heads_wide, cut);
+        sum.tensor = sum.tensor + self.tensor_exchange(split);
+        sum.context = sum.context + self.context_exchange(attention, split);
+        self.keep_attention(sum, attention, heads_wide, split);
     }
 
     /// The weight matrices; returns the width of this rank's queries, keys and values.
-    fn add_projections(&self, sum: &mut Sum, attention: &Attention, cut: &Cut) -> f64 {
+    fn add_projections(&self, sum: &mut Sum, attention: &Attention, split: &LayerSplit) -> f64 {
         let (heads, kv_heads) = (attention.heads() as f64, attention.kv_heads() as f64);
         let (query_dim, value_dim) = (attention.query_dim() as f64, attention.value_dim() as f64);
-        let local_heads = heads / cut.tensor;
+        let local_heads = heads / split.tensor;
         let mut again = 0.0;
-        let mut add = |outputs: f64, inputs: f64| self.add_matrix(sum, outputs, inputs, cut);
+        let mut add = |outputs: f64, inputs: f64| self.add_matrix(sum, outputs, inputs, split);
         let heads_wide = match attention {
             Attention::GroupedQuery(grouped) => {
                 let queries = if grouped.has_gate { 2.0 * heads } else { heads };
-                let wide = (queries + 2.0 * kv_heads.max(cut.tensor)) * query_dim / cut.tensor;
+                let wide = (queries + 2.0 * kv_heads.max(split.tensor)) * query_dim / split.tensor;
                 add(wide, self.hidden);
                 wide
             }
             Attention::Recurrent(state) => {
-                let wide = 2.0 * (state.keys_wide() + state.values_wide()) as f64 / cut.tensor;
+                let wide = 2.0 * (state.keys_wide() + state.values_wide()) as f64 / split.tensor;
                 add(wide, self.hidden);
                 wide
             }
@@ -132,7 +132,7 @@ impl Problem {
                 let expanded = local_heads * (latent.nope_dim + latent.value_dim) as f64;
                 add(expanded, kv_rank);
                 again = [(local_heads * query_dim, query_inputs), (expanded, kv_rank)]
-                    .map(|(n, k)| self.kernels.product(Product::new(cut.tokens, n, k), cut.precision))
+                    .map(|(n, k)| self.kernels.product(Product::new(split.tokens, n, k), split.precision))
                     .into_iter()
                     .sum();
                 local_heads * (2.0 * query_dim + value_dim)
@@ -144,28 +144,28 @@ impl Problem {
     }
 
     /// A dense matrix of this rank: its products and its parameters.
-    fn add_matrix(&self, sum: &mut Sum, outputs: f64, inputs: f64, cut: &Cut) {
-        let product = Product::new(cut.tokens, outputs, inputs);
-        sum.products = sum.products + self.kernels.matrix(product, cut.precision, cut.is_frozen);
+    fn add_matrix(&self, sum: &mut Sum, outputs: f64, inputs: f64, split: &LayerSplit) {
+        let product = Product::new(split.tokens, outputs, inputs);
+        sum.products = sum.products + self.kernels.matrix(product, split.precision, split.is_frozen);
         sum.dense_parameters += outputs * inputs;
         sum.adapter_parameters += outputs + inputs;
     }
 
     /// States of chunks in fp32: written, carried on from chunk to chunk, and read again.
-    fn add_states(&self, sum: &mut Sum, state: &Recurrent, chunk: u64, cut: &Cut) {
-        let states = cut.tokens / chunk.min(self.workload.sequence).max(1) as f64;
-        let values = state.state_values() as f64 / cut.tensor;
+    fn add_states(&self, sum: &mut Sum, state: &Recurrent, chunk: u64, split: &LayerSplit) {
+        let states = split.tokens / chunk.min(self.workload.sequence).max(1) as f64;
+        let values = state.state_values() as f64 / split.tensor;
         self.add_stream(sum, states * values * 16.0, 2.5);
     }
 
     /// The products of queries, keys and values.
-    fn scores(&self, layer: &Layer, cut: &Cut) -> Passes {
+    fn scores(&self, layer: &Layer, split: &LayerSplit) -> Passes {
         let attention = &layer.attention;
-        let heads = attention.heads() as f64 / cut.tensor;
+        let heads = attention.heads() as f64 / split.tensor;
         let (query_dim, value_dim) = (attention.query_dim() as f64, attention.value_dim() as f64);
         let sequence = self.workload.sequence;
         if self.profile.attention == AttentionKernel::Unfused {
-            return self.kernels.attention_unfused(cut.tokens, heads, query_dim, sequence as f64);
+            return self.kernels.attention_unfused(split.tokens, heads, query_dim, sequence as f64);
         }
         // Kernels for sink logits do not skip keys outside a window.
         let has_sinks = matches!(attention, Attention::GroupedQuery(grouped) if grouped.has_sinks);
@@ -174,8 +174,9 @@ impl Problem {
         // Work on a state counts as that on so many keys more.
         let as_keys = attention.state_flops() / attention.score_flops_per_key().max(1.0);
         let keys = reach.mean_keys(sequence, AttentionFlops::CausalHalved) + as_keys;
-        let at_once = if cut.context > 1.0 { keys.min(0.5 * sequence as f64 / cut.context) } else { keys };
-        let scores = self.kernels.attention(cut.tokens, heads, widths, keys, at_once);
+        let at_once =
+            if split.context > 1.0 { keys.min(0.5 * sequence as f64 / split.context) } else { keys };
+        let scores = self.kernels.attention(split.tokens, heads, widths, keys, at_once);
         match attention {
             Attention::Recurrent(_) => scores * (1.0 / self.constants.scan),
             _ => scores,
@@ -184,102 +185,109 @@ impl Problem {
 
     /// Inputs of the norm and of the projections; queries, keys and values; the output of attention; and
     /// the scores with their mask where they are written.
-    fn keep_attention(&self, sum: &mut Sum, attention: &Attention, heads_wide: f64, cut: &Cut) {
-        let local_heads = attention.heads() as f64 / cut.tensor;
+    fn keep_attention(&self, sum: &mut Sum, attention: &Attention, heads_wide: f64, split: &LayerSplit) {
+        let local_heads = attention.heads() as f64 / split.tensor;
         let given_out = local_heads * attention.value_dim() as f64;
-        self.keep_normed(sum, cut);
+        self.keep_normed(sum, split);
         // Narrow products keep their own copy of the output of attention.
-        let copies = if is_narrow(cut.precision) { 3.0 } else { 2.0 };
-        sum.kept += cut.tokens * (2.0 * heads_wide + copies * given_out);
+        let copies = if is_narrow(split.precision) { 3.0 } else { 2.0 };
+        sum.kept += split.tokens * (2.0 * heads_wide + copies * given_out);
         if matches!(attention, Attention::Latent(_)) {
-            sum.cheap += cut.tokens * 2.0 * heads_wide;
+            sum.cheap += split.tokens * 2.0 * heads_wide;
         }
         if self.profile.attention == AttentionKernel::Unfused {
-            sum.kept += cut.tokens * 5.0 * local_heads * self.workload.sequence as f64;
+            sum.kept += split.tokens * 5.0 * local_heads * self.workload.sequence as f64;
         }
     }
 
     /// The input of a norm, and its output, which is the input of a product.
-    fn keep_normed(&self, sum: &mut Sum, cut: &Cut) {
-        let split = if self.profile.keeps_gathered { 1.0 } else { cut.sequence_split };
-        let output = cut.tokens * input_bytes(cut) * self.hidden / split;
-        sum.kept += cut.tokens * 2.0 * self.hidden / cut.sequence_split + output;
+    fn keep_normed(&self, sum: &mut Sum, split: &LayerSplit) {
+        let gathered = if self.profile.keeps_gathered { 1.0 } else { split.sequence_split };
+        let output = split.tokens * input_bytes(split) * self.hidden / gathered;
+        sum.kept += split.tokens * 2.0 * self.hidden / split.sequence_split + output;
         sum.cheap += output;
     }
 
-    fn add_dense(&self, sum: &mut Sum, dense: &Dense, cut: &Cut) {
-        let width = dense.width as f64 / cut.tensor;
-        self.add_mlp(sum, width, gates(dense), cut);
-        sum.tensor = sum.tensor + self.tensor_exchange(cut);
-        self.keep_normed(sum, cut);
+    fn add_dense(&self, sum: &mut Sum, dense: &Dense, split: &LayerSplit) {
+        let width = dense.width as f64 / split.tensor;
+        self.add_mlp(sum, width, gates(dense), split);
+        sum.tensor = sum.tensor + self.tensor_exchange(split);
+        self.keep_normed(sum, split);
     }
 
     /// The products, the activation and the casts of a dense MLP or a shared expert of local width.
-    fn add_mlp(&self, sum: &mut Sum, width: f64, gates: f64, cut: &Cut) {
-        self.add_matrix(sum, gates * width, self.hidden, cut);
-        self.add_matrix(sum, self.hidden, width, cut);
-        let activation = cut.tokens * self.profile.elementwise * 2.0 * (1.0 + gates) * width;
+    fn add_mlp(&self, sum: &mut Sum, width: f64, gates: f64, split: &LayerSplit) {
+        self.add_matrix(sum, gates * width, self.hidden, split);
+        self.add_matrix(sum, self.hidden, width, split);
+        let activation = split.tokens * self.profile.elementwise * 2.0 * (1.0 + gates) * width;
         self.add_stream(sum, activation, 1.6);
         sum.again += self.kernels.stream(activation);
-        if is_narrow(cut.precision) {
-            self.add_stream(sum, cut.tokens * self.cast(cut) * 4.0 * width, 1.5);
+        if is_narrow(split.precision) {
+            self.add_stream(sum, split.tokens * self.cast(split) * 4.0 * width, 1.5);
         }
-        sum.kept += cut.tokens * (2.0 * gates + input_bytes(cut)) * width;
-        sum.cheap += cut.tokens * (input_bytes(cut) + narrowed(gates, cut)) * width;
+        sum.kept += split.tokens * (2.0 * gates + input_bytes(split)) * width;
+        sum.cheap += split.tokens * (input_bytes(split) + narrowed(gates, split)) * width;
     }
 
-    fn add_mixture(&self, sum: &mut Sum, mixture: &Mixture, is_latent: bool, cut: &Cut) {
+    fn add_mixture(&self, sum: &mut Sum, mixture: &Mixture, is_latent: bool, split: &LayerSplit) {
         let (experts, visits) = (mixture.experts as f64, mixture.per_token as f64);
         // Tokens enter split over the tensor group; the all-to-all and the expert group join them again.
-        let entering = cut.tokens / cut.tensor;
-        let routed = entering * visits * self.workload.routing.peak(cut.expert);
-        let local_experts = (experts / cut.expert).max(1.0);
-        self.add_experts(sum, mixture, routed, local_experts, cut);
-        self.add_routed_streams(sum, mixture, routed, cut);
+        let entering = split.tokens / split.tensor;
+        let routed = entering * visits * self.workload.routing.peak(split.expert);
+        let local_experts = (experts / split.expert).max(1.0);
+        self.add_experts(sum, mixture, routed, local_experts, split);
+        self.add_routed_streams(sum, mixture, routed, split);
         if let Some(shared) = &mixture.shared {
-            self.add_mlp(sum, shared.width as f64 / cut.tensor, gates(shared), cut);
+            self.add_mlp(sum, shared.width as f64 / split.tensor, gates(shared), split);
         }
         let router = Product::new(entering, experts, self.hidden);
-        sum.products = sum.products + self.kernels.matrix(router, ComputePrecision::Bf16, cut.is_frozen);
+        sum.products = sum.products + self.kernels.matrix(router, ComputePrecision::Bf16, split.is_frozen);
         sum.dense_parameters += experts * self.hidden;
-        sum.expert = sum.expert + self.expert_exchange(visits, cut);
+        sum.expert = sum.expert + self.expert_exchange(visits, split);
         sum.host_routing += self.expert_overhead(local_experts, is_latent);
-        self.keep_mixture(sum, mixture, entering, routed, cut);
+        self.keep_mixture(sum, mixture, entering, routed, split);
     }
 
     /// The grouped products of the routed experts of this rank.
-    fn add_experts(&self, sum: &mut Sum, mixture: &Mixture, routed: f64, local_experts: f64, cut: &Cut) {
-        let rows = routed * cut.expert_tensor * cut.expert / mixture.experts as f64;
-        let width = mixture.expert.width as f64 / cut.expert_tensor;
+    fn add_experts(
+        &self,
+        sum: &mut Sum,
+        mixture: &Mixture,
+        routed: f64,
+        local_experts: f64,
+        split: &LayerSplit,
+    ) {
+        let rows = routed * split.expert_tensor * split.expert / mixture.experts as f64;
+        let width = mixture.expert.width as f64 / split.expert_tensor;
         let up = Product::new(rows, gates(&mixture.expert) * width, self.hidden);
         let down = Product::new(rows, self.hidden, width);
         for product in [up, down] {
             let grouped = Product { groups: local_experts, ..product };
-            sum.products = sum.products + self.kernels.matrix(grouped, cut.precision, cut.is_frozen);
+            sum.products = sum.products + self.kernels.matrix(grouped, split.precision, split.is_frozen);
             sum.expert_parameters += local_experts * product.n * product.k;
         }
     }
 
     /// Activation, permutation and casts of routed tokens.
-    fn add_routed_streams(&self, sum: &mut Sum, mixture: &Mixture, routed: f64, cut: &Cut) {
+    fn add_routed_streams(&self, sum: &mut Sum, mixture: &Mixture, routed: f64, split: &LayerSplit) {
         let width = mixture.expert.width as f64;
         let unfused = if mixture.expert.has_bias { UNFUSED } else { 1.0 };
         let activation = self.profile.elementwise * 2.0 * (1.0 + gates(&mixture.expert)) * width * unfused;
         self.add_stream(sum, routed * activation, 1.6);
         sum.again += self.kernels.stream(routed * activation);
         self.add_stream(sum, routed * self.constants.permute * 12.0 * self.hidden, 1.5);
-        if is_narrow(cut.precision) {
-            let cast = self.cast(cut) * self.constants.cast_experts;
+        if is_narrow(split.precision) {
+            let cast = self.cast(split) * self.constants.cast_experts;
             self.add_stream(sum, routed * cast * 4.0 * (width + self.hidden), 1.5);
         }
     }
 
     /// Inputs of products are kept in their format, the rest in bf16; combined outputs are not needed.
-    fn keep_mixture(&self, sum: &mut Sum, mixture: &Mixture, entering: f64, routed: f64, cut: &Cut) {
+    fn keep_mixture(&self, sum: &mut Sum, mixture: &Mixture, entering: f64, routed: f64, split: &LayerSplit) {
         let width = mixture.expert.width as f64;
-        let kept = input_bytes(cut) * (self.hidden + width) + 2.0 * gates(&mixture.expert) * width;
+        let kept = input_bytes(split) * (self.hidden + width) + 2.0 * gates(&mixture.expert) * width;
         sum.kept += entering * 4.0 * self.hidden + routed * kept;
-        let cheap = input_bytes(cut) + narrowed(gates(&mixture.expert), cut);
+        let cheap = input_bytes(split) + narrowed(gates(&mixture.expert), split);
         sum.cheap += entering * 2.0 * self.hidden + routed * cheap * width;
     }
 
@@ -301,8 +309,8 @@ impl Problem {
     }
 
     /// Bytes moved per byte cast.
-    fn cast(&self, cut: &Cut) -> f64 {
-        let is_block = self.workload.scaling == Scaling::Block && cut.precision == ComputePrecision::Fp8;
+    fn cast(&self, split: &LayerSplit) -> f64 {
+        let is_block = self.workload.scaling == Scaling::Block && split.precision == ComputePrecision::Fp8;
         self.constants.cast * if is_block { self.constants.cast_block } else { 1.0 }
     }
 
@@ -363,13 +371,13 @@ fn gates(dense: &Dense) -> f64 {
 }
 
 /// Bytes per element of the inputs that products keep for their weight gradients.
-fn input_bytes(cut: &Cut) -> f64 {
-    if is_narrow(cut.precision) { 1.0 } else { 2.0 }
+fn input_bytes(split: &LayerSplit) -> f64 {
+    if is_narrow(split.precision) { 1.0 } else { 2.0 }
 }
 
 /// Bytes per element of an MLP's width that are saved by keeping the inputs of its activation function in 8 bits.
-fn narrowed(gates: f64, cut: &Cut) -> f64 {
-    if is_narrow(cut.precision) { gates } else { 0.0 }
+fn narrowed(gates: f64, split: &LayerSplit) -> f64 {
+    if is_narrow(split.precision) { gates } else { 0.0 }
 }
 
 fn is_narrow(precision: ComputePrecision) -> bool {

@@ -5,7 +5,7 @@
 
 use bedplate_transformer::Attention;
 
-use crate::block::{Cut, Sum};
+use crate::block::{LayerSplit, Sum};
 use crate::collective::{Copies, Group, Traffic};
 use crate::problem::Problem;
 use crate::{Dispatcher, ExpertOverlap};
@@ -37,7 +37,7 @@ impl Problem {
     pub(crate) fn exchanges(
         &self,
         sum: &Sum,
-        cut: &Cut,
+        split: &LayerSplit,
         work: f64,
         attention: f64,
         repeat: f64,
@@ -46,7 +46,7 @@ impl Problem {
         let tensor = sum.tensor * (2.0 * repeat);
         let expert = sum.expert * repeat;
         let context = sum.context * repeat;
-        let is_inside = self.links.is_inside(Group::new(cut.tensor, 1.0));
+        let is_inside = self.links.is_inside(Group::new(split.tensor, 1.0));
         let tensor_share = if is_inside { self.profile.tensor_uncovered } else { 1.0 };
         let expert_share = match overlap {
             ExpertOverlap::Serial => self.constants.expert_uncovered,
@@ -70,39 +70,43 @@ impl Problem {
 
     /// The two all-reduces of a tensor-parallel half layer, forward and backward: with sequence
     /// parallelism each is a gather and a scatter of the same bytes.
-    pub(crate) fn tensor_exchange(&self, cut: &Cut) -> Traffic {
-        let bytes = cut.tokens * self.hidden * 2.0;
-        self.links.gather(Group::new(cut.tensor, 1.0), bytes) * 2.0
+    pub(crate) fn tensor_exchange(&self, split: &LayerSplit) -> Traffic {
+        let bytes = split.tokens * self.hidden * 2.0;
+        self.links.gather(Group::new(split.tensor, 1.0), bytes) * 2.0
     }
 
     /// Keys and values of the other context ranks travel around a ring, forward and backward; heads with a state change ranks.
-    pub(crate) fn context_exchange(&self, attention: &Attention, cut: &Cut) -> Traffic {
-        if cut.context <= 1.0 {
+    pub(crate) fn context_exchange(&self, attention: &Attention, split: &LayerSplit) -> Traffic {
+        if split.context <= 1.0 {
             return Traffic::default();
         }
         if let Attention::Recurrent(state) = attention {
             // Ranks swap tokens for heads before the scan and back after it.
             let wide = 2.0 * (state.keys_wide() + state.values_wide()) as f64;
-            let bytes = cut.tokens * wide / cut.tensor * 2.0;
-            return self.links.alltoall(Group::new(cut.context, cut.tensor), bytes, Copies::PerExpert) * 4.0;
+            let bytes = split.tokens * wide / split.tensor * 2.0;
+            return self.links.alltoall(Group::new(split.context, split.tensor), bytes, Copies::PerExpert)
+                * 4.0;
         }
         let kv = attention.kv_heads() as f64 * (attention.query_dim() + attention.value_dim()) as f64;
-        let bytes = cut.tokens * kv / cut.tensor * 2.0;
-        let hops = self.links.pass(Group::new(cut.context, cut.tensor), bytes) * (cut.context - 1.0);
+        let bytes = split.tokens * kv / split.tensor * 2.0;
+        let hops = self.links.pass(Group::new(split.context, split.tensor), bytes) * (split.context - 1.0);
         // The backward ring carries gradients as well as keys and values.
         hops * 3.0
     }
 
     /// Dispatch and combine, forward and backward, and the gathers of a tensor group inside experts.
-    pub(crate) fn expert_exchange(&self, visits: f64, cut: &Cut) -> Traffic {
-        let bytes =
-            cut.tokens / cut.tensor * visits * self.hidden * 2.0 * self.workload.routing.peak(cut.expert);
+    pub(crate) fn expert_exchange(&self, visits: f64, split: &LayerSplit) -> Traffic {
+        let bytes = split.tokens / split.tensor
+            * visits
+            * self.hidden
+            * 2.0
+            * self.workload.routing.peak(split.expert);
         let copies = match self.workload.dispatcher {
             Dispatcher::AllToAll => Copies::PerExpert,
             Dispatcher::Deduplicating => Copies::PerDomain { visits },
         };
-        let alltoall = self.links.alltoall(Group::new(cut.expert, cut.expert_tensor), bytes, copies);
-        let gather = self.links.gather(Group::new(cut.expert_tensor, 1.0), bytes * cut.expert_tensor);
+        let alltoall = self.links.alltoall(Group::new(split.expert, split.expert_tensor), bytes, copies);
+        let gather = self.links.gather(Group::new(split.expert_tensor, 1.0), bytes * split.expert_tensor);
         (alltoall + gather) * 4.0
     }
 }

@@ -8,7 +8,7 @@
 use bedplate_layout::{ComputePrecision, Layout, Recompute, Schedule};
 use bedplate_transformer::Layer;
 
-use crate::block::{Cut, Sum};
+use crate::block::{LayerSplit, Sum};
 use crate::exchange::Exchanges;
 use crate::kernel::{AttentionKernel, Passes, Product, rounded_max};
 use crate::problem::Problem;
@@ -180,29 +180,29 @@ impl Problem {
         if let Some(host) = &self.host {
             return host.layer_costs(key);
         }
-        let cut = self.cut(&key);
+        let split = self.layer_split(&key);
         let mut sum = Sum::default();
         for (layer, share) in &self.kinds {
-            self.add_layer(&mut sum, layer, *share, &cut);
+            self.add_layer(&mut sum, layer, *share, &split);
         }
-        LayerCosts { kinds: self.layer_kinds(key, &cut), ..self.finish(key, &cut, sum) }
+        LayerCosts { kinds: self.layer_kinds(key, &split), ..self.finish(key, &split, sum) }
     }
 
-    fn layer_kinds(&self, key: LayerKey, cut: &Cut) -> Option<Kinds> {
+    fn layer_kinds(&self, key: LayerKey, split: &LayerSplit) -> Option<Kinds> {
         let ((first, share), others) = self.kinds.split_first().filter(|_| self.leading > 0.0)?;
         let mut leading = Sum::default();
-        self.add_layer(&mut leading, first, 1.0, cut);
+        self.add_layer(&mut leading, first, 1.0, split);
         let mut later = Sum::default();
         for (layer, other) in others {
-            self.add_layer(&mut later, layer, other / (1.0 - share), cut);
+            self.add_layer(&mut later, layer, other / (1.0 - share), split);
         }
-        let part = |sum: Sum| self.finish(key, cut, sum).part();
+        let part = |sum: Sum| self.finish(key, split, sum).part();
         Some(Kinds { leading: part(leading), others: part(later) })
     }
 
-    fn cut(&self, key: &LayerKey) -> Cut {
+    fn layer_split(&self, key: &LayerKey) -> LayerSplit {
         let tensor = f64::from(key.tensor);
-        Cut {
+        LayerSplit {
             tokens: f64::from(key.micro_batch) * self.workload.sequence as f64 / f64::from(key.context),
             tensor,
             sequence_split: if key.is_sequence_parallel { tensor } else { 1.0 },
@@ -214,23 +214,23 @@ impl Problem {
         }
     }
 
-    fn finish(&self, key: LayerKey, cut: &Cut, sum: Sum) -> LayerCosts {
+    fn finish(&self, key: LayerKey, split: &LayerSplit, sum: Sum) -> LayerCosts {
         let repeats = self.repeats(key.recompute);
         let attention = with_repeat(sum.attention, repeats.attention);
         let compute = with_repeat(sum.products, repeats.products) + attention;
         let mut memory = with_repeat(sum.memory, repeats.memory);
         memory.backward += repeats.cheap * sum.again;
         let trained = self.trained(sum.dense_parameters, sum.adapter_parameters);
-        let trained_expert = if cut.is_frozen { 0.0 } else { sum.expert_parameters };
+        let trained_expert = if split.is_frozen { 0.0 } else { sum.expert_parameters };
         memory.backward += self.kernels.stream((trained + trained_expert) * self.profile.accumulation);
         let work = compute.both() + memory.both();
         let overlap =
             if key.hides_experts { ExpertOverlap::Overlapped } else { self.workload.expert_overlap };
-        let exchanges = self.exchanges(&sum, cut, work, attention.both(), repeats.exchanges, overlap);
+        let exchanges = self.exchanges(&sum, split, work, attention.both(), repeats.exchanges, overlap);
         let busy = work + exchanges.exposed();
         let routing = waiting_for_host(sum.host_routing * repeats.launches, busy, overlap);
         let host = sum.host * repeats.launches + routing;
-        let head = self.head(cut);
+        let head = self.head(split);
         LayerCosts {
             key,
             compute,
@@ -240,16 +240,16 @@ impl Problem {
             layer_seconds: busy + host,
             head_compute: head.compute,
             head_memory: head.memory,
-            stage_send: cut.tokens * self.hidden * 2.0 / cut.sequence_split,
+            stage_send: split.tokens * self.hidden * 2.0 / split.sequence_split,
             dense_parameters: sum.dense_parameters,
             expert_parameters: sum.expert_parameters,
-            embedding_parameters: self.vocab * self.hidden / cut.tensor,
-            head_parameters: self.vocab * self.hidden / cut.tensor,
+            embedding_parameters: self.vocab * self.hidden / split.tensor,
+            head_parameters: self.vocab * self.hidden / split.tensor,
             trained_dense: trained,
             trained_expert,
-            kept_bytes: self.kept(&key, cut, &sum),
+            kept_bytes: self.kept(&key, split, &sum),
             working_bytes: sum.kept,
-            logits_bytes: cut.tokens * self.vocab / cut.tensor * self.profile.logit_memory,
+            logits_bytes: split.tokens * self.vocab / split.tensor * self.profile.logit_memory,
             kinds: None,
         }
     }
@@ -283,12 +283,12 @@ impl Problem {
         }
     }
 
-    fn kept(&self, key: &LayerKey, cut: &Cut, sum: &Sum) -> f64 {
+    fn kept(&self, key: &LayerKey, split: &LayerSplit, sum: &Sum) -> f64 {
         match key.recompute {
-            Recompute::Full => cut.tokens * 2.0 * self.hidden / cut.sequence_split,
+            Recompute::Full => split.tokens * 2.0 * self.hidden / split.sequence_split,
             Recompute::Selective if self.profile.attention == AttentionKernel::Unfused => {
-                let heads = self.heads / cut.tensor;
-                sum.kept - cut.tokens * 5.0 * heads * self.workload.sequence as f64
+                let heads = self.heads / split.tensor;
+                sum.kept - split.tokens * 5.0 * heads * self.workload.sequence as f64
             }
             Recompute::Selective => match self.profile.selective {
                 Some(selective) => sum.kept * selective.kept,
@@ -309,10 +309,10 @@ impl Problem {
     }
 
     /// The output projection in bf16, softmax and loss, once per prediction.
-    fn head(&self, cut: &Cut) -> Head {
-        let product = Product::new(cut.tokens, self.vocab / cut.tensor, self.hidden);
-        let passes = self.kernels.matrix(product, ComputePrecision::Bf16, cut.is_frozen);
-        let bytes = cut.tokens * self.vocab / cut.tensor * self.constants.logit_bytes;
+    fn head(&self, split: &LayerSplit) -> Head {
+        let product = Product::new(split.tokens, self.vocab / split.tensor, self.hidden);
+        let passes = self.kernels.matrix(product, ComputePrecision::Bf16, split.is_frozen);
+        let bytes = split.tokens * self.vocab / split.tensor * self.constants.logit_bytes;
         Head {
             compute: passes.both() * self.predictions,
             memory: self.kernels.stream(bytes) * self.predictions,

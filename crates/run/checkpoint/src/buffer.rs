@@ -1,6 +1,6 @@
 //! A chunk's buffer, aligned as a disk needs it that is written past the page cache.
 
-use crate::cut::BLOCK;
+use crate::chunks::BLOCK;
 use crate::part::NUMBER;
 
 const ALIGNMENT: usize = BLOCK as usize;

@@ -23,8 +23,8 @@
 
 mod buffer;
 mod checkpoint;
+mod chunks;
 mod convert;
-mod cut;
 mod error;
 mod facts;
 mod history;

@@ -10,7 +10,7 @@ use std::thread;
 use bedplate_network::Region;
 
 use crate::buffer::Buffer;
-use crate::cut::Sequence;
+use crate::chunks::Sequence;
 use crate::manifest::Manifest;
 use crate::part::{NUMBER, PartEntry};
 use crate::{CheckpointError, Store};

@@ -13,7 +13,7 @@ use bedplate_network::Region;
 
 use crate::CheckpointError;
 use crate::buffer::Buffer;
-use crate::cut::{Cut, Sequence};
+use crate::chunks::{ChunkSizes, Sequence};
 use crate::part::{NUMBER, PartEntry};
 use crate::storage::{Attempt, PartFile, Store};
 
@@ -37,7 +37,7 @@ const LEAST_POOL: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Saving {
     sequence: Sequence,
-    cut: Cut,
+    sizes: ChunkSizes,
     place: String,
     /// The next chunk to copy.
     next: u64,
@@ -59,7 +59,7 @@ struct Filled {
 #[derive(Debug)]
 struct Shared {
     part: Box<dyn PartFile>,
-    cut: Cut,
+    sizes: ChunkSizes,
     checksums: Mutex<Vec<u32>>,
     trouble: Mutex<Option<io::Error>>,
     /// Nothing more is written: a write has failed, or nobody wants the part any more.
@@ -84,37 +84,37 @@ impl Saving {
         let sequence = Sequence::new(&regions);
         let bytes = sequence.len() * NUMBER;
         let pool = options.pool.unwrap_or((bytes / 20).max(LEAST_POOL));
-        let cut = Cut::new(bytes, pool, store.storage().least_chunk());
+        let sizes = ChunkSizes::new(bytes, pool, store.storage().least_chunk());
         let file = format!("part-{rank:05}.data");
         let place = store.place(&attempt.name());
         let part = store
             .storage()
-            .part(attempt, &file, cut)
+            .part(attempt, &file, sizes)
             .map_err(|source| CheckpointError::Write { place: place.clone(), source })?;
         let entry = PartEntry {
             file: store.storage().path_in_checkpoint(attempt, &file),
             bytes,
-            chunk: cut.chunk,
+            chunk: sizes.chunk,
             checksums: Vec::new(),
             regions,
         };
-        Self::of_part(part, cut, entry, place)
+        Self::of_part(part, sizes, entry, place)
     }
 
     fn of_part(
         part: Box<dyn PartFile>,
-        cut: Cut,
+        sizes: ChunkSizes,
         entry: PartEntry,
         place: String,
     ) -> Result<Self, CheckpointError> {
         let (give_back, free) = mpsc::channel();
         let (filled, work) = mpsc::channel();
         let (tell, outcome) = mpsc::channel();
-        let writers = cut.buffers.min(DEPTH);
+        let writers = sizes.buffers.min(DEPTH);
         let shared = Arc::new(Shared {
             part,
-            cut,
-            checksums: Mutex::new(vec![0; cut.chunks() as usize]),
+            sizes,
+            checksums: Mutex::new(vec![0; sizes.chunks() as usize]),
             trouble: Mutex::new(None),
             is_over: AtomicBool::new(false),
             writers: AtomicUsize::new(writers),
@@ -136,7 +136,7 @@ impl Saving {
         }
         Ok(Self {
             sequence: Sequence::new(&entry.regions),
-            cut,
+            sizes,
             place,
             next: 0,
             made: 0,
@@ -167,7 +167,7 @@ impl Saving {
 
     /// Whether the state may change.
     pub fn is_complete(&self) -> bool {
-        self.next == self.cut.chunks() || self.shared.is_over.load(Ordering::Relaxed)
+        self.next == self.sizes.chunks() || self.shared.is_over.load(Ordering::Relaxed)
     }
 
     /// How long [`Saving::complete`] has held the caller up.
@@ -176,12 +176,12 @@ impl Saving {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.cut.bytes
+        self.sizes.bytes
     }
 
     /// Bytes of memory that the pool can take.
     pub fn pool(&self) -> u64 {
-        self.cut.chunk * self.cut.buffers as u64
+        self.sizes.chunk * self.sizes.buffers as u64
     }
 
     /// The part, once it is durable; the files of one that failed are gone. Gives an outcome once.
@@ -226,15 +226,15 @@ impl Saving {
         if let Ok(buffer) = self.free.try_recv() {
             return Some(buffer);
         }
-        if self.made < self.cut.buffers {
+        if self.made < self.sizes.buffers {
             self.made += 1;
-            return Some(Buffer::new(self.cut.chunk));
+            return Some(Buffer::new(self.sizes.chunk));
         }
         if waits { self.free.recv().ok() } else { None }
     }
 
     fn fill(&mut self, mut buffer: Buffer, held: &dyn Held) {
-        let range = self.cut.numbers(self.next);
+        let range = self.sizes.numbers(self.next);
         let values = buffer.numbers_mut((range.end - range.start) as usize);
         for (region, inside, at) in self.sequence.overlaps(range) {
             let len = inside.len();
@@ -291,7 +291,7 @@ impl Writer {
 
 impl Shared {
     fn write(&self, index: u64, buffer: &mut Buffer) -> io::Result<()> {
-        let numbers = self.cut.numbers(index);
+        let numbers = self.sizes.numbers(index);
         let bytes = ((numbers.end - numbers.start) * NUMBER) as usize;
         lock(&self.checksums)[index as usize] = crc32c::crc32c(buffer.bytes(bytes));
         self.part.put(index, bytes, buffer)
@@ -346,12 +346,12 @@ mod tests {
 
     fn saving(from: u64, is_abandoned: &Arc<AtomicBool>) -> Saving {
         let regions = vec![Region::whole("weights/a", [1 << 10, 1 << 10])];
-        let cut = Cut::new(4 << 20, 1 << 18, 0);
-        assert!(cut.chunks() > 10 && cut.buffers < 10);
+        let sizes = ChunkSizes::new(4 << 20, 1 << 18, 0);
+        assert!(sizes.chunks() > 10 && sizes.buffers < 10);
         let entry =
-            PartEntry { file: "p".into(), bytes: 4 << 20, chunk: cut.chunk, checksums: Vec::new(), regions };
+            PartEntry { file: "p".into(), bytes: 4 << 20, chunk: sizes.chunk, checksums: Vec::new(), regions };
         let part = Failing { from, is_abandoned: Arc::clone(is_abandoned) };
-        Saving::of_part(Box::new(part), cut, entry, "there".into()).unwrap()
+        Saving::of_part(Box::new(part), sizes, entry, "there".into()).unwrap()
     }
 
     #[test]

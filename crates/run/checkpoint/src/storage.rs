@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::CheckpointError;
 use crate::buffer::Buffer;
-use crate::cut::Cut;
+use crate::chunks::ChunkSizes;
 use bucket::Bucket;
 use folder::Folder;
 
@@ -32,7 +32,7 @@ pub(crate) trait Storage: Send + Sync + Debug {
     /// Removes what was left of earlier attempts.
     fn clear(&self) -> io::Result<()>;
     fn make_room(&self, attempt: &Attempt) -> io::Result<()>;
-    fn part(&self, attempt: &Attempt, file: &str, cut: Cut) -> io::Result<Box<dyn PartFile>>;
+    fn part(&self, attempt: &Attempt, file: &str, sizes: ChunkSizes) -> io::Result<Box<dyn PartFile>>;
     /// A file of an attempt, as the published checkpoint will call it.
     fn path_in_checkpoint(&self, attempt: &Attempt, file: &str) -> String;
     /// Writes the manifest and gives the attempt its name, both durable.

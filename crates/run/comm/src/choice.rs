@@ -1,4 +1,4 @@
-//! Which algorithm a call over lanes uses, by operation, size and number of members.
+//! Which algorithm a call over channels uses, by operation, size and number of members.
 //!
 //! All ranks use the table of rank 0: partners must follow the same algorithm.
 
@@ -12,7 +12,7 @@ use crate::Operation;
 pub enum Algorithm {
     /// Through the shared memory of one host.
     Shared,
-    /// Shared memory on each host, lanes between hosts.
+    /// Shared memory on each host, channels between hosts.
     Layered,
     /// Every member with every other at once.
     Pairwise,
@@ -44,8 +44,8 @@ impl Algorithm {
         }
     }
 
-    /// The algorithms that an operation has over lanes.
-    pub fn over_lanes(operation: Operation) -> &'static [Algorithm] {
+    /// The algorithms that an operation has over channels.
+    pub fn over_channels(operation: Operation) -> &'static [Algorithm] {
         use Algorithm::{Doubling, Halving, Pairwise, Ring, Tree};
         match operation {
             Operation::AllReduce => &[Pairwise, Ring, Doubling, Halving],
@@ -99,14 +99,14 @@ impl Table {
     /// One algorithm wherever it can be used.
     pub fn only(algorithm: Algorithm) -> Self {
         let rule = |operation| Rule { operation, bytes: u64::MAX, members: u32::MAX, algorithm };
-        let has = |operation: &Operation| Algorithm::over_lanes(*operation).contains(&algorithm);
+        let has = |operation: &Operation| Algorithm::over_channels(*operation).contains(&algorithm);
         Self(Operation::ALL.into_iter().filter(has).map(rule).collect())
     }
 
     pub fn choose(&self, operation: Operation, bytes: u64, members: u32) -> Algorithm {
         let fits =
             |rule: &&Rule| rule.operation == operation && bytes <= rule.bytes && members <= rule.members;
-        let fallback = Algorithm::over_lanes(operation)[0];
+        let fallback = Algorithm::over_channels(operation)[0];
         let algorithm = self.0.iter().find(fits).map_or(fallback, |rule| rule.algorithm);
         match algorithm {
             Algorithm::Halving if !members.is_power_of_two() => Algorithm::Pairwise,

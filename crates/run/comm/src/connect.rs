@@ -1,4 +1,4 @@
-//! Connections between ranks that have met: the links of a world, and the boards and lanes of a group.
+//! Connections between ranks that have met: the links of a world, and the segments and channels of a group.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -14,19 +14,19 @@ use nix::sys::socket::{
 };
 use std::os::fd::AsFd;
 
+use crate::channels::{Channel, Channels, Streams};
 use crate::core::Core;
-use crate::door::Door;
 use crate::engine::Engine;
 use crate::gpu::Gpus;
 use crate::handshake::{HandshakeError, Secret};
-use crate::lanes::{Lane, Lanes, Streams};
 use crate::layered::Layered;
 use crate::links::Link;
+use crate::listener::Listener;
 use crate::meeting::knock;
 use crate::shared::Shared;
-use crate::shared::board::Board;
 use crate::shared::flag::Pace;
 use crate::shared::pipe::Pipe;
+use crate::shared::segment::SharedSegment;
 use crate::wire::{Message, Purpose, Welcome};
 use crate::{CommError, Fault, Group, JoinError};
 
@@ -35,7 +35,7 @@ pub(crate) const CONNECTING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 /// How often a rank that is waited for is asked whether it still listens.
 const PROBE: Duration = Duration::from_millis(500);
-/// A door that refuses this often, [`LOOK`] apart, is closed; a relay in front of it may be late.
+/// A listener that refuses this often, [`LOOK`] apart, is closed; a relay in front of it may be late.
 const REFUSALS: u32 = 25;
 
 /// Ranks of a new world that could not be connected to, and why.
@@ -46,12 +46,12 @@ pub(crate) type Lost = Vec<(u32, io::Error)>;
 pub(crate) fn links(
     welcome: &Welcome,
     meeting: IpAddr,
-    door: &Door,
+    listener: &Listener,
     secret: &Secret,
     at_most: Duration,
 ) -> Result<(Vec<Option<Link>>, Lost), JoinError> {
     // What came for worlds before this one is not fetched any more.
-    door.forget(|purpose| match purpose {
+    listener.forget(|purpose| match purpose {
         Purpose::Link { world, .. } | Purpose::Stream { world, .. } => *world != welcome.id,
         Purpose::Arrive(_) => false,
     });
@@ -60,7 +60,7 @@ pub(crate) fn links(
     let here = |source| JoinError::Connection { who: "this rank".into(), source };
     let is_local = |rank: usize| welcome.members[rank].host == welcome.members[me].host;
     let address = |rank: usize| welcome.members[rank].address(meeting);
-    let listener = LocalListener::open(&welcome.id, me).map_err(here)?;
+    let local = LocalListener::open(&welcome.id, me).map_err(here)?;
     let mut links: Vec<Option<io::Result<Link>>> = welcome.members.iter().map(|_| None).collect();
     // A connection is made by the higher rank; the lower one need not do anything meanwhile.
     for (rank, made) in links.iter_mut().enumerate().take(me) {
@@ -73,7 +73,7 @@ pub(crate) fn links(
     }
     while let Some(missing) = (me + 1..members).find(|rank| is_local(*rank) && links[*rank].is_none()) {
         let soon = until.min(Instant::now() + PROBE);
-        match listener.accept(soon) {
+        match local.accept(soon) {
             Ok((rank, socket)) if rank > me && rank < members && is_local(rank) && links[rank].is_none() => {
                 links[rank] = Some(Link::local(socket));
             }
@@ -95,7 +95,7 @@ pub(crate) fn links(
     }
     for rank in (me + 1..members).filter(|rank| !is_local(*rank)) {
         let wanted = Purpose::Link { world: welcome.id.clone(), rank: rank as u32 };
-        links[rank] = Some(fetch(door, &wanted, address(rank), until).and_then(Link::remote));
+        links[rank] = Some(fetch(listener, &wanted, address(rank), until).and_then(Link::remote));
     }
     sort_out(links).map_err(here)
 }
@@ -127,7 +127,7 @@ fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, "its process ended while the world was made")
 }
 
-/// Connects to a rank's door, again and again until it is clear that nobody answers. `check` says whether to go on.
+/// Connects to a rank's listener, again and again until it is clear that nobody answers. `check` says whether to go on.
 fn call(
     address: SocketAddr,
     secret: &Secret,
@@ -155,10 +155,10 @@ fn call(
     }
 }
 
-fn fetch(door: &Door, wanted: &Purpose, from: SocketAddr, until: Instant) -> io::Result<TcpStream> {
+fn fetch(listener: &Listener, wanted: &Purpose, from: SocketAddr, until: Instant) -> io::Result<TcpStream> {
     let mut next_probe = Instant::now() + PROBE;
     loop {
-        if let Some(visitor) = door.fetch(|purpose| purpose == wanted, LOOK) {
+        if let Some(visitor) = listener.fetch(|purpose| purpose == wanted, LOOK) {
             return Ok(visitor.stream);
         }
         let now = Instant::now();
@@ -323,24 +323,24 @@ impl<'a> Connections<'a> {
             return Ok(Engine {
                 shared: None,
                 layered: None,
-                lanes: None,
+                channels: None,
                 gpus: Gpus::default(),
                 table,
                 number: 0,
             });
         }
-        let board = self.board()?;
-        let local = |board: &Arc<Board>| {
+        let segment = self.segment()?;
+        let local = |segment: &Arc<SharedSegment>| {
             let ranks = self.hosts[self.my_host].iter().map(|member| self.ranks[*member]).collect();
-            Shared::new(Arc::clone(board), Arc::clone(&self.core.windows), self.my_place, ranks, pace)
+            Shared::new(Arc::clone(segment), Arc::clone(&self.core.windows), self.my_place, ranks, pace)
         };
         let all: Vec<usize> = (0..self.ranks.len()).collect();
-        let lanes = Some(self.lanes("all", &all, board.as_ref(), pace)?);
+        let channels = Some(self.channels("all", &all, segment.as_ref(), pace)?);
         if self.hosts.len() == 1 {
             return Ok(Engine {
-                shared: board.as_ref().map(local),
+                shared: segment.as_ref().map(local),
                 layered: None,
-                lanes,
+                channels,
                 gpus: Gpus::default(),
                 table,
                 number: 0,
@@ -350,7 +350,7 @@ impl<'a> Connections<'a> {
             return Ok(Engine {
                 shared: None,
                 layered: None,
-                lanes,
+                channels,
                 gpus: Gpus::default(),
                 table,
                 number: 0,
@@ -360,45 +360,46 @@ impl<'a> Connections<'a> {
         let speaks = is_even || self.my_place == 0;
         let rail: Vec<usize> =
             self.hosts.iter().map(|members| members[if is_even { self.my_place } else { 0 }]).collect();
-        let rail = if speaks { Some(self.lanes("rail", &rail, None, pace)?) } else { None };
+        let rail = if speaks { Some(self.channels("rail", &rail, None, pace)?) } else { None };
         let place = (self.my_host, self.my_place);
-        let layered = Layered::new(board.as_ref().map(local), rail, self.hosts.clone(), place, table.clone());
-        Ok(Engine { shared: None, layered: Some(layered), lanes, gpus: Gpus::default(), table, number: 0 })
+        let layered =
+            Layered::new(segment.as_ref().map(local), rail, self.hosts.clone(), place, table.clone());
+        Ok(Engine { shared: None, layered: Some(layered), channels, gpus: Gpus::default(), table, number: 0 })
     }
 
-    /// The board of this host's members: the first makes it and sends it to the others.
-    fn board(&self) -> Result<Option<Arc<Board>>, CommError> {
+    /// The shared segment of this host's members: the first makes it and sends it to the others.
+    fn segment(&self) -> Result<Option<Arc<SharedSegment>>, CommError> {
         let share = |error: io::Error| CommError::Share(error.to_string());
         let members = self.hosts[self.my_host].len();
         if members == 1 {
             return Ok(None);
         }
         if self.my_place > 0 {
-            return self.await_board(members).map(Arc::new).map(Some);
+            return self.await_segment(members).map(Arc::new).map(Some);
         }
-        let board = Board::new(members).map_err(share)?;
-        let message = Message::Board { group: self.key.clone(), members: members as u32 };
+        let segment = SharedSegment::new(members).map_err(share)?;
+        let message = Message::Segment { group: self.key.clone(), members: members as u32 };
         for member in &self.hosts[self.my_host][1..] {
             let rank = self.ranks[*member];
             let link = self.core.links[rank as usize].as_ref().expect("every other rank has a link");
-            link.send(&message, board.descriptor()).map_err(|error| self.lost(rank, &error))?;
+            link.send(&message, segment.descriptor()).map_err(|error| self.lost(rank, &error))?;
         }
-        Ok(Some(Arc::new(board)))
+        Ok(Some(Arc::new(segment)))
     }
 
-    fn await_board(&self, members: usize) -> Result<Board, CommError> {
-        let mut boards = self.core.boards.lock().expect("no holder of this lock panics");
+    fn await_segment(&self, members: usize) -> Result<SharedSegment, CommError> {
+        let mut segments = self.core.segments.lock().expect("no holder of this lock panics");
         loop {
             let is_ours =
-                |sent: &crate::core::BoardSent| sent.group == self.key && sent.members as usize == members;
-            if let Some(at) = boards.iter().position(is_ours) {
-                let sent = boards.swap_remove(at);
-                return Board::map(sent.descriptor, members)
+                |sent: &crate::core::SegmentSent| sent.group == self.key && sent.members as usize == members;
+            if let Some(at) = segments.iter().position(is_ours) {
+                let sent = segments.swap_remove(at);
+                return SharedSegment::map(sent.descriptor, members)
                     .map_err(|error| CommError::Share(error.to_string()));
             }
             self.check()?;
-            boards =
-                self.core.board_came.wait_timeout(boards, LOOK).expect("no holder of this lock panics").0;
+            segments =
+                self.core.segment_came.wait_timeout(segments, LOOK).expect("no holder of this lock panics").0;
         }
     }
 
@@ -418,40 +419,40 @@ impl<'a> Connections<'a> {
         self.core.fail(Fault::Lost { rank, why }).into()
     }
 
-    /// Lanes between some members: pipes on this host, connections to others.
-    fn lanes(
+    /// Channels between some members: pipes on this host, connections to others.
+    fn channels(
         &self,
         kind: &str,
         members: &[usize],
-        board: Option<&Arc<Board>>,
+        segment: Option<&Arc<SharedSegment>>,
         pace: Pace,
-    ) -> Result<Lanes, CommError> {
+    ) -> Result<Channels, CommError> {
         let key = format!("{}/{kind}", self.key);
         let ranks: Vec<u32> = members.iter().map(|member| self.ranks[*member]).collect();
         let me = members.iter().position(|member| *member == self.me).expect("the caller is a member");
-        let mut lanes: Vec<Option<Lane>> = members.iter().map(|_| None).collect();
+        let mut channels: Vec<Option<Channel>> = members.iter().map(|_| None).collect();
         let place = |member: usize| self.hosts[self.my_host].iter().position(|each| *each == member);
         for (index, member) in members.iter().enumerate().filter(|(index, _)| *index != me) {
-            if let (Some(place), Some(board)) = (place(*member), board) {
-                lanes[index] = Some(Lane::Pipe(Pipe::new(Arc::clone(board), self.my_place, place)));
+            if let (Some(place), Some(segment)) = (place(*member), segment) {
+                channels[index] = Some(Channel::Pipe(Pipe::new(Arc::clone(segment), self.my_place, place)));
             }
         }
         let remote: Vec<usize> =
-            (0..members.len()).filter(|index| *index != me && lanes[*index].is_none()).collect();
+            (0..members.len()).filter(|index| *index != me && channels[*index].is_none()).collect();
         // As for links: the higher rank calls, and need not wait for the other to be here.
         for index in remote.iter().filter(|index| self.core.rank > ranks[**index]) {
             let sockets = self.call_streams(&key, ranks[*index])?;
-            lanes[*index] = Some(Lane::Streams(sockets));
+            channels[*index] = Some(Channel::Streams(sockets));
         }
         for index in remote.iter().filter(|index| self.core.rank < ranks[**index]) {
             let sockets = self.fetch_streams(&key, ranks[*index])?;
-            lanes[*index] = Some(Lane::Streams(sockets));
+            channels[*index] = Some(Channel::Streams(sockets));
         }
-        Ok(Lanes::new(me, ranks, lanes, pace))
+        Ok(Channels::new(me, ranks, channels, pace))
     }
 
     fn stream(&self, key: &str, rank: u32, index: u32) -> Purpose {
-        Purpose::Stream { world: self.core.id.clone(), lanes: key.to_owned(), rank, index }
+        Purpose::Stream { world: self.core.id.clone(), channels: key.to_owned(), rank, index }
     }
 
     fn call_streams(&self, key: &str, rank: u32) -> Result<Streams, CommError> {
@@ -473,7 +474,7 @@ impl<'a> Connections<'a> {
         for index in 0..self.core.options.streams {
             let wanted = self.stream(key, rank, index);
             let visitor = loop {
-                if let Some(visitor) = self.core.door.fetch(|purpose| *purpose == wanted, LOOK) {
+                if let Some(visitor) = self.core.listener.fetch(|purpose| *purpose == wanted, LOOK) {
                     break visitor;
                 }
                 self.check()?;

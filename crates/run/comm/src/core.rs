@@ -11,9 +11,9 @@ use nix::sys::eventfd::EventFd;
 
 use crate::Fault;
 use crate::choice::Table;
-use crate::door::Door;
 use crate::handshake::Secret;
 use crate::links::{Link, State};
+use crate::listener::Listener;
 use crate::recorder::{self, Recorder};
 use crate::rendezvous::Options;
 use crate::shared::windows::Windows;
@@ -31,14 +31,14 @@ pub(crate) struct Core {
     pub(crate) secret: Secret,
     pub(crate) options: Options,
     pub(crate) table: Table,
-    pub(crate) door: Arc<Door>,
+    pub(crate) listener: Arc<Listener>,
     /// None for this rank itself.
     pub(crate) links: Vec<Option<Link>>,
     pub(crate) watch: Watch,
     pub(crate) windows: Arc<Windows>,
     pub(crate) recorder: Recorder,
-    pub(crate) boards: Mutex<Vec<BoardSent>>,
-    pub(crate) board_came: Condvar,
+    pub(crate) segments: Mutex<Vec<SegmentSent>>,
+    pub(crate) segment_came: Condvar,
     pub(crate) is_closing: AtomicBool,
     pub(crate) wake: EventFd,
     /// How many ranks have left in good order, and when each did.
@@ -46,8 +46,8 @@ pub(crate) struct Core {
     pub(crate) left_at: Mutex<BTreeMap<u32, Instant>>,
 }
 
-/// A board that a peer made for a group.
-pub(crate) struct BoardSent {
+/// A shared segment that a peer made for a group.
+pub(crate) struct SegmentSent {
     pub(crate) group: String,
     pub(crate) members: u32,
     pub(crate) descriptor: OwnedFd,

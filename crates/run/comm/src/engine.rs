@@ -1,8 +1,8 @@
 //! What carries a group's calls out: the ways that this group has, and the choice between them.
 
+use crate::channels::Channels;
 use crate::choice::{Algorithm, Table};
 use crate::gpu::Gpus;
-use crate::lanes::Lanes;
 use crate::layered::{Layered, alone};
 use crate::shared::Shared;
 use crate::shared::flag::Pace;
@@ -14,7 +14,7 @@ use crate::{Call, Fault, Operation};
 pub(crate) struct Engine {
     pub(crate) shared: Option<Shared>,
     pub(crate) layered: Option<Layered>,
-    pub(crate) lanes: Option<Lanes>,
+    pub(crate) channels: Option<Channels>,
     pub(crate) gpus: Gpus,
     pub(crate) table: Table,
     pub(crate) number: u64,
@@ -64,7 +64,7 @@ impl Engine {
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.shared.iter_mut().for_each(|shared| shared.set_pace(pace));
         self.layered.iter_mut().for_each(|layered| layered.set_pace(pace));
-        self.lanes.iter_mut().for_each(|lanes| lanes.set_pace(pace));
+        self.channels.iter_mut().for_each(|channels| channels.set_pace(pace));
     }
 
     pub(crate) fn algorithm(&self, operation: Operation, bytes: u64, members: usize) -> Algorithm {
@@ -84,16 +84,16 @@ impl Engine {
             Request::Collective { call, source, target } => {
                 self.run_collective(call, *source, *target, waiting)
             }
-            Request::Unequal { call, source, sent, target, received } => match &mut self.lanes {
-                Some(lanes) => lanes.all_to_all_v(call, *source, sent, *target, received, waiting),
+            Request::Unequal { call, source, sent, target, received } => match &mut self.channels {
+                Some(channels) => channels.all_to_all_v(call, *source, sent, *target, received, waiting),
                 None => {
                     alone(*source, *target);
                     Ok(())
                 }
             },
             Request::Between { call, to, from } => {
-                let lanes = self.lanes.as_mut().expect("a peer was checked to be another member");
-                lanes.between(call, *to, *from, waiting)
+                let channels = self.channels.as_mut().expect("a peer was checked to be another member");
+                channels.between(call, *to, *from, waiting)
             }
         }
     }
@@ -112,10 +112,10 @@ impl Engine {
         if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call)) {
             return layered.run(call, source, target, waiting);
         }
-        match &mut self.lanes {
-            Some(lanes) => {
-                let algorithm = self.table.choose(call.operation, bytes, lanes.members() as u32);
-                lanes.run(call, source, target, algorithm, waiting)
+        match &mut self.channels {
+            Some(channels) => {
+                let algorithm = self.table.choose(call.operation, bytes, channels.members() as u32);
+                channels.run(call, source, target, algorithm, waiting)
             }
             None => {
                 alone(source, target);

@@ -1,12 +1,12 @@
-//! Collectives over several hosts with several ranks each: shared memory inside a host, lanes between hosts.
+//! Collectives over several hosts with several ranks each: shared memory inside a host, channels between hosts.
 //!
 //! Where all hosts have as many members, the member with the same place on every host form a *rail*, and each rail carries its
 //! share of the numbers. Otherwise the first member of each host speaks for it. Sums are in the order of members on a host,
 //! then in the order of hosts.
 
 use crate::arithmetic::{Combine, combine};
+use crate::channels::Channels;
 use crate::choice::Table;
-use crate::lanes::Lanes;
 use crate::shared::Shared;
 use crate::shared::flag::Pace;
 use crate::span::{Span, copy};
@@ -20,7 +20,7 @@ pub(crate) struct Layered {
     /// The members of this host; none where this one is alone on it.
     pub(crate) local: Option<Shared>,
     /// To the same place on the other hosts; none on members that do not speak for their host.
-    pub(crate) rail: Option<Lanes>,
+    pub(crate) rail: Option<Channels>,
     /// The members of each host.
     pub(crate) hosts: Vec<Vec<usize>>,
     pub(crate) my_host: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Layered {
 impl Layered {
     pub(crate) fn new(
         local: Option<Shared>,
-        rail: Option<Lanes>,
+        rail: Option<Channels>,
         hosts: Vec<Vec<usize>>,
         (my_host, my_place): (usize, usize),
         table: Table,
@@ -50,7 +50,7 @@ impl Layered {
         hosts.windows(2).all(|pair| pair[0].len() == pair[1].len())
     }
 
-    /// Whether a call is better carried out this way than by lanes between all members.
+    /// Whether a call is better carried out this way than by channels between all members.
     pub(crate) fn takes(&self, call: &Call) -> bool {
         match call.operation {
             // Its partial sums may not fit.

@@ -28,19 +28,19 @@
 //! ```
 
 mod arithmetic;
+mod channels;
 mod choice;
 mod connect;
 mod core;
-mod door;
 mod engine;
 mod error;
 mod flight;
 mod gpu;
 mod group;
 mod handshake;
-mod lanes;
 mod layered;
 mod links;
+mod listener;
 mod meeting;
 mod monitor;
 mod number;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::JoinError;
 use crate::choice::Table;
 use crate::core::FAREWELL;
-use crate::door::{Door, Visitor};
 use crate::handshake::{self, HandshakeError, Secret, random_text};
+use crate::listener::{Listener, Visitor};
 use crate::rendezvous::Options;
 use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
 use crate::world::{Gap, Numbering};
@@ -29,7 +29,7 @@ pub(crate) enum Guests<'a> {
 }
 
 pub(crate) struct Host<'a> {
-    pub(crate) door: &'a Door,
+    pub(crate) listener: &'a Listener,
     pub(crate) own: Arrival,
     pub(crate) guests: Guests<'a>,
     /// Of these, streams and deadline become those of all.
@@ -52,15 +52,15 @@ impl Host<'_> {
         let mut guests = vec![Guest { arrival: self.own.clone(), address: None, stream: None }];
         while !self.is_complete(&mut guests) {
             let has_place = !self.is_rebuilt() || self.newcomers_missing(&guests) > 0;
-            // Newcomers beyond those that are wanted wait at the door until the world has begun without them.
+            // Newcomers beyond those that are wanted wait at the listener until the world has begun without them.
             let is_guest = |purpose: &Purpose| match purpose {
                 Purpose::Arrive(arrival) => {
                     arrival.epoch == self.own.epoch && (arrival.rank.is_some() || has_place)
                 }
                 _ => false,
             };
-            if let Some(visitor) = self.door.fetch(is_guest, LOOK)
-                && let Err(refusal) = self.seat(&mut guests, visitor)
+            if let Some(visitor) = self.listener.fetch(is_guest, LOOK)
+                && let Err(refusal) = self.admit(&mut guests, visitor)
             {
                 return Err(turn_away(guests, refusal));
             }
@@ -125,12 +125,12 @@ impl Host<'_> {
 
     fn missing(&self, guests: &[Guest]) -> Refusal {
         let world = self.own.world.unwrap_or(guests.len() as u32);
-        let (seconds, turned_away) = (self.at_most.as_secs(), self.door.turned_away());
+        let (seconds, turned_away) = (self.at_most.as_secs(), self.listener.turned_away());
         Refusal::Missing { world, missing: self.absent(guests), seconds, turned_away }
     }
 
     /// Takes an arrival in, unless it contradicts the others.
-    fn seat(&self, guests: &mut Vec<Guest>, visitor: Visitor) -> Result<(), Refusal> {
+    fn admit(&self, guests: &mut Vec<Guest>, visitor: Visitor) -> Result<(), Refusal> {
         let Visitor { purpose: Purpose::Arrive(arrival), mut stream } = visitor else { return Ok(()) };
         if self.is_given_up(arrival.rank) {
             let why = format!("{} had lost contact with it", self.own.who);
@@ -261,7 +261,7 @@ impl From<Refusal> for JoinError {
     }
 }
 
-/// Connects to a rank's door and says what for.
+/// Connects to a rank's listener and says what for.
 pub(crate) fn knock(
     address: SocketAddr,
     secret: &Secret,

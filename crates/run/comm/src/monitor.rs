@@ -8,9 +8,9 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
-use crate::core::{BoardSent, Core};
+use crate::core::{Core, SegmentSent};
 use crate::links::{Received, State};
-use crate::shared::segment::Segment;
+use crate::shared::mapping::Mapping;
 use crate::watch::OwnTime;
 use crate::wire::{Message, Purpose, Refusal, Reply, write_frame};
 use crate::{Call, Fault};
@@ -97,20 +97,20 @@ impl Monitor<'_> {
             (Message::Waits { group, number, call }, _) => self.answer(rank, &group, number, call),
             (Message::Forget { id }, _) => self.core.windows.remove_theirs(rank, id),
             (Message::Window { id, bytes }, Some(descriptor)) => {
-                match Segment::map(descriptor, bytes as usize) {
-                    Ok(segment) => self.core.windows.add_theirs(rank, id, segment),
+                match Mapping::map(descriptor, bytes as usize) {
+                    Ok(mapping) => self.core.windows.add_theirs(rank, id, mapping),
                     Err(error) => {
                         let reason = format!("it cannot map memory of rank {rank}: {error}");
                         self.core.fail(Fault::Revoked { rank: self.core.rank, reason });
                     }
                 }
             }
-            (Message::Board { group, members }, Some(descriptor)) => {
-                let mut boards = self.core.boards.lock().expect("no holder of this lock panics");
-                boards.push(BoardSent { group, members, descriptor });
-                self.core.board_came.notify_all();
+            (Message::Segment { group, members }, Some(descriptor)) => {
+                let mut segments = self.core.segments.lock().expect("no holder of this lock panics");
+                segments.push(SegmentSent { group, members, descriptor });
+                self.core.segment_came.notify_all();
             }
-            (Message::Window { .. } | Message::Board { .. }, None) => {
+            (Message::Window { .. } | Message::Segment { .. }, None) => {
                 let reason = format!(
                     "it could not take memory that rank {rank} shares: it has too many open files or mappings"
                 );
@@ -194,7 +194,7 @@ impl Monitor<'_> {
     /// A rank that was given up and comes back finds that the others have gone on.
     fn refuse_latecomers(&self) {
         let is_late = |purpose: &Purpose| matches!(purpose, Purpose::Arrive(arrival) if arrival.epoch <= self.core.epoch);
-        while let Some(mut visitor) = self.core.door.fetch(is_late, Duration::ZERO) {
+        while let Some(mut visitor) = self.core.listener.fetch(is_late, Duration::ZERO) {
             let why = format!("epoch {} has begun", self.core.epoch);
             let _ = write_frame(&mut visitor.stream, &Reply::Refused(Refusal::LeftOut { why }));
         }

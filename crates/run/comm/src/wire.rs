@@ -85,10 +85,11 @@ pub(crate) enum Purpose {
         world: String,
         rank: u32,
     },
-    /// One connection of a lane.
+    /// One connection of a channel.
     Stream {
         world: String,
-        lanes: String,
+        #[serde(rename = "lanes")]
+        channels: String,
         rank: u32,
         index: u32,
     },
@@ -100,8 +101,9 @@ pub(crate) enum Purpose {
 pub(crate) enum Message {
     Alive,
     Fault(Fault),
-    /// Comes with a descriptor of the board.
-    Board {
+    /// Comes with a descriptor of the shared segment.
+    #[serde(rename = "board")]
+    Segment {
         group: String,
         members: u32,
     },
@@ -234,7 +236,7 @@ mod tests {
             Message::Alive,
             Message::Fault(stalled),
             Message::Fault(Fault::Lost { rank: 3, why: "gone".into() }),
-            Message::Board { group: "world#1:0,1".into(), members: 2 },
+            Message::Segment { group: "world#1:0,1".into(), members: 2 },
             Message::Window { id: 4, bytes: 1 << 30 },
             Message::Forget { id: 4 },
             Message::Leave,

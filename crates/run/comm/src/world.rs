@@ -18,9 +18,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::connect::{CONNECTING, Connections, links};
 use crate::core::Core;
-use crate::door::Door;
 use crate::handshake::HandshakeError;
 use crate::links::Link;
+use crate::listener::Listener;
 use crate::meeting::{Guests, Host, attend, introduce};
 use crate::monitor::watch_over;
 use crate::recorder::{FlightRecord, Recorder};
@@ -65,7 +65,7 @@ pub struct MeetingPoint {
     pub epoch: u64,
 }
 
-/// Retries to reach a rank that has not opened its door yet.
+/// Retries to reach a rank that has not opened its listener yet.
 const AGAIN: Duration = Duration::from_millis(50);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -78,25 +78,25 @@ impl World {
         if rendezvous.rank == 0 {
             let address = rendezvous.listening_address()?;
             let listen = |source| JoinError::Listen { address: address.to_string(), source };
-            let door = Arc::new(Door::open(address, rendezvous.secret.clone()).map_err(listen)?);
+            let listener = Arc::new(Listener::open(address, rendezvous.secret.clone()).map_err(listen)?);
             let guests = Guests::World(rendezvous.world);
             let host = Host {
-                door: &door,
-                own: own(door.port()),
+                listener: &listener,
+                own: own(listener.port()),
                 guests,
                 options,
                 table: options.table.clone(),
                 at_most: options.join,
             };
             let welcome = host.gather()?;
-            return Self::made(welcome, address.ip(), door, rendezvous, options);
+            return Self::made(welcome, address.ip(), listener, rendezvous, options);
         }
         let began = Instant::now();
-        let (mut stream, door) = reach(rendezvous, options, began, &own)?;
+        let (mut stream, listener) = reach(rendezvous, options, began, &own)?;
         let meeting = stream.peer_addr().map(|address| address.ip());
         let meeting = meeting.map_err(|source| JoinError::Connection { who: "rank 0".into(), source })?;
         let welcome = attend(&mut stream, "rank 0", options.join, &|| false)?;
-        Self::made(welcome, meeting, door, rendezvous, options)
+        Self::made(welcome, meeting, listener, rendezvous, options)
     }
 
     /// Takes part in a world that survivors rebuild: as a spare, or in place of a rank that is gone. It knocks once: those who gather may
@@ -115,37 +115,37 @@ impl World {
             rank: u32::MAX,
             ..rendezvous.clone()
         };
-        let (mut stream, door) = reach_once(&at, options, &own)?;
+        let (mut stream, listener) = reach_once(&at, options, &own)?;
         let meeting = stream.peer_addr().map_err(lost)?.ip();
         let welcome = attend(&mut stream, "the survivors", options.join, &|| false)?;
-        Self::made_again(welcome, meeting, door, rendezvous.secret.clone(), options.clone())
+        Self::made_again(welcome, meeting, listener, rendezvous.secret.clone(), options.clone())
     }
 
     fn made(
         welcome: Welcome,
         meeting: IpAddr,
-        door: Arc<Door>,
+        listener: Arc<Listener>,
         rendezvous: &Rendezvous,
         options: &Options,
     ) -> Result<Self, JoinError> {
         let who = |rank: u32| welcome.members[rank as usize].who.clone();
-        let (links, lost) = links(&welcome, meeting, &door, &rendezvous.secret, options.join)?;
+        let (links, lost) = links(&welcome, meeting, &listener, &rendezvous.secret, options.join)?;
         if let Some((rank, source)) = lost.into_iter().next() {
             return Err(JoinError::Connection { who: format!("rank {rank} ({})", who(rank)), source });
         }
-        Self::assemble(welcome, links, meeting, door, rendezvous.secret.clone(), options.clone())
+        Self::assemble(welcome, links, meeting, listener, rendezvous.secret.clone(), options.clone())
     }
 
     /// A rank that ended since it was welcome is the first fault of the new world, which can be rebuilt in its turn.
     fn made_again(
         welcome: Welcome,
         meeting: IpAddr,
-        door: Arc<Door>,
+        listener: Arc<Listener>,
         secret: crate::handshake::Secret,
         options: Options,
     ) -> Result<Self, JoinError> {
-        let (links, lost) = links(&welcome, meeting, &door, &secret, CONNECTING)?;
-        let world = Self::assemble(welcome, links, meeting, door, secret, options)?;
+        let (links, lost) = links(&welcome, meeting, &listener, &secret, CONNECTING)?;
+        let world = Self::assemble(welcome, links, meeting, listener, secret, options)?;
         for (rank, source) in lost {
             let why = format!("{source} ({})", world.who(rank));
             world.core.fail(Fault::Lost { rank, why });
@@ -157,7 +157,7 @@ impl World {
         welcome: Welcome,
         links: Vec<Option<Link>>,
         meeting: IpAddr,
-        door: Arc<Door>,
+        listener: Arc<Listener>,
         secret: crate::handshake::Secret,
         options: Options,
     ) -> Result<Self, JoinError> {
@@ -173,12 +173,12 @@ impl World {
             recorder: Recorder::new(options.recorded),
             table: welcome.table,
             options,
-            door,
+            listener,
             links,
             watch: Watch::default(),
             windows: Arc::new(Windows::default()),
-            boards: Mutex::default(),
-            board_came: Condvar::new(),
+            segments: Mutex::default(),
+            segment_came: Condvar::new(),
             is_closing: AtomicBool::new(false),
             wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| here(error.into()))?,
             left: AtomicU32::new(0),
@@ -311,13 +311,13 @@ impl Drop for World {
     }
 }
 
-/// Reaches rank 0, which may start later, and opens a door on the address by which it was reached.
+/// Reaches rank 0, which may start later, and opens a listener on the address by which it was reached.
 fn reach(
     rendezvous: &Rendezvous,
     options: &Options,
     began: Instant,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Door>), JoinError> {
+) -> Result<(std::net::TcpStream, Arc<Listener>), JoinError> {
     loop {
         match reach_once(rendezvous, options, own) {
             Err(JoinError::Unreachable { .. }) if began.elapsed() <= options.join => thread::sleep(AGAIN),
@@ -330,7 +330,7 @@ fn reach_once(
     rendezvous: &Rendezvous,
     options: &Options,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Door>), JoinError> {
+) -> Result<(std::net::TcpStream, Arc<Listener>), JoinError> {
     let at = format!("{}:{}", rendezvous.address, rendezvous.port);
     attempt(rendezvous, options, own).map_err(|error| match error {
         Attempt::Final(error) => error,
@@ -356,7 +356,7 @@ fn attempt(
     rendezvous: &Rendezvous,
     options: &Options,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Door>), Attempt> {
+) -> Result<(std::net::TcpStream, Arc<Listener>), Attempt> {
     let at_most = options.join.min(Duration::from_secs(10));
     let mut last = HandshakeError::Io(io::ErrorKind::NotFound.into());
     for address in rendezvous.addresses().map_err(Attempt::Final)? {
@@ -373,12 +373,12 @@ fn open_and_introduce(
     rendezvous: &Rendezvous,
     at_most: Duration,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Door>), HandshakeError> {
+) -> Result<(std::net::TcpStream, Arc<Listener>), HandshakeError> {
     let mut stream = std::net::TcpStream::connect_timeout(&address, at_most)?;
     let reached_at = rendezvous.reachable(SocketAddr::new(stream.local_addr()?.ip(), 0));
-    let door = Door::open(reached_at, rendezvous.secret.clone())?;
-    introduce(&mut stream, &rendezvous.secret, &Purpose::Arrive(own(door.port())), at_most)?;
-    Ok((stream, Arc::new(door)))
+    let listener = Listener::open(reached_at, rendezvous.secret.clone())?;
+    introduce(&mut stream, &rendezvous.secret, &Purpose::Arrive(own(listener.port())), at_most)?;
+    Ok((stream, Arc::new(listener)))
 }
 
 fn arrival(rank: Option<u32>, world: Option<u32>, epoch: u64, port: u16, options: &Options) -> Arrival {

@@ -87,14 +87,14 @@ impl Sample {
 #[derive(Debug)]
 pub struct Stream {
     options: StreamOptions,
-    sources: Vec<Cut>,
+    sources: Vec<PackedCorpus>,
     mixture: Mixture,
     end: Option<u32>,
 }
 
 /// A corpus divided into samples.
 #[derive(Debug)]
-enum Cut {
+enum PackedCorpus {
     Windows(Windows),
     Bins(Bins),
 }
@@ -120,11 +120,11 @@ impl Stream {
         let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
         let entry = &sources[0].corpus.index().tokenizer;
         let end = entry.end.or(entry.begin);
-        let cut = |source: Source| match options.packing {
-            Packing::Windows => Windows::new(source.corpus, options.sequence).map(Cut::Windows),
-            Packing::Whole => Bins::new(source.corpus, options.sequence).map(Cut::Bins),
+        let packed = |source: Source| match options.packing {
+            Packing::Windows => Windows::new(source.corpus, options.sequence).map(PackedCorpus::Windows),
+            Packing::Whole => Bins::new(source.corpus, options.sequence).map(PackedCorpus::Bins),
         };
-        let sources = sources.into_iter().map(cut).collect::<Result<_, _>>()?;
+        let sources = sources.into_iter().map(packed).collect::<Result<_, _>>()?;
         Ok(Self { options, sources, mixture: Mixture::new(&weights), end })
     }
 
@@ -143,14 +143,14 @@ impl Stream {
     }
 
     pub fn summaries(&self) -> Vec<SourceSummary> {
-        self.sources.iter().map(Cut::summary).collect()
+        self.sources.iter().map(PackedCorpus::summary).collect()
     }
 
     /// Fills in the sample with this number; every number below 2^63 has one.
     pub fn fill(&self, index: u64, sample: &mut Sample) -> Result<(), DataError> {
         let pick = self.mixture.pick(index);
-        let cut = &self.sources[pick.source];
-        let per_epoch = cut.samples();
+        let packed = &self.sources[pick.source];
+        let per_epoch = packed.samples();
         let epoch = pick.index / per_epoch;
         let seed = key(&[self.options.seed, pick.source as u64, epoch]);
         sample.source = pick.source;
@@ -160,26 +160,26 @@ impl Stream {
             Order::Shuffled => (Permutation::new(per_epoch, seed).at(pick.index % per_epoch), seed),
             Order::Sequential => (pick.index % per_epoch, 0),
         };
-        sample.padding = match cut {
-            Cut::Windows(windows) => windows.fill(number, phase, &mut sample.piece).map(|()| 0)?,
-            Cut::Bins(bins) => bins.fill(number, self.end.unwrap_or(0), &mut sample.piece)?,
+        sample.padding = match packed {
+            PackedCorpus::Windows(windows) => windows.fill(number, phase, &mut sample.piece).map(|()| 0)?,
+            PackedCorpus::Bins(bins) => bins.fill(number, self.end.unwrap_or(0), &mut sample.piece)?,
         };
         Ok(())
     }
 }
 
-impl Cut {
+impl PackedCorpus {
     fn samples(&self) -> u64 {
         match self {
-            Cut::Windows(windows) => windows.samples(),
-            Cut::Bins(bins) => bins.samples(),
+            PackedCorpus::Windows(windows) => windows.samples(),
+            PackedCorpus::Bins(bins) => bins.samples(),
         }
     }
 
     fn summary(&self) -> SourceSummary {
         match self {
-            Cut::Windows(windows) => windows.summary(),
-            Cut::Bins(bins) => bins.summary(),
+            PackedCorpus::Windows(windows) => windows.summary(),
+            PackedCorpus::Bins(bins) => bins.summary(),
         }
     }
 }

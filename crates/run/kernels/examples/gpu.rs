@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Bf16, Buffer, Device, Element, Heads, KvFormat, Packed, PagedRows, PagedShape,
-    Put, Qkv, Rotary, Seen, Sight, Turn, Value, WeightFormat, selftest,
+    Accumulate, AdamW, AttentionShape, Bf16, Buffer, Device, Element, Heads, KvFormat, Packed, PagedRows,
+    PagedShape, Qkv, Rotary, Seen, Sight, Turn, Value, WeightFormat, selftest,
 };
 
 fn main() {
@@ -87,11 +87,11 @@ fn fp8_training(device: &Device) {
             [
                 time(device, 10, || {
                     let d_x = d_x.view_mut().matrix(rows, inputs);
-                    device.linear_backward_input(d_out, weight.view(), Put::Replace, d_x);
+                    device.linear_backward_input(d_out, weight.view(), Accumulate::Replace, d_x);
                 }),
                 time(device, 10, || {
                     let d_x = d_x.view_mut().matrix(rows, inputs);
-                    device.linear_fp8_backward_input(d_out, weight.view(), Put::Replace, d_x);
+                    device.linear_fp8_backward_input(d_out, weight.view(), Accumulate::Replace, d_x);
                 }),
             ],
         ];
@@ -347,7 +347,7 @@ fn layer(device: &Device) {
         device.linear_backward_input(
             d_out,
             w_down.view(),
-            Put::Replace,
+            Accumulate::Replace,
             d_activated.view_mut().matrix(rows, inner),
         );
         device.linear_backward_weight(d_out, activated.view().matrix(rows, inner), g_down.view_mut(), None);
@@ -359,7 +359,7 @@ fn layer(device: &Device) {
         device.linear_backward_input(
             d_gate_up.view().matrix(rows, 2 * inner),
             w_up.view(),
-            Put::Replace,
+            Accumulate::Replace,
             d_normed.view_mut().matrix(rows, hidden),
         );
         device.linear_backward_weight(
@@ -374,14 +374,14 @@ fn layer(device: &Device) {
             x.view().matrix(rows, hidden),
             norm.view(),
             g_norm_inverses(&attention),
-            Put::Add,
+            Accumulate::Add,
             d_middle.view_mut().matrix(rows, hidden),
             Some(g_norm2.view_mut()),
         );
         device.linear_backward_input(
             d_middle.view().matrix(rows, hidden),
             w_out.view(),
-            Put::Replace,
+            Accumulate::Replace,
             attention.d_out.view_mut().matrix(rows, hidden),
         );
         device.linear_backward_weight(
@@ -401,7 +401,7 @@ fn layer(device: &Device) {
         device.linear_backward_input(
             attention.d_qkv.view().matrix(rows, columns),
             w_qkv.view(),
-            Put::Replace,
+            Accumulate::Replace,
             d_normed.view_mut().matrix(rows, hidden),
         );
         device.linear_backward_weight(
@@ -416,7 +416,7 @@ fn layer(device: &Device) {
             x.view().matrix(rows, hidden),
             norm.view(),
             g_norm_inverses(&attention),
-            Put::Add,
+            Accumulate::Add,
             d_x.view_mut().matrix(rows, hidden),
             Some(g_norm1.view_mut()),
         );
@@ -562,11 +562,11 @@ fn decode(device: &Device, is_long: bool, format: WeightFormat, kv: KvFormat) {
         let cache = 2 * layers * 8 * 128 * 2 * sequences * (context + each);
         let bytes = (weight_bytes + if each == 1 { cache } else { 0 }) as f64;
         let line = format!("8B, {sequences} x {each} behind {context}: {plain:.3} ms started one by one");
-        match device.record(&mut step) {
-            Some(recording) => {
-                let ms = time(device, 10, || assert!(device.replay(&recording), "nothing else ran"));
+        match device.capture(&mut step) {
+            Some(graph) => {
+                let ms = time(device, 10, || assert!(device.launch_graph(&graph), "nothing else ran"));
                 println!(
-                    "{line}, {ms:.3} ms recorded, {:.0} tokens/s, {:.2} TB/s",
+                    "{line}, {ms:.3} ms as a CUDA graph, {:.0} tokens/s, {:.2} TB/s",
                     rows as f64 / ms * 1000.0,
                     bytes / ms / 1e9
                 );

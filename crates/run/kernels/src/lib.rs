@@ -2,8 +2,8 @@
 //!
 //! An operator is a method of the device that takes [`View`]s of the device's buffers. A view is no slice: callers reach
 //! numbers only by [`Device::write`] and [`Device::read`], so a device with memory of its own can stand behind the same
-//! methods. `device` is what every device offers; behind it are two rooms, `cpu` for the processor and `cuda` for NVIDIA's
-//! GPUs, which are found at run time. Another kind of device adds a room and changes no caller. Activations and weights are `f32` or [`Bf16`] ([`Element`]);
+//! methods. `device` is what every device offers; behind it are two backends, `cpu` for the processor and `cuda` for NVIDIA's
+//! GPUs, which are found at run time. Another kind of device adds a backend and changes no caller. Activations and weights are `f32` or [`Bf16`] ([`Element`]);
 //! gradients of weights, statistics and sums are always `f32`. There is no graph: a caller of forward keeps what backward
 //! needs and passes it.
 //!
@@ -33,10 +33,11 @@ mod selftest;
 mod testing;
 
 pub use cuda::library::{Library, Wanted};
-pub use cuda::{CudaError, Moment, PAGES, Recording, Transfers};
+pub use cuda::{CudaError, CudaGraph, Moment, PAGES, Transfers};
 pub use device::{
-    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, DeviceChoice, Draw, Element, Gelu, HeadGradients,
-    Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed, PagedRows,
-    PagedShape, Put, Qkv, Rotary, Rows, Seen, Sight, Turn, Value, View, ViewMut, WeightFormat,
+    Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, Device, DeviceChoice, Element, Gelu,
+    HeadGradients, Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed,
+    PagedRows, PagedShape, Qkv, Rotary, Rows, SampleParams, Seen, Sight, Turn, Value, View, ViewMut,
+    WeightFormat,
 };
 pub use selftest::{Finding, RateOf, rate, selftest};

@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, KvFormat,
-    Matrix, MatrixMut, Packed, PagedRows, PagedShape, Put, Qkv, Rotary, Seen, Sight, Turn, Value,
+    Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads,
+    KvFormat, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Qkv, Rotary, Seen, Sight, Turn, Value,
     WeightFormat,
 };
 
@@ -189,7 +189,7 @@ impl<E: Element> Buffers<E> {
         assert!(device.sum_of_squares(self.d.view()) > 0.0);
         assert_eq!(device.first_non_finite(self.d.view()), None);
         let (tokens, table) = (self.tokens.view(), all(&self.table, VOCABULARY));
-        device.embedding(tokens, table, Put::Add, all_mut(&mut self.out, ROWS));
+        device.embedding(tokens, table, Accumulate::Add, all_mut(&mut self.out, ROWS));
         device.embedding_backward(tokens, all(&self.d, ROWS), all_mut(&mut self.d_table, VOCABULARY));
     }
 
@@ -199,12 +199,12 @@ impl<E: Element> Buffers<E> {
         let inverses = self.statistics.range_mut(0..ROWS);
         device.rms_norm(x, weight, 1e-5, all_mut(&mut self.out, ROWS), inverses);
         let (inverses, out) = (self.statistics.range(0..ROWS), all_mut(&mut self.out, ROWS));
-        device.rms_norm_backward(d, x, weight, inverses, Put::Add, out, Some(self.sums.view_mut()));
+        device.rms_norm_backward(d, x, weight, inverses, Accumulate::Add, out, Some(self.sums.view_mut()));
         let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view_mut());
         device.layer_norm(x, weight, Some(weight), 1e-5, out, statistics);
         let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view());
         let (sums, more) = (self.sums.view_mut(), Some(self.more_sums.view_mut()));
-        device.layer_norm_backward(d, x, weight, statistics, Put::Replace, out, Some(sums), more);
+        device.layer_norm_backward(d, x, weight, statistics, Accumulate::Replace, out, Some(sums), more);
         let (weight, out) = (self.weight.range(0..16), all_mut(&mut self.out, ROWS));
         device.head_norm(&heads, x, weight, 1e-5, out, self.head_inverses.view_mut());
         let (out, sums) = (all_mut(&mut self.out, ROWS), self.sums.range_mut(0..16));
@@ -252,12 +252,12 @@ impl<E: Element> Buffers<E> {
         let (x, slots, weights) = (all(&self.x, ROWS), self.slots.view(), self.weights.view());
         device.gather_rows(x, self.order.view(), PER_TOKEN, all_mut(&mut self.slot_rows, CHOICES));
         let out = all_mut(&mut self.out, ROWS);
-        device.combine(all(&self.slot_rows, CHOICES), slots, weights, PER_TOKEN, Put::Add, out);
+        device.combine(all(&self.slot_rows, CHOICES), slots, weights, PER_TOKEN, Accumulate::Add, out);
         let (d, y) = (all(&self.d, ROWS), all(&self.slot_rows, CHOICES));
         let (d_y, d_weights) = (all_mut(&mut self.d_slot_rows, CHOICES), self.d_weights.view_mut());
         device.combine_backward(d, y, slots, weights, PER_TOKEN, d_y, d_weights);
         let out = all_mut(&mut self.out, ROWS);
-        device.gather_rows_backward(all(&self.d_slot_rows, CHOICES), slots, PER_TOKEN, Put::Add, out);
+        device.gather_rows_backward(all(&self.d_slot_rows, CHOICES), slots, PER_TOKEN, Accumulate::Add, out);
         let (probabilities, d_logits) = (all(&self.probabilities, ROWS), all_mut(&mut self.logits, ROWS));
         let (chosen, d_weights) = (self.chosen.view(), self.d_weights.view());
         let (counted, shares) = (self.counted.view(), self.shares.view_mut());
@@ -265,7 +265,7 @@ impl<E: Element> Buffers<E> {
         let shares = self.shares.view().matrix(1, EXPERTS);
         let balance = Some(Balance { coefficient: 0.01, shares, layers: 1, counted, tokens: ROWS });
         device.route_backward(probabilities, chosen, weights, PER_TOKEN, true, d_weights, balance, d_logits);
-        device.gate_rows(x, self.losses.view(), Put::Replace, all_mut(&mut self.out, ROWS));
+        device.gate_rows(x, self.losses.view(), Accumulate::Replace, all_mut(&mut self.out, ROWS));
         let (gates, to_logits) = (self.losses.view(), self.d_weights.range_mut(0..ROWS));
         device.gate_rows_backward(d, x, gates, all_mut(&mut self.out, ROWS), to_logits);
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bedplate_kernels::{AttentionShape, Buffer, Element, Heads, Matrix, Put, Qkv, Seen, Turn};
+use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Heads, Matrix, Qkv, Seen, Turn};
 
 use crate::layer::{BlockGradient, LayerRun, reborrow};
 use crate::table::LinearParts;
@@ -88,7 +88,7 @@ impl<E: Element> LayerRun<'_, E> {
         let attended = self.matrix(&kept.attended, widths.attended);
         self.linear_gradient(output, d_output, attended, gradient);
         let d_attended = self.matrix_mut(&mut inner.attended, widths.attended);
-        self.input_gradient(output, d_output, Put::Replace, d_attended);
+        self.input_gradient(output, d_output, Accumulate::Replace, d_attended);
         match ring {
             None => self.attention_backward(kept, inner),
             Some((ring, gradients)) => self.ring_backward(kept, inner, ring, gradients),
@@ -170,7 +170,7 @@ impl<E: Element> LayerRun<'_, E> {
         let d_qkv = self.matrix(&inner.qkv, self.parts.widths.qkv);
         self.linear_gradient(&self.parts.qkv, d_qkv, input, gradient);
         let d_normed = self.matrix_mut(d_normed, self.hidden());
-        self.input_gradient(&self.parts.qkv, d_qkv, Put::Replace, d_normed);
+        self.input_gradient(&self.parts.qkv, d_qkv, Accumulate::Replace, d_normed);
     }
 }
 

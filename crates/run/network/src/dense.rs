@@ -1,6 +1,6 @@
 //! The dense MLP of a layer; also its shared expert.
 
-use bedplate_kernels::{Buffer, Element, Matrix, MatrixMut, Put};
+use bedplate_kernels::{Accumulate, Buffer, Element, Matrix, MatrixMut};
 
 use crate::layer::{BlockGradient, Given, LayerRun, reborrow};
 use crate::numerics::Activation;
@@ -36,7 +36,7 @@ impl<E: Element> LayerRun<'_, E> {
         given: Given<'_, E>,
         d_output: Matrix<'_, E>,
         rooms: DenseRooms<'_, E>,
-        put: Put,
+        mode: Accumulate,
         d_input: MatrixMut<'_, T>,
         mut gradient: BlockGradient<'_>,
     ) {
@@ -44,7 +44,7 @@ impl<E: Element> LayerRun<'_, E> {
         let forward = self.matrix(&given.cheap.activated, dense.width);
         self.linear_gradient(&dense.down, d_output, forward, reborrow(&mut gradient));
         let d_activated = self.matrix_mut(activated, dense.width);
-        self.input_gradient(&dense.down, d_output, Put::Replace, d_activated);
+        self.input_gradient(&dense.down, d_output, Accumulate::Replace, d_activated);
         let before = self.matrix(&given.kept.gate_up, dense.outputs());
         let d_activated = self.matrix(activated, dense.width);
         let d_gate_up = self.matrix_mut(gate_up, dense.outputs());
@@ -54,7 +54,7 @@ impl<E: Element> LayerRun<'_, E> {
         }
         let d_gate_up = self.matrix(gate_up, dense.outputs());
         self.linear_gradient(&dense.gate_up, d_gate_up, given.normed, gradient);
-        self.input_gradient(&dense.gate_up, d_gate_up, put, d_input);
+        self.input_gradient(&dense.gate_up, d_gate_up, mode, d_input);
     }
 }
 

@@ -4,7 +4,7 @@
 //! lie together; every rank puts what comes in the order of its own experts, and of one expert in the order of the ranks, so
 //! results do not depend on who comes first. What experts give goes back the same way. No token is dropped.
 
-use bedplate_kernels::{Buffer, Element, Matrix, MatrixMut, Put, View, ViewMut};
+use bedplate_kernels::{Accumulate, Buffer, Element, Matrix, MatrixMut, View, ViewMut};
 
 use crate::layer::{BlockGradient, Given, LayerRun, Made, reborrow};
 use crate::mixture::slotted;
@@ -169,7 +169,7 @@ impl<E: Element> LayerRun<'_, E> {
             slotted(d_gathered, slots, hidden),
             kept.slots.range(0..slots),
             parts.per_token,
-            Put::Replace,
+            Accumulate::Replace,
             self.matrix_mut(d_normed, hidden),
         );
     }

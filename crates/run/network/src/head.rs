@@ -1,6 +1,6 @@
 //! The head: the last norm, logits, the loss, and the way back to the stream.
 
-use bedplate_kernels::{Device, Element, HeadGradients, Put, View, ViewMut};
+use bedplate_kernels::{Accumulate, Device, Element, HeadGradients, View, ViewMut};
 
 use crate::norm;
 use crate::table::{EmbeddingParts, HeadParts, Parts};
@@ -118,7 +118,7 @@ impl Network {
             gradients.normed.view().matrix(rows, hidden),
             room.stream,
             &room.head.inverses,
-            Put::Replace,
+            Accumulate::Replace,
             gradients.stream.view_mut().matrix(rows, hidden),
             gradient,
         );

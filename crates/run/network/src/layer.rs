@@ -4,7 +4,7 @@
 //! sums in f32, which the ranks add up before the residual or the norm takes them. On one rank these steps are one. Where ranks have
 //! their own rows of the stream, they gather them before products, and each gets its rows of the sums.
 
-use bedplate_kernels::{Buffer, Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
+use bedplate_kernels::{Accumulate, Buffer, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 use crate::Network;
 use crate::dense::DenseRooms;
@@ -211,7 +211,15 @@ impl<E: Element> LayerRun<'_, E> {
             MlpParts::Dense(dense) => {
                 let rooms = DenseRooms { activated: &mut inner.activated, gate_up: &mut inner.gate_up };
                 let d_normed = self.matrix_mut(d_normed, self.hidden());
-                self.dense_backward(dense, given, given.d_output, rooms, Put::Replace, d_normed, gradient);
+                self.dense_backward(
+                    dense,
+                    given,
+                    given.d_output,
+                    rooms,
+                    Accumulate::Replace,
+                    d_normed,
+                    gradient,
+                );
             }
             MlpParts::Mixture(mixture) => {
                 self.mixture_backward(mixture, given, inner, d_normed, travel, routing, gradient);
@@ -254,13 +262,13 @@ impl<E: Element> LayerRun<'_, E> {
         &self,
         parts: &LinearParts,
         d_output: Matrix<'_, E>,
-        put: Put,
+        mode: Accumulate,
         d_input: MatrixMut<'_, T>,
     ) {
         let weight = self.weights.range(parts.weight.clone());
         match self.network.products() {
-            Products::Stored => self.device.linear_backward_input(d_output, weight, put, d_input),
-            Products::Fp8 => self.device.linear_fp8_backward_input(d_output, weight, put, d_input),
+            Products::Stored => self.device.linear_backward_input(d_output, weight, mode, d_input),
+            Products::Fp8 => self.device.linear_fp8_backward_input(d_output, weight, mode, d_input),
         }
     }
 

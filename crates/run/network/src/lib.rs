@@ -4,12 +4,11 @@
 //! them. It holds no numbers: [`Weights`] are one flat buffer per block, and a [`Workspace`] holds everything a step needs
 //! beside them, allocated once. The block is the unit of everything: its forward and backward pass are given its own weights, its own
 //! gradient and a [`Room`], so a caller can gather a block's weights before it runs and free them after. Consecutive blocks with a workspace
-//! of their own are a pipeline stage; a [`Cut`] says which part of every block a rank has, and [`Peers`] are how it reaches the others.
+//! of their own are a pipeline stage; a [`ShardSpec`] says which part of every block a rank has, and [`Peers`] are how it reaches the others.
 //!
 //! This crate does not know optimizers, requests, transports or where tokens come from.
 
 mod attention;
-mod cut;
 mod dense;
 mod error;
 mod experts;
@@ -26,13 +25,13 @@ mod ring;
 mod safetensors;
 mod sample;
 mod serving;
+mod shard;
 mod table;
 mod weight_files;
 mod weights;
 mod workspace;
 
 pub use bedplate_transformer::workspace::{LogitsAtOnce, Recompute};
-pub use cut::{Among, Cut, Peers, Share, cut_rows};
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
 pub use network::{Network, NonFinite, Products};
@@ -44,6 +43,7 @@ pub use safetensors::{
 };
 pub use sample::Sampler;
 pub use serving::{Adapter, Adapters, KvPool, PackedWeights, ServingRoom, ServingShape, StepRows};
+pub use shard::{Among, Peers, ShardSpec, Share, cut_rows};
 pub use table::{Block, Kind, Section, Tensor, tables};
 pub use weight_files::WeightFiles;
 pub use weights::{Held, Weights};

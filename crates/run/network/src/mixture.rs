@@ -3,7 +3,7 @@
 //! Where layers are cut over ranks, experts are cut like an MLP. Router and shared gate are whole on every rank, so what they add to
 //! a sum over ranks is added by the first rank alone.
 
-use bedplate_kernels::{Balance, Buffer, Element, Matrix, Put};
+use bedplate_kernels::{Accumulate, Balance, Buffer, Element, Matrix};
 
 use crate::Among;
 use crate::dense::DenseRooms;
@@ -35,10 +35,10 @@ impl<E: Element> LayerRun<'_, E> {
             None => {
                 let numbers = 0..self.rows * self.hidden();
                 self.device.copy(kept.middle.range(numbers.clone()), output.range_mut(numbers));
-                self.combine(parts, normed, kept, made, Put::Add, output);
+                self.combine(parts, normed, kept, made, Accumulate::Add, output);
             }
             Some(partial) => {
-                self.combine(parts, normed, kept, made, Put::Replace, &mut partial.sums);
+                self.combine(parts, normed, kept, made, Accumulate::Replace, &mut partial.sums);
                 self.add_sums(partial, None, &kept.middle, output);
             }
         }
@@ -51,7 +51,7 @@ impl<E: Element> LayerRun<'_, E> {
         normed: Matrix<'_, E>,
         kept: &mut Kept<E>,
         made: &mut Made<'_, E>,
-        put: Put,
+        mode: Accumulate,
         output: &mut Buffer<T>,
     ) {
         let (hidden, slots) = (self.hidden(), self.rows * parts.per_token);
@@ -60,7 +60,7 @@ impl<E: Element> LayerRun<'_, E> {
             kept.slots.range(0..slots),
             kept.choice_weights.range(0..slots),
             parts.per_token,
-            put,
+            mode,
             self.matrix_mut(output, hidden),
         );
         self.shared_forward(parts, normed, kept, made, output);
@@ -145,7 +145,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.gate_rows(
             self.matrix(&kept.shared_outputs, hidden),
             kept.shared_logits.range(0..self.rows),
-            Put::Add,
+            Accumulate::Add,
             self.matrix_mut(output, hidden),
         );
     }
@@ -234,7 +234,12 @@ impl<E: Element> LayerRun<'_, E> {
         }
         if self.network.part().tensor.rank == 0 {
             let weight = self.weights.range(weight.clone());
-            self.device.linear_backward_input(d_logits, weight, Put::Add, self.matrix_mut(d_normed, hidden));
+            self.device.linear_backward_input(
+                d_logits,
+                weight,
+                Accumulate::Add,
+                self.matrix_mut(d_normed, hidden),
+            );
         }
     }
 
@@ -267,7 +272,7 @@ impl<E: Element> LayerRun<'_, E> {
         };
         let rooms = DenseRooms { activated, gate_up };
         let d_normed = self.matrix_mut(d_normed, hidden);
-        self.dense_backward(shared, given, d_outputs, rooms, Put::Add, d_normed, gradient);
+        self.dense_backward(shared, given, d_outputs, rooms, Accumulate::Add, d_normed, gradient);
     }
 }
 

@@ -5,18 +5,18 @@
 
 use std::ops::Range;
 
-use bedplate_kernels::{Device, Element, Put, Rotary, View, ViewMut};
+use bedplate_kernels::{Accumulate, Device, Element, Rotary, View, ViewMut};
 use bedplate_transformer::Positions;
 
 use crate::layer::LayerRun;
 use crate::table::{self, Block, EmbeddingParts, LayerParts, MlpParts, Parts};
 use crate::workspace::{HAS_GRADIENTS, LayerRoom, Room};
-use crate::{Among, Architecture, Cut, NetworkError, Peers, Recompute, Weights, WorkspaceShape};
+use crate::{Among, Architecture, NetworkError, Peers, Recompute, ShardSpec, Weights, WorkspaceShape};
 
 /// A model's blocks and how to compute them. Holds no weights.
 pub struct Network {
     architecture: Architecture,
-    part: Cut,
+    part: ShardSpec,
     peers: Option<Box<dyn Peers>>,
     blocks: Vec<Block>,
     rotary: Option<Rotary>,
@@ -46,19 +46,19 @@ pub struct NonFinite {
 impl Network {
     /// For sequences of at most `longest` tokens.
     pub fn new(device: &Device, architecture: Architecture, longest: usize) -> Result<Self, NetworkError> {
-        Self::build(device, architecture, longest, Cut::WHOLE, None)
+        Self::build(device, architecture, longest, ShardSpec::WHOLE, None)
     }
 
     /// One rank's part of a network that is cut over several ranks, which `peers` reaches. Panics where `part` is none of the parts.
-    pub fn cut(
+    pub fn sharded(
         device: &Device,
         architecture: Architecture,
         longest: usize,
-        part: Cut,
+        part: ShardSpec,
         peers: Box<dyn Peers>,
     ) -> Result<Self, NetworkError> {
         part.check();
-        let part = Cut { has_cut_rows: part.has_cut_rows && !part.tensor.is_whole(), ..part };
+        let part = ShardSpec { has_cut_rows: part.has_cut_rows && !part.tensor.is_whole(), ..part };
         Self::build(device, architecture, longest, part, (!part.is_whole()).then_some(peers))
     }
 
@@ -66,7 +66,7 @@ impl Network {
         device: &Device,
         architecture: Architecture,
         longest: usize,
-        part: Cut,
+        part: ShardSpec,
         peers: Option<Box<dyn Peers>>,
     ) -> Result<Self, NetworkError> {
         let model = &architecture.transformer;
@@ -110,7 +110,7 @@ impl Network {
     }
 
     /// The part that this network has of the whole.
-    pub fn part(&self) -> &Cut {
+    pub fn part(&self) -> &ShardSpec {
         &self.part
     }
 
@@ -290,11 +290,11 @@ impl Network {
         let mut stream = room.batch.streams[0].view_mut().matrix(own.len(), hidden);
         let given = &room.batch.given;
         let table = table.matrix(table.len() / hidden, hidden);
-        device.embedding(given.tokens.range(own.clone()), table, Put::Replace, stream.reborrow());
+        device.embedding(given.tokens.range(own.clone()), table, Accumulate::Replace, stream.reborrow());
         if let Some(positions) = &parts.positions {
             let table = weights.range(positions.clone());
             let table = table.matrix(table.len() / hidden, hidden);
-            device.embedding(given.positions.range(own), table, Put::Add, stream);
+            device.embedding(given.positions.range(own), table, Accumulate::Add, stream);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The norms before attention, MLP and head: RMS norm or layer norm, as the model has it.
 
-use bedplate_kernels::{Buffer, Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
+use bedplate_kernels::{Accumulate, Buffer, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 use crate::Architecture;
 use crate::layer::{BlockGradient, LayerRun};
@@ -43,7 +43,7 @@ pub(crate) fn backward<E: Element>(
     d_output: Matrix<'_, E>,
     input: Matrix<'_, E>,
     statistics: &Buffer<f32>,
-    put: Put,
+    mode: Accumulate,
     d_input: MatrixMut<'_, E>,
     gradient: BlockGradient<'_>,
 ) {
@@ -52,9 +52,9 @@ pub(crate) fn backward<E: Element>(
     let (d_weight, d_bias) = gradient.map(|gradient| split(parts, gradient)).unzip();
     let d_bias = d_bias.flatten();
     match &parts.bias {
-        None => device.rms_norm_backward(d_output, input, weight, statistics, put, d_input, d_weight),
+        None => device.rms_norm_backward(d_output, input, weight, statistics, mode, d_input, d_weight),
         Some(_) => {
-            device.layer_norm_backward(d_output, input, weight, statistics, put, d_input, d_weight, d_bias);
+            device.layer_norm_backward(d_output, input, weight, statistics, mode, d_input, d_weight, d_bias);
         }
     }
 }
@@ -96,7 +96,7 @@ impl<E: Element> LayerRun<'_, E> {
             self.own(&room.normed, hidden),
             self.own(input, hidden),
             statistics,
-            Put::Add,
+            Accumulate::Add,
             self.own_mut(&mut room.stream, hidden),
             gradient,
         );

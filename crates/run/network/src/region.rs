@@ -95,7 +95,7 @@ fn rectangles(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Architecture, Cut, Share, table};
+    use crate::{Architecture, ShardSpec, Share, table};
     use bedplate_diag::Source;
 
     const CONFIG: &str = r#"{"model_type": "gpt2", "n_embd": 16, "n_head": 4, "n_layer": 1, "vocab_size": 24,
@@ -103,7 +103,7 @@ mod tests {
 
     fn blocks(tensor: Share) -> Vec<Block> {
         let architecture = Architecture::from_config(Source::new("config.json", CONFIG)).unwrap();
-        table::blocks(&architecture.transformer, &Cut { tensor, ..Cut::WHOLE }).unwrap()
+        table::blocks(&architecture.transformer, &ShardSpec { tensor, ..ShardSpec::WHOLE }).unwrap()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::mem;
 use std::ops::Range;
 
-use bedplate_kernels::{AttentionShape, Buffer, Element, Matrix, MatrixMut, Put, Qkv, Seen};
+use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Matrix, MatrixMut, Qkv, Seen};
 
 use crate::layer::LayerRun;
 use crate::workspace::{InnerGradients, Kept, Ring, RingGradients};
@@ -80,8 +80,8 @@ impl<E: Element> LayerRun<'_, E> {
         }
         let (d_queries, d_keys_values) =
             self.matrix_mut(&mut inner.qkv, widths.qkv).split_columns(widths.attended);
-        self.device.put_rows(self.matrix(&ring.sums, widths.attended), Put::Replace, d_queries);
-        self.device.put_rows(self.matrix(&gradients.here, columns), Put::Replace, d_keys_values);
+        self.device.put_rows(self.matrix(&ring.sums, widths.attended), Accumulate::Replace, d_queries);
+        self.device.put_rows(self.matrix(&gradients.here, columns), Accumulate::Replace, d_keys_values);
     }
 
     /// Adds to the gradients of queries and of the keys and values that are here.
@@ -112,10 +112,10 @@ impl<E: Element> LayerRun<'_, E> {
         );
         let d_queries = self.matrix(&ring.attended, widths.attended).rows(queries.clone());
         let sums = self.matrix_mut(&mut ring.sums, widths.attended).rows(queries.clone());
-        self.device.put_rows(d_queries, Put::Add, sums);
+        self.device.put_rows(d_queries, Accumulate::Add, sums);
         let own = self.matrix(&gradients.own, columns).rows(keys.clone());
         let sums = self.matrix_mut(&mut gradients.here, columns).rows(keys.clone());
-        self.device.put_rows(own, Put::Add, sums);
+        self.device.put_rows(own, Accumulate::Add, sums);
     }
 
     /// Own keys and values are the first; sums begin at zero.
@@ -123,7 +123,7 @@ impl<E: Element> LayerRun<'_, E> {
         let widths = &self.parts.widths;
         let keys_values = self.matrix(&kept.qkv, widths.qkv).columns(widths.attended..widths.qkv);
         let here: MatrixMut<'_, E> = self.matrix_mut(&mut ring.here, widths.keys_values());
-        self.device.put_rows(keys_values, Put::Replace, here);
+        self.device.put_rows(keys_values, Accumulate::Replace, here);
         self.device.fill(ring.sums.range_mut(0..self.rows * widths.attended), 0.0);
     }
 

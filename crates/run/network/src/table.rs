@@ -13,7 +13,7 @@ use bedplate_transformer::{
 };
 
 use crate::names::Names;
-use crate::{Architecture, Cut, NetworkError};
+use crate::{Architecture, NetworkError, ShardSpec};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,18 +207,18 @@ fn common_multiple(unit: usize) -> usize {
 
 /// The tables of a whole model, without anything to compute it.
 pub fn tables(architecture: &Architecture) -> Result<Vec<Block>, NetworkError> {
-    blocks(&architecture.transformer, &Cut::WHOLE)
+    blocks(&architecture.transformer, &ShardSpec::WHOLE)
 }
 
 /// The blocks of one rank's part of a model, from the embedding to the head.
-pub(crate) fn blocks(model: &Transformer, cut: &Cut) -> Result<Vec<Block>, NetworkError> {
+pub(crate) fn blocks(model: &Transformer, spec: &ShardSpec) -> Result<Vec<Block>, NetworkError> {
     let names = Names::of(model.family);
-    let mut blocks = vec![embedding(model, Plan::new(&names, cut))];
+    let mut blocks = vec![embedding(model, Plan::new(&names, spec))];
     for (index, layer) in model.layers().enumerate() {
-        let widths = Widths::of(model.hidden, &cut.layer(layer)?);
-        blocks.push(self::layer(model, layer, widths, index, Plan::new(&names, cut)));
+        let widths = Widths::of(model.hidden, &spec.layer(layer)?);
+        blocks.push(self::layer(model, layer, widths, index, Plan::new(&names, spec)));
     }
-    blocks.push(head(model, Plan::new(&names, cut)));
+    blocks.push(head(model, Plan::new(&names, spec)));
     Ok(blocks)
 }
 
@@ -269,7 +269,7 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
 /// A block under construction. Sizes that its functions take are those of the whole.
 struct Plan<'a> {
     names: &'a Names,
-    cut: &'a Cut,
+    spec: &'a ShardSpec,
     tensors: Vec<Tensor>,
     len: usize,
     sections: Vec<Section>,
@@ -277,9 +277,9 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(names: &'a Names, cut: &'a Cut) -> Self {
+    fn new(names: &'a Names, spec: &'a ShardSpec) -> Self {
         let (tensors, sections, elsewhere) = (Vec::new(), Vec::new(), Vec::new());
-        Self { names, cut, tensors, len: 0, sections, elsewhere }
+        Self { names, spec, tensors, len: 0, sections, elsewhere }
     }
 
     fn align(&mut self) {
@@ -289,7 +289,7 @@ impl<'a> Plan<'a> {
     /// Ends a section after what was planned so far.
     fn end_section(&mut self, is_expert: bool) {
         let start = self.sections.last().map_or(0, |section| section.range.end);
-        self.len = self.len.next_multiple_of(common_multiple(self.cut.unit));
+        self.len = self.len.next_multiple_of(common_multiple(self.spec.unit));
         if self.len > start {
             self.sections.push(Section { range: start..self.len, is_expert });
         }
@@ -304,7 +304,7 @@ impl<'a> Plan<'a> {
     /// A tensor that is whole on every rank and works on rows of the residual stream.
     fn of_stream(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
         let range = self.whole(name, shape, kind);
-        self.tensors.last_mut().expect("just pushed").is_partial = self.cut.has_cut_rows;
+        self.tensors.last_mut().expect("just pushed").is_partial = self.spec.has_cut_rows;
         range
     }
 
@@ -345,7 +345,7 @@ impl<'a> Plan<'a> {
     fn rows(&self, sections: &[usize], kind: Kind) -> Vec<Range<usize>> {
         let mut start = 0;
         let mut section = |len: &usize| {
-            let share = if kind == Kind::Residual { 0..*len } else { self.cut.tensor.of(*len) };
+            let share = if kind == Kind::Residual { 0..*len } else { self.spec.tensor.of(*len) };
             start += len;
             start - len + share.start..start - len + share.end
         };
@@ -354,7 +354,7 @@ impl<'a> Plan<'a> {
 
     fn matrix(&mut self, name: String, sections: &[usize], inputs: usize, kind: Kind) {
         let outputs = sections.iter().sum();
-        let columns = if kind == Kind::Residual { self.cut.tensor.of(inputs) } else { 0..inputs };
+        let columns = if kind == Kind::Residual { self.spec.tensor.of(inputs) } else { 0..inputs };
         let rows = self.rows(sections, kind);
         self.tensor(name, vec![outputs, inputs], kind, rows, columns);
     }
@@ -417,7 +417,7 @@ impl<'a> Plan<'a> {
         let first: Vec<_> = gate.into_iter().chain([stems.up]).map(|stem| (stem, vec![width])).collect();
         let gate_up = self.linears(&first, hidden, dense.has_bias, Kind::Matrix);
         let down = self.linears(&[(stems.down, vec![hidden])], width, dense.has_bias, Kind::Residual);
-        DenseParts { width: width / self.cut.tensor.degree, is_gated: dense.is_gated, gate_up, down }
+        DenseParts { width: width / self.spec.tensor.degree, is_gated: dense.is_gated, gate_up, down }
     }
 
     /// The routed experts lie behind everything else.
@@ -430,7 +430,7 @@ impl<'a> Plan<'a> {
         let shared_gate = mixture
             .has_shared_gate
             .then(|| self.whole(self.names.shared_gate(index), &[1, hidden], Kind::Matrix));
-        let (here, is_cut) = (self.cut.experts.of(experts), !self.cut.experts.is_whole());
+        let (here, is_cut) = (self.spec.experts.of(experts), !self.spec.experts.is_whole());
         if is_cut {
             self.end_section(false);
         }
@@ -447,7 +447,7 @@ impl<'a> Plan<'a> {
             experts,
             here: here.len(),
             per_token: mixture.per_token as usize,
-            width: width / self.cut.tensor.degree,
+            width: width / self.spec.tensor.degree,
             router,
             gate_up,
             down,

@@ -13,8 +13,8 @@ use bedplate_transformer::workspace::{
     self, BatchRoom, Hold, LogitsAtOnce, Make, Recompute, Rooms, SharedRoom, Stage, Widths,
 };
 
-use crate::cut::context_chunks;
-use crate::{Cut, Network, Share, cut_rows};
+use crate::shard::context_chunks;
+use crate::{Network, ShardSpec, Share, cut_rows};
 
 /// How many tokens a micro-batch has, over all ranks that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) struct Here {
 }
 
 impl Here {
-    fn new(shape: &WorkspaceShape, part: &Cut) -> Self {
+    fn new(shape: &WorkspaceShape, part: &ShardSpec) -> Self {
         let rows = shape.rows() / part.context.degree;
         let own = if part.has_cut_rows { part.tensor.of(rows) } else { 0..rows };
         Self { rows, own, sequence: shape.sequence, context: part.context }

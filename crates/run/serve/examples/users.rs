@@ -1,4 +1,4 @@
-//! Users who decode at the same time on a GPU, with random weights of Llama 3.1 8B's shape and tokens drawn as each way of sampling says:
+//! Users who decode at the same time on a GPU, with random weights of Llama 3.1 8B's shape and tokens sampled as each way of sampling says:
 //! `cargo run --release -p bedplate-serve --example users -- [bf16|fp8|int8] [SEQUENCES] [PROMPT] [TOKENS]`
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         kv_bytes: 48 << 30,
         token_budget: 2048,
         chunk_tokens: 2048,
-        seats: sequences.max(64),
+        max_seqs: sequences.max(64),
         ..EngineOptions::default()
     };
     let (engine, memory) = Engine::with_weights(device, network, weights, None, Vec::new(), &[], &options)?;

@@ -1,4 +1,4 @@
-//! What a model answers: tokens as they are drawn, and how each sample ended.
+//! What a model answers: tokens as they are sampled, and how each sample ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,11 +51,11 @@ pub enum Event {
     Failed(String),
 }
 
-/// Log-probabilities where a token was drawn, after penalties and temperature have had no say in them.
+/// Log-probabilities where a token was sampled, after penalties and temperature have had no say in them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     pub of_token: f32,
-    /// The likeliest tokens first.
+    /// The most likely tokens first.
     pub top: Vec<(u32, f32)>,
 }
 

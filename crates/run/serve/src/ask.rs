@@ -1,4 +1,4 @@
-//! What is asked of a model: a prompt in tokens, how to draw from it, and when to stop.
+//! What is asked of a model: a prompt in tokens, how to sample from it, and when to stop.
 
 use std::sync::Arc;
 
@@ -33,18 +33,18 @@ pub enum Wants {
 pub struct Continuation {
     /// Most tokens of a sample.
     pub most: u32,
-    /// Tokens before which no end is drawn.
+    /// Tokens before which no end is sampled.
     pub least: u32,
     /// Samples of the one prompt, each with a seed of its own.
     pub samples: u16,
     pub sampling: Sampling,
     /// Tokens that end a sample and are not part of it, beside the model's own.
     pub stop_tokens: Vec<u32>,
-    /// Whether the model's own end tokens are drawn as any other.
+    /// Whether the model's own end tokens are sampled as any other.
     pub ignores_end: bool,
-    /// With each token, its log-probability and that of this many likeliest ones.
+    /// With each token, its log-probability and that of this many most likely ones.
     pub logprobs: Option<u8>,
-    /// What may be drawn next, where not everything may.
+    /// What may be sampled next, where not everything may.
     pub grammar: Option<Arc<dyn Grammar>>,
 }
 
@@ -86,6 +86,6 @@ pub trait Parser: Send {
     /// model's end tokens are allowed where the text is complete.
     fn allow(&mut self, mask: &mut [u32]) -> Result<(), String>;
 
-    /// Takes the token that was drawn.
+    /// Takes the token that was sampled.
     fn accept(&mut self, token: u32) -> Result<(), String>;
 }

@@ -12,7 +12,7 @@ pub(crate) struct Run {
     /// The position of the first.
     pub(crate) first: usize,
     pub(crate) tokens: Vec<u32>,
-    /// The last so many rows are followed by a token that is drawn.
+    /// The last so many rows are followed by a token that is sampled.
     pub(crate) wanted: usize,
     pub(crate) adapter: Option<usize>,
     /// A block behind the sequence's own.

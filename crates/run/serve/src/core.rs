@@ -1,13 +1,13 @@
-//! The engine's own thread: plan a step, compute its rows, draw tokens, tell them.
+//! The engine's own thread: plan a step, compute its rows, sample tokens, tell them.
 //!
-//! The scheduler counts one token per sequence and step. Where guesses ahead were right a sequence has more: they are told at once, their keys
+//! The scheduler counts one token per sequence and step. Where speculative tokens were right a sequence has more: they are told at once, their keys
 //! and values are in place already, and the scheduler catches up in steps that need no rows for the sequence.
 
 mod blocks;
-mod drawing;
-mod guessing;
 #[cfg(test)]
 mod predicted_tests;
+mod sample;
+mod speculation;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,18 +21,18 @@ pub(crate) use blocks::Adopted;
 
 use crate::ask::Wants;
 use crate::compose::{Composed, Run};
-use crate::crew::{Crew, Order};
-use crate::draft::{Draft, Guess};
-use crate::guess::guess;
+use crate::draft::{Draft, Speculation};
 use crate::keys::Keys;
 use crate::live::{Job, Live};
+use crate::speculate::speculate;
 use crate::spill::Spill;
+use crate::worker_group::{Order, WorkerGroup};
 use crate::{Ask, Event, Refusal, State, Teller};
 
 const IS_HERE: &str = "the scheduler names sequences that are here";
 
-/// Sequences that are guessed ahead at most, and the blocks that stand in for theirs.
-pub(crate) const MOST_GUESSED: usize = 8;
+/// Sequences that are speculated on at most, and the blocks that stand in for theirs.
+pub(crate) const MOST_SPECULATED: usize = 8;
 
 /// What an engine computes with.
 pub(crate) struct Parts<E: Element> {
@@ -47,10 +47,10 @@ pub(crate) struct Parts<E: Element> {
     pub(crate) keys: Keys,
     pub(crate) end_tokens: Vec<u32>,
     pub(crate) draft: Option<Draft<E>>,
-    pub(crate) guesses: usize,
+    pub(crate) speculative: usize,
     pub(crate) seed: u64,
     /// The other ranks, where the model is cut.
-    pub(crate) crew: Option<Crew>,
+    pub(crate) group: Option<WorkerGroup>,
 }
 
 pub(crate) struct Core<E: Element> {
@@ -79,22 +79,22 @@ pub struct StepRecord {
 /// Steps since they were asked for; none where nobody asked.
 pub(crate) type StepLog = Arc<Mutex<Option<Vec<StepRecord>>>>;
 
-/// Room for drawing.
+/// Room for sampling.
 #[derive(Default)]
 struct Logits {
     row: Vec<f32>,
     changed: Vec<f32>,
     mask: Vec<u32>,
-    /// After each wanted row, where a GPU has found it: the likeliest token, or the one that it has drawn for a sequence.
+    /// After each wanted row, where a GPU has found it: the most likely token, or the one that it has sampled for a sequence.
     found: Vec<u32>,
-    drawn_for: Vec<Option<SequenceId>>,
+    sampled_for: Vec<Option<SequenceId>>,
 }
 
 impl<E: Element> Core<E> {
     pub(crate) fn new(parts: Parts<E>, shared: Arc<Mutex<State>>, log: StepLog) -> Self {
         let blocks = parts.scheduler.options().blocks;
         let vocab = parts.network.architecture().transformer.vocab as usize;
-        let spares = if parts.guesses > 0 { MOST_GUESSED } else { 0 };
+        let spares = if parts.speculative > 0 { MOST_SPECULATED } else { 0 };
         let mask = vec![0; vocab.div_ceil(32)];
         let logits = Logits { row: vec![0.0; vocab], mask, ..Logits::default() };
         Self {
@@ -286,7 +286,7 @@ impl<E: Element> Core<E> {
             .map(|chunk| {
                 let live = self.live(chunk.sequence);
                 let range = chunk.start as usize..(chunk.start + chunk.tokens) as usize;
-                // Guesses that were right before a preemption need not be drawn again.
+                // Speculative tokens that were right before a preemption need not be sampled again.
                 let is_wanted = range.end == live.tokens.len();
                 Run {
                     sequence: chunk.sequence,
@@ -299,16 +299,19 @@ impl<E: Element> Core<E> {
             })
             .collect();
         runs.extend(decoding.iter().filter_map(|sequence| self.lost_run(*sequence)));
-        let guesses = if decoding.len() <= MOST_GUESSED { self.parts.guesses } else { 0 };
+        let speculative = if decoding.len() <= MOST_SPECULATED { self.parts.speculative } else { 0 };
         let waiting = decoding.iter().copied().filter(|sequence| self.ahead_of(*sequence) == 0);
-        let mut guessed: Vec<Guess> =
-            waiting.collect::<Vec<_>>().into_iter().map(|of| self.room_to_guess(of, guesses)).collect();
+        let mut speculated: Vec<Speculation> = waiting
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|of| self.room_to_speculate(of, speculative))
+            .collect();
         let Parts { device, scheduler, draft, .. } = &mut self.parts;
         match draft {
-            Some(draft) => draft.guess(device, scheduler, &mut guessed),
-            None => guessed.iter_mut().for_each(|of| of.tokens = guess(&of.text, of.most)),
+            Some(draft) => draft.speculate(device, scheduler, &mut speculated),
+            None => speculated.iter_mut().for_each(|of| of.tokens = speculate(&of.text, of.most)),
         }
-        runs.extend(guessed.into_iter().map(|guess| self.decode_run(guess)));
+        runs.extend(speculated.into_iter().map(|speculation| self.decode_run(speculation)));
         runs
     }
 
@@ -316,10 +319,10 @@ impl<E: Element> Core<E> {
         if self.composed.is_empty() {
             return;
         }
-        let (filled, draws) = (self.take_filled(runs), self.draws(runs));
-        let Parts { device, network, weights, pool, room, adapters, crew, .. } = &mut self.parts;
-        if let Some(crew) = crew {
-            crew.say(&Order::step(&self.composed.rows()));
+        let (filled, samples) = (self.take_filled(runs), self.samples(runs));
+        let Parts { device, network, weights, pool, room, adapters, group, .. } = &mut self.parts;
+        if let Some(group) = group {
+            group.say(&Order::step(&self.composed.rows()));
         }
         let rows: Vec<_> =
             self.composed.adapted.iter().map(|(rows, at)| (rows.clone(), &adapters[*at].1)).collect();
@@ -330,26 +333,26 @@ impl<E: Element> Core<E> {
                 filled.iter().for_each(|filled| filled.tell(device, pool, layer));
             }),
         }
-        room.draw(device, &draws);
+        room.sample(device, &samples);
         room.read_found(device, &mut self.logits.found);
     }
 
     /// Why the ranks of the model cannot go on, if they cannot.
     pub(crate) fn trouble(&self) -> Result<(), String> {
-        self.parts.crew.as_ref().and_then(Crew::trouble).map_or(Ok(()), Err)
+        self.parts.group.as_ref().and_then(WorkerGroup::trouble).map_or(Ok(()), Err)
     }
 
     /// Nothing is to be done for now.
     pub(crate) fn rest(&self) {
-        self.parts.crew.iter().for_each(|crew| crew.say(&Order::Rest));
+        self.parts.group.iter().for_each(|group| group.say(&Order::Rest));
     }
 
     /// The other ranks are not needed any more.
     pub(crate) fn dismiss(&self) {
-        self.parts.crew.iter().for_each(|crew| crew.say(&Order::End));
+        self.parts.group.iter().for_each(|group| group.say(&Order::End));
     }
 
-    /// Tells the scheduler, draws and tells tokens, and ends what has ended.
+    /// Tells the scheduler, samples and tells tokens, and ends what has ended.
     fn finish_step(&mut self, decoding: &[SequenceId], runs: &[Run]) {
         self.report_keys(decoding);
         self.parts.scheduler.complete(1);
@@ -375,7 +378,7 @@ impl<E: Element> Core<E> {
         }
     }
 
-    /// A token more for a sequence, drawn after the last row of `origin`, and its end where that was the last.
+    /// A token more for a sequence, sampled after the last row of `origin`, and its end where that was the last.
     fn advance_or_end(
         &mut self,
         sequence: SequenceId,

@@ -1,7 +1,7 @@
-//! Guessing the next tokens with a smaller model of the same vocabulary.
+//! Speculating on the next tokens with a smaller model of the same vocabulary.
 //!
 //! The draft model has a pool of its own in which a sequence has the blocks with the same numbers, so its keys and values need no tables of their
-//! own. It computes what it has not seen of a sequence when it is asked to guess; where a block holds something else than it thinks, its guess is
+//! own. It computes what it has not seen of a sequence when it is asked for speculative tokens; where a block holds something else than it thinks, its tokens are
 //! bad and nothing worse.
 
 use bedplate_batching::{Scheduler, SequenceId};
@@ -9,7 +9,7 @@ use bedplate_kernels::{Device, Element};
 use bedplate_network::{Adapters, KvPool, Network, PackedWeights, ServingRoom};
 
 use crate::compose::{Composed, Run};
-use crate::draw::likeliest;
+use crate::sampler::argmax;
 
 /// The draft model.
 pub(crate) struct Draft<E: Element> {
@@ -23,9 +23,9 @@ pub(crate) struct Draft<E: Element> {
     pub(crate) rows: usize,
 }
 
-/// What is guessed for a sequence.
+/// The speculative tokens of a sequence.
 #[derive(Debug, Clone)]
-pub(crate) struct Guess {
+pub(crate) struct Speculation {
     pub(crate) sequence: SequenceId,
     /// The text that it has.
     pub(crate) text: Vec<u32>,
@@ -38,46 +38,55 @@ pub(crate) struct Guess {
 }
 
 impl<E: Element> Draft<E> {
-    /// Guesses for all sequences together, token by token.
-    pub(crate) fn guess(&mut self, device: &Device, scheduler: &Scheduler, guesses: &mut [Guess]) {
-        while let Some(runs) = self.next_runs(guesses) {
+    /// Speculates for all sequences together, token by token.
+    pub(crate) fn speculate(
+        &mut self,
+        device: &Device,
+        scheduler: &Scheduler,
+        speculations: &mut [Speculation],
+    ) {
+        while let Some(runs) = self.next_runs(speculations) {
             let is_last = |run: &Run| run.wanted > 0;
             let mut runs = runs;
             self.composed.fill(scheduler, &mut runs);
             let Self { network, weights, pool, room, composed, logits, .. } = self;
             network.answer(device, weights, pool, &composed.rows(), Adapters::NONE, room);
-            for guess in guesses.iter_mut() {
-                let Some(run) = runs.iter().find(|run| run.sequence == guess.sequence) else { continue };
-                guess.seen = run.first + run.tokens.len();
+            for speculation in speculations.iter_mut() {
+                let Some(run) = runs.iter().find(|run| run.sequence == speculation.sequence) else {
+                    continue;
+                };
+                speculation.seen = run.first + run.tokens.len();
                 let Some(place) = composed.place(run.sequence).filter(|_| is_last(run)) else { continue };
                 room.read_logits(device, place, logits);
-                match likeliest(logits) {
-                    Some((token, _)) => guess.tokens.push(token),
-                    None => guess.most = guess.tokens.len(),
+                match argmax(logits) {
+                    Some((token, _)) => speculation.tokens.push(token),
+                    None => speculation.most = speculation.tokens.len(),
                 }
             }
         }
     }
 
     /// The rows of the next step: of each sequence what the model has not seen, as much as fits.
-    fn next_runs(&self, guesses: &[Guess]) -> Option<Vec<Run>> {
+    fn next_runs(&self, speculations: &[Speculation]) -> Option<Vec<Run>> {
         let mut left = self.rows;
         let mut runs = Vec::new();
-        for guess in guesses.iter().filter(|guess| guess.tokens.len() < guess.most) {
-            let known = guess.text.len() + guess.tokens.len();
-            let end = known.min(guess.seen + left);
-            if end == guess.seen {
+        for speculation in
+            speculations.iter().filter(|speculation| speculation.tokens.len() < speculation.most)
+        {
+            let known = speculation.text.len() + speculation.tokens.len();
+            let end = known.min(speculation.seen + left);
+            if end == speculation.seen {
                 break;
             }
-            left -= end - guess.seen;
-            let all = || guess.text.iter().chain(&guess.tokens).copied();
+            left -= end - speculation.seen;
+            let all = || speculation.text.iter().chain(&speculation.tokens).copied();
             runs.push(Run {
-                sequence: guess.sequence,
-                first: guess.seen,
-                tokens: all().skip(guess.seen).take(end - guess.seen).collect(),
+                sequence: speculation.sequence,
+                first: speculation.seen,
+                tokens: all().skip(speculation.seen).take(end - speculation.seen).collect(),
                 wanted: usize::from(end == known),
                 adapter: None,
-                spare: guess.spare,
+                spare: speculation.spare,
             });
         }
         (!runs.is_empty()).then_some(runs)

@@ -14,13 +14,13 @@ use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, Ser
 use bedplate_units::Bytes;
 
 use crate::compose::Composed;
-use crate::core::{Adopted, Core, MOST_GUESSED, Parts, StepLog, StepRecord};
-use crate::crew::{Crew, Order};
+use crate::core::{Adopted, Core, MOST_SPECULATED, Parts, StepLog, StepRecord};
 use crate::draft::Draft;
 use crate::free_memory::free_memory;
 use crate::keys::Keys;
 use crate::spill::Spill;
 use crate::transfer::KvKind;
+use crate::worker_group::{Order, WorkerGroup};
 use crate::{
     About, Activations, Answer, Ask, EngineOptions, Model, Refusal, Replica, ServeError, State, Teller, Wants,
 };
@@ -138,16 +138,20 @@ impl Engine {
     }
 
     /// Rank 0 of a model that is cut over ranks. Nothing is swapped or spilled.
-    pub fn lead(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(Self, Memory), ServeError> {
+    pub fn lead(
+        model: &Model,
+        group: WorkerGroup,
+        options: &EngineOptions,
+    ) -> Result<(Self, Memory), ServeError> {
         match options.activations {
-            Activations::F32 => Self::lead_as::<f32>(model, crew, options),
-            Activations::Bf16 => Self::lead_as::<Bf16>(model, crew, options),
+            Activations::F32 => Self::lead_as::<f32>(model, group, options),
+            Activations::Bf16 => Self::lead_as::<Bf16>(model, group, options),
         }
     }
 
     fn lead_as<E: Element>(
         model: &Model,
-        crew: Crew,
+        group: WorkerGroup,
         options: &EngineOptions,
     ) -> Result<(Self, Memory), ServeError> {
         let options = EngineOptions {
@@ -157,8 +161,8 @@ impl Engine {
             spill_folder: None,
             ..options.clone()
         };
-        let (loaded, options) = Loaded::<E>::new(model, &options, Some(&crew))?;
-        Self::assemble(loaded, None, Vec::new(), &model.end_tokens, &options, Some(crew))
+        let (loaded, options) = Loaded::<E>::new(model, &options, Some(&group))?;
+        Self::assemble(loaded, None, Vec::new(), &model.end_tokens, &options, Some(group))
     }
 
     fn assemble<E: Element>(
@@ -167,9 +171,9 @@ impl Engine {
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
-        crew: Option<Crew>,
+        group: Option<WorkerGroup>,
     ) -> Result<(Self, Memory), ServeError> {
-        let prepared = Prepared::new(loaded, draft, adapters, end_tokens, options, crew)?;
+        let prepared = Prepared::new(loaded, draft, adapters, end_tokens, options, group)?;
         let memory = prepared.memory.clone();
         Ok((Self::run(prepared), memory))
     }
@@ -315,16 +319,20 @@ impl Drop for Engine {
 }
 
 /// A rank of a model other than the first: computes what rank 0 says, until it ends.
-pub fn follow(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(), ServeError> {
+pub fn follow(model: &Model, group: WorkerGroup, options: &EngineOptions) -> Result<(), ServeError> {
     match options.activations {
-        Activations::F32 => follow_as::<f32>(model, crew, options),
-        Activations::Bf16 => follow_as::<Bf16>(model, crew, options),
+        Activations::F32 => follow_as::<f32>(model, group, options),
+        Activations::Bf16 => follow_as::<Bf16>(model, group, options),
     }
 }
 
-fn follow_as<E: Element>(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(), ServeError> {
-    let (Loaded { device, network, weights }, _) = Loaded::<E>::new(model, options, Some(&crew))?;
-    crew.follow(&device, &network, &weights)
+fn follow_as<E: Element>(
+    model: &Model,
+    group: WorkerGroup,
+    options: &EngineOptions,
+) -> Result<(), ServeError> {
+    let (Loaded { device, network, weights }, _) = Loaded::<E>::new(model, options, Some(&group))?;
+    group.follow(&device, &network, &weights)
 }
 
 /// A model in memory, or this rank's part of it.
@@ -339,25 +347,27 @@ impl<E: Element> Loaded<E> {
     fn new(
         model: &Model,
         options: &EngineOptions,
-        crew: Option<&Crew>,
+        group: Option<&WorkerGroup>,
     ) -> Result<(Self, EngineOptions), ServeError> {
         let context = u64::from(options.context_limit).min(model.max_context()) as usize;
         let threads = match options.threads {
             0 => thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let choice = match crew {
-            Some(crew) => crew.choose_device(options.device)?,
+        let choice = match group {
+            Some(group) => group.choose_device(options.device)?,
             None => options.device,
         };
         let device = choice.open(threads)?;
-        if let Some(crew) = crew {
-            crew.meet(&device)?;
+        if let Some(group) = group {
+            group.meet(&device)?;
         }
         let architecture = model.architecture.clone();
-        let network = match crew {
+        let network = match group {
             None => Network::new(&device, architecture, context)?,
-            Some(crew) => Network::cut(&device, architecture, context, crew.cut(), crew.peers())?,
+            Some(group) => {
+                Network::sharded(&device, architecture, context, group.shard_spec(), group.peers())?
+            }
         };
         check_kv::<E>(&device, &network, options)?;
         let format = options.weights.unwrap_or_else(|| format_of(model));
@@ -388,7 +398,7 @@ impl<E: Element> Prepared<E> {
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
-        crew: Option<Crew>,
+        group: Option<WorkerGroup>,
     ) -> Result<Self, ServeError> {
         let context = network.longest() as u32;
         check_kv::<E>(&device, &network, options)?;
@@ -408,23 +418,23 @@ impl<E: Element> Prepared<E> {
         if spill.is_used() {
             scheduler.watch_evictions();
         }
-        let guesses = match options.preemption {
-            // Guesses that were right have keys and values that the scheduler does not know of, so they are not swapped.
+        let speculative = match options.preemption {
+            // Speculative tokens that were right have keys and values that the scheduler does not know of, so they are not swapped.
             bedplate_batching::PreemptionMode::Swap => 0,
             bedplate_batching::PreemptionMode::Recompute => {
                 options.draft_tokens.min(options.block_tokens.saturating_sub(1)) as usize
             }
         };
-        let spares = if guesses > 0 { MOST_GUESSED } else { 0 };
+        let spares = if speculative > 0 { MOST_SPECULATED } else { 0 };
         let all_blocks = blocks as usize + spares;
-        let draft = draft.filter(|_| guesses > 0);
+        let draft = draft.filter(|_| speculative > 0);
         let draft = draft
             .map(|(of, weights)| draft_of(&device, &network, of, weights, options, all_blocks))
             .transpose()?;
-        let shape = room_shape(options, context, guesses, &adapters);
+        let shape = room_shape(options, context, speculative, &adapters);
         let block_tokens = options.block_tokens as usize;
-        if let Some(crew) = &crew {
-            crew.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
+        if let Some(group) = &group {
+            group.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
         }
         let pool = KvPool::new(&device, &network, all_blocks, block_tokens, options.kv)
             .map_err(ServeError::NoMemory)?;
@@ -462,9 +472,9 @@ impl<E: Element> Prepared<E> {
             keys: Keys::new(options.seed, options.block_tokens as usize),
             end_tokens: end_tokens.to_vec(),
             draft,
-            guesses,
+            speculative,
             seed: options.seed,
-            crew,
+            group,
         };
         let kind = KvKind {
             config: parts.network.architecture().config_json().to_owned(),
@@ -599,7 +609,7 @@ fn format_of(model: &Model) -> WeightFormat {
     }
 }
 
-/// Blocks that fit into the memory given for them, at most as many as all seats can use.
+/// Blocks that fit into the memory given for them, at most as many as all sequence slots can use.
 fn blocks_for(options: &EngineOptions, context: u32, block_bytes: u64) -> Result<u32, ServeError> {
     let needed = u64::from(context).div_ceil(u64::from(options.block_tokens.max(1)));
     let blocks = options.kv_bytes / block_bytes.max(1);
@@ -618,16 +628,16 @@ fn blocks_for(options: &EngineOptions, context: u32, block_bytes: u64) -> Result
 fn room_shape(
     options: &EngineOptions,
     context: u32,
-    guesses: usize,
+    speculative: usize,
     adapters: &[(String, Adapter)],
 ) -> ServingShape {
-    let seats = options.seats as usize;
-    let guessed = MOST_GUESSED * guesses;
+    let max_seqs = options.max_seqs as usize;
+    let speculated = MOST_SPECULATED * speculative;
     ServingShape {
-        rows: options.token_budget as usize + guessed,
-        sequences: seats,
-        table_entries: seats * (context.div_ceil(options.block_tokens) as usize + 1),
-        wanted: seats + guessed,
+        rows: options.token_budget as usize + speculated,
+        sequences: max_seqs,
+        table_entries: max_seqs * (context.div_ceil(options.block_tokens) as usize + 1),
+        wanted: max_seqs + speculated,
         adapter_rank: adapters.iter().map(|(_, adapter)| adapter.rank()).max().unwrap_or(0),
     }
 }
@@ -653,9 +663,9 @@ fn draft_of<E: Element>(
     let table = network.longest().div_ceil(tokens) + 1;
     let shape = ServingShape {
         rows,
-        sequences: MOST_GUESSED,
-        table_entries: MOST_GUESSED * table,
-        wanted: MOST_GUESSED,
+        sequences: MOST_SPECULATED,
+        table_entries: MOST_SPECULATED * table,
+        wanted: MOST_SPECULATED,
         adapter_rank: 0,
     };
     Ok(Draft {

@@ -1,33 +1,32 @@
 //! Answers from a model: the request scheduler over a network with paged keys and values.
 //!
-//! A [`Replica`] takes an [`Ask`] and gives an [`Answer`], which tells tokens as they are drawn. The engine behind it is one thread that
-//! runs `schedule/batching`, the scheduler that `replay` simulates, over the operators of a device: it plans a step, computes its rows, draws
+//! A [`Replica`] takes an [`Ask`] and gives an [`Answer`], which tells tokens as they are sampled. The engine behind it is one thread that
+//! runs `schedule/batching`, the scheduler that `replay` simulates, over the operators of a device: it plans a step, computes its rows, samples
 //! tokens and tells them. Text is the callers': prompts come as tokens and answers go as tokens.
 
 mod answer;
 mod ask;
 mod compose;
 mod core;
-mod crew;
 mod draft;
-mod draw;
 mod engine;
 mod error;
 mod free_memory;
-mod guess;
 mod keys;
 mod live;
 mod model;
 mod options;
 mod replica;
+mod sampler;
 mod sampling;
+mod speculate;
 mod spill;
 mod transfer;
+mod worker_group;
 
 pub use self::core::StepRecord;
 pub use answer::{Answer, EndReason, Ender, Event, Logprobs, Teller};
 pub use ask::{Ask, Continuation, Grammar, Parser, Wants};
-pub use crew::Crew;
 pub use engine::{AdapterFolder, Engine, Memory, follow};
 pub use error::{PAGES, ServeError};
 pub use free_memory::free_memory;
@@ -36,3 +35,4 @@ pub use options::{Activations, EngineOptions};
 pub use replica::{About, Refusal, Replica, State};
 pub use sampling::Sampling;
 pub use transfer::{Disaggregated, KvKind, KvServer, Secret};
+pub use worker_group::WorkerGroup;

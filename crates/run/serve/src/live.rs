@@ -3,8 +3,8 @@
 use bedplate_batching::{BlockKey, BlockKeys};
 
 use crate::ask::{Continuation, Parser, Wants};
-use crate::draw::Drawer;
 use crate::keys::Keys;
+use crate::sampler::Sampler;
 use crate::{Ask, Event, Teller};
 
 /// A request that has samples left.
@@ -39,7 +39,7 @@ impl Job {
             request,
             sample,
             prompt: prompt.len(),
-            drawer: text.map(|text| Drawer::new(text.sampling.clone(), self.seed, sample, prompt)),
+            sampler: text.map(|text| Sampler::new(text.sampling.clone(), self.seed, sample, prompt)),
             parser: text.and_then(|text| text.grammar.as_ref()).map(|grammar| grammar.parser()),
             tokens: prompt.clone(),
             ahead: 0,
@@ -68,11 +68,11 @@ pub(crate) struct Live {
     pub(crate) prompt: usize,
     /// The prompt and what was generated.
     pub(crate) tokens: Vec<u32>,
-    /// Generated tokens that the scheduler does not count yet: guesses that were right.
+    /// Generated tokens that the scheduler does not count yet: speculative tokens that were right.
     pub(crate) ahead: usize,
     /// Their keys and values were lost by a preemption.
     pub(crate) is_behind: bool,
-    pub(crate) drawer: Option<Drawer>,
+    pub(crate) sampler: Option<Sampler>,
     pub(crate) parser: Option<Box<dyn Parser>>,
     /// Blocks whose keys the scheduler knows, and the last of them.
     keyed: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Live {
     pub(crate) adapter: Option<usize>,
     /// Tokens that the draft model has seen.
     pub(crate) seen: usize,
-    /// Holds keys and values of right guesses that lie behind its blocks.
+    /// Holds keys and values of right speculative tokens that lie behind its blocks.
     pub(crate) spare: Option<Spare>,
 }
 

@@ -32,7 +32,7 @@ pub struct EngineOptions {
     pub token_budget_on_gpu: Option<u32>,
     pub chunk_tokens_on_gpu: Option<u32>,
     /// Most sequences that run at once.
-    pub seats: u32,
+    pub max_seqs: u32,
     /// Most requests that wait before others are refused.
     pub waiting_limit: u32,
     pub keeps_prefixes: bool,
@@ -42,7 +42,7 @@ pub struct EngineOptions {
     pub spill_bytes: u64,
     /// A folder for prefixes that fell out of host memory, and how many bytes may be there.
     pub spill_folder: Option<(std::path::PathBuf, u64)>,
-    /// Tokens guessed ahead from what the text has already; 0 is none.
+    /// Speculative tokens from what the text has already; 0 is none.
     pub draft_tokens: u32,
     pub seed: u64,
 }
@@ -71,7 +71,7 @@ impl Default for EngineOptions {
             chunk_tokens: 512,
             token_budget_on_gpu: None,
             chunk_tokens_on_gpu: None,
-            seats: 64,
+            max_seqs: 64,
             waiting_limit: 4096,
             keeps_prefixes: true,
             preemption: PreemptionMode::Recompute,
@@ -120,7 +120,7 @@ impl EngineOptions {
             blocks,
             token_budget: self.token_budget,
             chunk_tokens: self.chunk_tokens,
-            seats: self.seats,
+            max_seqs: self.max_seqs,
             context_limit,
             preemption: self.preemption,
             host_blocks,

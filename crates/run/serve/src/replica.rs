@@ -70,10 +70,10 @@ pub struct State {
     pub cached_tokens: u64,
     pub generated_tokens: u64,
     pub preemptions: u64,
-    /// Tokens that were guessed ahead, and those of them that were right.
+    /// Tokens that were speculated, and those of them that were right.
     pub drafted_tokens: u64,
     pub accepted_tokens: u64,
-    /// Nanoseconds of all steps, and what of them went into scheduling, preparing and drawing.
+    /// Nanoseconds of all steps, and what of them went into scheduling, preparing and sampling.
     pub step_nanoseconds: u64,
     pub host_nanoseconds: u64,
     /// Why it answers nothing any more, if it does not.

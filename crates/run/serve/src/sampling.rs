@@ -1,15 +1,15 @@
-//! How the next token is drawn.
+//! How the next token is sampled.
 
 /// The settings of a sample, under the names that clients know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the likeliest token.
+    /// 0 takes the most likely token.
     pub temperature: f32,
-    /// Draws from so many likeliest tokens; 0 is all of them.
+    /// Samples from so many most likely tokens; 0 is all of them.
     pub top_k: u32,
-    /// Draws from the likeliest tokens that together have this probability.
+    /// Samples from the most likely tokens that together have this probability.
     pub top_p: f32,
-    /// Draws from tokens at least this probable, compared with the likeliest.
+    /// Samples from tokens at least this probable, compared with the most likely one.
     pub min_p: f32,
     /// Divides the logits of tokens of prompt and answer above 0, multiplies those below; 1 changes nothing.
     pub repetition_penalty: f32,
@@ -19,7 +19,7 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// Added to the logits of tokens.
     pub bias: Vec<(u32, f32)>,
-    /// Equal seeds draw equal answers; without one the engine picks one.
+    /// Equal seeds sample equal answers; without one the engine picks one.
     pub seed: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Always the likeliest token.
+    /// Always the most likely token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }

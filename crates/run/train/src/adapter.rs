@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bedplate_comm::{CommError, Reduction};
-use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put, View, ViewMut};
+use bedplate_kernels::{Accumulate, AdamW, Buffer, Device, Element, Matrix, View, ViewMut};
 use bedplate_network::{Format, Network, Region, SafetensorsFile, Weights, write_tensors};
 use bedplate_transformer::Family;
 use serde_json::json;
@@ -143,7 +143,7 @@ impl<E: Trained> Adapters<E> {
             let is_first = ranks.sharers(entry.is_expert).is_first();
             for part in entry.parts(rank) {
                 let sharing = if part.range == entry.a { entry.a_sharing } else { entry.b_sharing };
-                if !given || is_first && (sharing == Sharing::Cut || ranks.at().tensor == 0) {
+                if !given || is_first && (sharing == Sharing::Sharded || ranks.at().tensor == 0) {
                     entry.add_regions(part, rank, &mut regions);
                 }
             }
@@ -219,7 +219,7 @@ impl<E: Trained> Adapters<E> {
         let of = |entry: &Entry| {
             let is_first = ranks.sharers(entry.is_expert).is_first();
             let parts = [(&entry.a, entry.a_sharing), (&entry.b, entry.b_sharing)];
-            let counts = |sharing| is_first && (sharing == Sharing::Cut || ranks.at().tensor == 0);
+            let counts = |sharing| is_first && (sharing == Sharing::Sharded || ranks.at().tensor == 0);
             let counted = parts.into_iter().filter(|(_, sharing)| counts(*sharing));
             counted.map(|(range, _)| squares(range)).sum::<f64>()
         };
@@ -267,7 +267,7 @@ impl<E: Trained> Adapters<E> {
         let scaled = scaled.range(0..len).matrix(entry.outputs, self.config.rank);
         let to = weights.block_mut(entry.block).range(entry.weight.clone());
         let to = to.matrix(entry.outputs, entry.inputs);
-        device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Put::Add, to);
+        device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Accumulate::Add, to);
     }
 
     /// Writes the adapters as PEFT reads them.

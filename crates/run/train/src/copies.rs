@@ -16,9 +16,9 @@ use bedplate_comm::{CommError, Group, Numbers, Pending};
 use bedplate_kernels::{AdamW, Buffer, Device, ViewMut};
 use bedplate_network::Held;
 
-use crate::carry::{Carried, Gradient, Holding, Learned, Piece};
 use crate::optimizer;
 use crate::ranks::{Ranks, other};
+use crate::recovered_state::{Gradient, Holding, Learned, Piece, RecoveredState};
 
 /// Numbers that go at once.
 const CHUNK: usize = 2 << 20;
@@ -150,7 +150,7 @@ impl Copies {
         ranks: &Ranks,
         every: u64,
         own: Vec<Learned>,
-        (carried, step): (&mut Carried, u64),
+        (recovered, step): (&mut RecoveredState, u64),
     ) -> Result<Option<Self>, CommError> {
         let Some(ring) = ranks.ring.as_ref() else { return Ok(None) };
         let (to, from) = (Arc::clone(&ring.links.to_next), Arc::clone(&ring.links.from_before));
@@ -167,12 +167,12 @@ impl Copies {
         };
         // Before anything moves: a call that fails leaves all as it was.
         let pieces = Learned::pieces(&theirs);
-        let fits = |piece: &Piece| carried.find(piece, step).is_some_and(Holding::is_exact);
+        let fits = |piece: &Piece| recovered.find(piece, step).is_some_and(Holding::is_exact);
         let here = every == 1 && pieces.iter().all(fits);
         let told = ranks.gather(device, &[f64::from(ring.before), f64::from(u8::from(here))])?;
         let next = told.chunks(2).any(|of| of == [f64::from(ranks.rank()), 1.0]);
         if let (Kept::EveryStep { state, .. }, true) = (&mut kept, here) {
-            state.numbers = pieces.iter().filter_map(|piece| carried.take(piece, step)).collect();
+            state.numbers = pieces.iter().filter_map(|piece| recovered.take(piece, step)).collect();
             state.step = Some(step);
         }
         let had = Had { here, next };

@@ -9,7 +9,6 @@
 //! This crate does not know clusters, plans or command lines.
 
 mod adapter;
-mod carry;
 mod checkpoint;
 mod clock;
 mod config;
@@ -17,6 +16,7 @@ mod copies;
 mod error;
 mod export;
 mod links;
+mod membership;
 mod memory;
 mod optimizer;
 mod output_lock;
@@ -24,7 +24,7 @@ mod passes;
 mod peers;
 mod pipeline;
 mod ranks;
-mod roster;
+mod recovered_state;
 mod run;
 mod schedule;
 mod setup;
@@ -43,9 +43,9 @@ pub use config::{
     OptimizerConfig, OutputConfig, Precision, TrainConfig, TrainingConfig,
 };
 pub use error::{PAGES, TrainError};
+pub use membership::Membership;
 pub use memory::Needs;
 pub use ranks::Ranks;
-pub use roster::Roster;
 pub use run::{Observer, Resume, RunOptions, Setup, Summary, run, run_on};
 pub use schedule::{Decay, LearningRate};
 pub use setup::read_architecture;

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bedplate_comm::{CommError, Group, Number, Reduction, World};
 use bedplate_kernels::Device;
 use bedplate_layout::{Coordinates, Dimension, Layout, RankMap, Sharding};
-use bedplate_network::{Architecture, Cut, Held, Network, NetworkError, Share};
+use bedplate_network::{Architecture, Held, Network, NetworkError, ShardSpec, Share};
 
 use crate::TrainError;
 use crate::clock::Waits;
@@ -282,14 +282,20 @@ impl Ranks {
         architecture: Architecture,
         longest: usize,
     ) -> Result<Network, NetworkError> {
-        Network::cut(device, architecture, longest, self.cut(), Box::new(Company(Arc::clone(self))))
+        Network::sharded(
+            device,
+            architecture,
+            longest,
+            self.shard_spec(),
+            Box::new(Company(Arc::clone(self))),
+        )
     }
 
-    fn cut(&self) -> Cut {
+    fn shard_spec(&self) -> ShardSpec {
         let (layout, at) = (&self.layout, &self.at);
         let share = |degree: u32, rank: u32| Share { degree: degree as usize, rank: rank as usize };
         let sharers = [&self.dense, &self.expert].map(|sharers| sharers.share().1);
-        Cut {
+        ShardSpec {
             tensor: share(layout.tensor, at.tensor),
             has_cut_rows: layout.is_sequence_parallel,
             context: share(layout.context, at.context),

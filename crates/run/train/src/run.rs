@@ -20,10 +20,10 @@ use bedplate_record::{EvaluationRecord, StepRecord};
 use bedplate_report::Phase;
 use bedplate_units::{Bytes, Seconds};
 
-use crate::carry::Carried;
 use crate::checkpoint::Settings;
 use crate::output_lock::OutputLock;
 use crate::ranks::Ranks;
+use crate::recovered_state::RecoveredState;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
 use crate::trainer::{StepOutcome, Trainer};
@@ -128,7 +128,7 @@ enum Wish {
 /// What outlives a world.
 #[derive(Default)]
 struct Past {
-    carried: Carried,
+    recovered: RecoveredState,
     /// What this rank computes on, once it has been opened.
     device: Option<DeviceChoice>,
     /// One of the ranks that the run was begun with, which never had a state: while there is one, no step was done.
@@ -149,7 +149,7 @@ struct Run<'a, E: Trained> {
     data: Data,
     trainer: Trainer<E>,
     /// What this rank held in the world before, until the ranks of this one have copies of each other.
-    older: Option<Carried>,
+    older: Option<RecoveredState>,
     /// Whether ranks were lost or came.
     is_anew: bool,
     checkpoints: Checkpoints,
@@ -185,9 +185,9 @@ impl<E: Trained> Run<'_, E> {
     fn leave(self, past: &mut Past) {
         let Self { trainer, older, newest, told, last, lock, .. } = self;
         (past.newest, past.told, past.last, past.lock) = (newest, told, last, lock);
-        past.carried = trainer.carry();
+        past.recovered = trainer.into_recovered_state();
         if let Some(older) = older {
-            past.carried.add(older);
+            past.recovered.add(older);
         }
     }
 

@@ -13,12 +13,12 @@ use bedplate_record::RankTimes;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::adapter::Adapters;
-use crate::carry::Piece;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
 use crate::optimizer::Steps;
 use crate::passes::{Chunks, Weighing};
 use crate::ranks::Ranks;
+use crate::recovered_state::Piece;
 use crate::store::Store;
 use crate::trained::Trained;
 use crate::{TrainConfig, TrainError};
@@ -335,7 +335,7 @@ impl<E: Trained> Trainer<E> {
     ) -> Result<Vec<u32>, TrainError> {
         let mut text = prompt.to_vec();
         while text.len() < prompt.len() + count {
-            let next = sampler.draw(&self.logits_after(&text)?);
+            let next = sampler.sample(&self.logits_after(&text)?);
             if Some(next) == end {
                 break;
             }

@@ -9,9 +9,9 @@ use bedplate_kernels::{AdamW, Device, ViewMut};
 
 use crate::TrainError;
 use crate::adapter::Adapters;
-use crate::carry::{Carried, Gradient, Holding, Key, Learned, Piece, Ready, Target};
 use crate::copies::{Copies, Source};
 use crate::optimizer::{Steps, Stretch};
+use crate::recovered_state::{Gradient, Holding, Key, Learned, Piece, Ready, RecoveredState, Target};
 use crate::store::{Owned, Store};
 use crate::trained::Trained;
 use crate::trainer::Trainer;
@@ -159,13 +159,17 @@ impl<E: Trained> Trainer<E> {
 
     /// Starts to keep copies of the state in the neighbour's memory, where no other rank has it.
     pub fn keep_copies(&mut self, every: u64) -> Result<(), CommError> {
-        self.keep_copies_after(&mut Carried::default(), every)
+        self.keep_copies_after(&mut RecoveredState::default(), every)
     }
 
     /// The same where ranks may have such copies from the world before.
-    pub(crate) fn keep_copies_after(&mut self, carried: &mut Carried, every: u64) -> Result<(), CommError> {
+    pub(crate) fn keep_copies_after(
+        &mut self,
+        recovered: &mut RecoveredState,
+        every: u64,
+    ) -> Result<(), CommError> {
         if every > 0 && self.ranks.keeps_copies() {
-            let (learned, held) = (self.learned(), (carried, self.step));
+            let (learned, held) = (self.learned(), (recovered, self.step));
             self.copies = Copies::new(&self.device, &self.ranks, every, learned, held)?;
         }
         Ok(())
@@ -220,7 +224,7 @@ impl<E: Trained> Trainer<E> {
     }
 
     /// Ends this trainer and keeps its state and the copies of others. Memory that other ranks reach is copied.
-    pub(crate) fn carry(mut self) -> Carried {
+    pub(crate) fn into_recovered_state(mut self) -> RecoveredState {
         let (learned, step) = (self.learned(), self.step);
         let copies = self.copies.take();
         let mut samples_at = BTreeMap::from_iter(self.samples_at(step));
@@ -249,14 +253,14 @@ impl<E: Trained> Trainer<E> {
         };
         let holding = |(piece, numbers)| Holding { piece, step, numbers };
         let holdings = Learned::pieces(&learned).into_iter().zip(buffers).map(holding).collect();
-        let mut carried = Carried { holdings, samples_at, norms, ready: None };
+        let mut recovered = RecoveredState { holdings, samples_at, norms, ready: None };
         if let Some(copies) = copies {
             let (holdings, of_theirs) = copies.into_holdings();
-            carried.add(Carried { holdings, ..Carried::default() });
+            recovered.add(RecoveredState { holdings, ..RecoveredState::default() });
             gradients.extend(of_theirs);
         }
-        carried.ready = is_ready.then_some(Ready { step: step + 1, gradients });
-        carried
+        recovered.ready = is_ready.then_some(Ready { step: step + 1, gradients });
+        recovered
     }
 
     /// Samples after a step that has been done; every step takes the same number.
@@ -267,7 +271,7 @@ impl<E: Trained> Trainer<E> {
 
     /// Takes over the state that the ranks of the world before still have. Buffers that this rank holds as it is to have them move over;
     /// if this fails they are back where they were.
-    pub(crate) fn take_over(&mut self, carried: &mut Carried) -> Result<(), TrainError> {
+    pub(crate) fn take_over(&mut self, recovered: &mut RecoveredState) -> Result<(), TrainError> {
         let (wanted, ranks) = (self.pieces(), Arc::clone(&self.ranks));
         let count = self.state().lengths().len();
         let places: BTreeMap<Key, (usize, usize, usize)> = wanted
@@ -287,9 +291,9 @@ impl<E: Trained> Trainer<E> {
         let steps = Steps::of(&self.config);
         let Self { device, store, adapters, .. } = self;
         let mut target = Places { store, adapters: adapters.as_deref_mut(), by_key: &places };
-        let (agreed, kept) = carried.share_out(device, &ranks, wanted, &steps, &keeps, &mut target)?;
+        let (agreed, kept) = recovered.share_out(device, &ranks, wanted, &steps, &keeps, &mut target)?;
         for piece in &kept {
-            let numbers = carried.take(piece, agreed.step).expect("what is kept is held by this rank");
+            let numbers = recovered.take(piece, agreed.step).expect("what is kept is held by this rank");
             let (part, index, _) = places[&piece.key];
             self.store.exchange(part, index, numbers);
         }
@@ -300,12 +304,12 @@ impl<E: Trained> Trainer<E> {
     }
 
     /// Gives buffers back that moved over, where the ranks of the new world do not begin after all.
-    pub(crate) fn give_back(mut self, carried: &mut Carried) {
+    pub(crate) fn give_back(mut self, recovered: &mut RecoveredState) {
         let (pieces, count) = (self.pieces(), self.state().lengths().len());
         for piece in std::mem::take(&mut self.moved) {
             let Some(number) = pieces.iter().position(|own| *own == piece) else { continue };
             let numbers = self.store.take_part(&self.device, number / count, number % count);
-            carried.holdings.push(Holding { piece, step: self.step, numbers });
+            recovered.holdings.push(Holding { piece, step: self.step, numbers });
         }
     }
 }

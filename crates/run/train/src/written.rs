@@ -54,7 +54,7 @@ impl Text<'_> {
             kv_bytes: blocks * KvPool::<E>::bytes_of_block(&whole, BLOCK as usize, KvFormat::Stored) as u64,
             token_budget: CHUNK,
             chunk_tokens: CHUNK,
-            seats: 1,
+            max_seqs: 1,
             keeps_prefixes: false,
             ..EngineOptions::default()
         };

@@ -21,7 +21,7 @@ struct Demand {
 }
 
 impl<B: Blocks> Scheduler<B> {
-    /// Admits in the queue's order until tokens, seats or blocks run out; no sequence overtakes another.
+    /// Admits in the queue's order until tokens, slots or blocks run out; no sequence overtakes another.
     pub(crate) fn admit_waiting(&mut self, now: u64, budget: &mut u32) {
         let is_short_of_blocks = !self.step.preempted.is_empty();
         while let Some(slot) = self.queue.first() {
@@ -59,9 +59,9 @@ impl<B: Blocks> Scheduler<B> {
     /// What the sequence would need, or what it lacks.
     fn demand(&self, slot: u32) -> Result<Demand, WaitReason> {
         let sequence = &self.sequences[slot];
-        let seats = self.options.seats;
-        if self.seats_taken + sequence.samples > seats {
-            return Err(WaitReason::SeatsTaken { seats, wanted: sequence.samples });
+        let max_seqs = self.options.max_seqs;
+        if self.slots_taken + sequence.samples > max_seqs {
+            return Err(WaitReason::SlotsTaken { max_seqs, wanted: sequence.samples });
         }
         let computes = matches!(sequence.phase, Phase::Waiting(Resume::Prompt | Resume::Recompute));
         // A prompt computes at least its last token; a sequence with its KV present writes one more.
@@ -108,7 +108,7 @@ impl<B: Blocks> Scheduler<B> {
         sequence.promised = demand.promised;
         sequence.promised_to_samples = demand.promised_to_samples;
         self.outstanding += sequence.outstanding();
-        self.seats_taken += sequence.samples;
+        self.slots_taken += sequence.samples;
         let cached_tokens = sequence.held.blocks * self.options.block_tokens;
         let reason = match resume {
             Resume::Prompt => AdmitReason::Turn { cached_tokens },
@@ -174,7 +174,7 @@ impl<B: Blocks> Scheduler<B> {
         let mut victims: Vec<u32> = lower.collect();
         victims.sort_by_key(|each| std::cmp::Reverse(self.sequences[*each].place));
         let (mut missing, gain): (u32, fn(&Sequence<B>) -> u32) = match reason {
-            WaitReason::SeatsTaken { seats, .. } => (self.seats_taken + samples - seats, |_| 1),
+            WaitReason::SlotsTaken { max_seqs, .. } => (self.slots_taken + samples - max_seqs, |_| 1),
             WaitReason::BlocksTaken { needed, available } => {
                 (needed - available, |each| each.table.len() - each.held.blocks + each.outstanding())
             }

@@ -13,12 +13,12 @@ impl Scheduler {
         let occupancy = self.cache.occupancy();
         let mut private = BTreeSet::new();
         let mut shared = BTreeSet::new();
-        let (mut outstanding, mut context, mut seats, mut pending, mut host) = (0, 0, 0, 0, 0);
+        let (mut outstanding, mut context, mut slots, mut pending, mut host) = (0, 0, 0, 0, 0);
         for sequence in self.sequences.iter() {
             pending += u64::from(sequence.pending());
             outstanding += sequence.outstanding();
             let is_running = matches!(sequence.phase, Phase::Prefilling | Phase::Decoding);
-            seats += if is_running { sequence.samples } else { 0 };
+            slots += if is_running { sequence.samples } else { 0 };
             if let Phase::Waiting(Resume::SwapIn { host_blocks }) = sequence.phase {
                 host += host_blocks;
             }
@@ -42,11 +42,11 @@ impl Scheduler {
         assert_eq!(private.len() as u32, occupancy.private(), "blocks leaked");
         assert_eq!(shared.len() as u32, occupancy.shared);
         assert_eq!(
-            (outstanding, context, seats, pending, host),
+            (outstanding, context, slots, pending, host),
             (
                 self.outstanding,
                 self.decode_context,
-                self.seats_taken,
+                self.slots_taken,
                 self.load.pending_tokens,
                 self.host_blocks_used
             )
@@ -90,13 +90,13 @@ fn planned() -> impl Strategy<Value = Planned> {
 fn options() -> impl Strategy<Value = SchedulerOptions> {
     let sizes = (1u32..6, 20u32..60, 4u32..40, 1u32..20, 3u32..6);
     let modes = (any::<[bool; 6]>(), 0u32..3, 0u32..3);
-    (sizes, modes).prop_map(|((block_tokens, blocks, budget, chunk, seats), (flags, reserve, watermark))| {
-        SchedulerOptions {
+    (sizes, modes).prop_map(
+        |((block_tokens, blocks, budget, chunk, max_seqs), (flags, reserve, watermark))| SchedulerOptions {
             block_tokens,
             blocks: blocks.max(84 / block_tokens + 1),
-            token_budget: budget.max(seats),
+            token_budget: budget.max(max_seqs),
             chunk_tokens: chunk,
-            seats,
+            max_seqs,
             prefill: if flags[0] { PrefillMode::Mixed } else { PrefillMode::Separate },
             preemption: if flags[1] { PreemptionMode::Swap } else { PreemptionMode::Recompute },
             host_blocks: 20,
@@ -113,8 +113,8 @@ fn options() -> impl Strategy<Value = SchedulerOptions> {
             preempts_for_priority: flags[4],
             late: if flags[5] { LatePolicy::Drop } else { LatePolicy::Serve },
             ..SchedulerOptions::default()
-        }
-    })
+        },
+    )
 }
 
 fn request(id: usize, planned: &Planned, now: u64, block_tokens: u32) -> Request {

@@ -128,7 +128,7 @@ impl<B: Blocks> Scheduler<B> {
         sequence.held = crate::prefix::Held::NOTHING;
         sequence.promised = 0;
         let Sequence { tenant, place, request, .. } = *sequence;
-        self.seats_taken -= 1;
+        self.slots_taken -= 1;
         self.load.pending_tokens += u64::from(self.sequences[slot].pending());
         self.queue.push(tenant, place);
         let (sequence, reason) = (SequenceId(slot), PreemptReason::NoBlockForSample);

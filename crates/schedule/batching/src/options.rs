@@ -56,7 +56,7 @@ pub struct SchedulerOptions {
     /// Most tokens of one prompt in one step.
     pub chunk_tokens: u32,
     /// Most sequences that run at once.
-    pub seats: u32,
+    pub max_seqs: u32,
     /// Longest prompt and output together.
     pub context_limit: u32,
     pub prefill: PrefillMode,
@@ -89,7 +89,7 @@ impl Default for SchedulerOptions {
             blocks: 16_384,
             token_budget: 8192,
             chunk_tokens: 8192,
-            seats: 256,
+            max_seqs: 256,
             context_limit: 131_072,
             prefill: PrefillMode::Mixed,
             preemption: PreemptionMode::Recompute,
@@ -110,7 +110,7 @@ impl Default for SchedulerOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionsFlaw {
     Zero { what: &'static str },
-    BudgetBelowSeats { token_budget: u32, seats: u32 },
+    BudgetBelowMaxSeqs { token_budget: u32, max_seqs: u32 },
     ReserveAboveWhole { reserve_percent: u32 },
     ZeroWeight { tenant: TenantId },
 }
@@ -119,9 +119,9 @@ impl fmt::Display for OptionsFlaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OptionsFlaw::Zero { what } => write!(f, "{what} is zero"),
-            OptionsFlaw::BudgetBelowSeats { token_budget, seats } => write!(
+            OptionsFlaw::BudgetBelowMaxSeqs { token_budget, max_seqs } => write!(
                 f,
-                "a budget of {token_budget} tokens per step cannot give {seats} running sequences one each"
+                "a budget of {token_budget} tokens per step cannot give {max_seqs} running sequences one each"
             ),
             OptionsFlaw::ReserveAboveWhole { reserve_percent } => {
                 write!(f, "{reserve_percent} % of an output cannot be reserved")
@@ -141,15 +141,15 @@ impl SchedulerOptions {
             ("blocks", self.blocks),
             ("token_budget", self.token_budget),
             ("chunk_tokens", self.chunk_tokens),
-            ("seats", self.seats),
+            ("max_seqs", self.max_seqs),
             ("context_limit", self.context_limit),
         ];
         if let Some((what, _)) = positive.into_iter().find(|(_, value)| *value == 0) {
             return Some(OptionsFlaw::Zero { what });
         }
-        let Self { token_budget, seats, reserve_percent, .. } = *self;
-        if token_budget < seats {
-            return Some(OptionsFlaw::BudgetBelowSeats { token_budget, seats });
+        let Self { token_budget, max_seqs, reserve_percent, .. } = *self;
+        if token_budget < max_seqs {
+            return Some(OptionsFlaw::BudgetBelowMaxSeqs { token_budget, max_seqs });
         }
         if reserve_percent > 100 {
             return Some(OptionsFlaw::ReserveAboveWhole { reserve_percent });

@@ -116,7 +116,7 @@ impl<B: Blocks> Scheduler<B> {
     }
 
     /// How often the planned step can be repeated before anything but the context changes: until a sequence
-    /// ends or blocks run out. Sequences that wait for blocks or a seat keep waiting until then.
+    /// ends or blocks run out. Sequences that wait for blocks or a slot keep waiting until then.
     fn repeats(&mut self, horizon: u32) -> u32 {
         let step = &self.step;
         let is_pure = step.shape.is_decode_only() && step.preempted.is_empty();

@@ -70,7 +70,7 @@ impl<B: Blocks> Scheduler<B> {
             Phase::Waiting(_) | Phase::Gone => unreachable!("only running sequences are taken out"),
         }
         self.outstanding -= self.sequences[slot].outstanding();
-        self.seats_taken -= self.sequences[slot].samples;
+        self.slots_taken -= self.sequences[slot].samples;
         self.share_computed(slot);
         let sequence = &mut self.sequences[slot];
         self.cache.release(sequence.held);

@@ -10,7 +10,7 @@ pub enum RequestRefusal {
     NothingToDo { prompt_tokens: u32, output_tokens: u32, samples: u16 },
     ContextTooLong { tokens: u64, limit: u32 },
     MoreBlocksThanExist { needed: u64, blocks: u32 },
-    MoreSamplesThanSeats { samples: u16, seats: u32 },
+    MoreSamplesThanSlots { samples: u16, max_seqs: u32 },
 }
 
 impl fmt::Display for RequestRefusal {
@@ -26,8 +26,8 @@ impl fmt::Display for RequestRefusal {
             RequestRefusal::MoreBlocksThanExist { needed, blocks } => {
                 write!(f, "it needs {needed} KV blocks and the replica has {blocks}")
             }
-            RequestRefusal::MoreSamplesThanSeats { samples, seats } => {
-                write!(f, "{samples} samples run together and the replica has {seats} seats")
+            RequestRefusal::MoreSamplesThanSlots { samples, max_seqs } => {
+                write!(f, "{samples} samples run together and the replica has {max_seqs} sequence slots")
             }
         }
     }
@@ -38,8 +38,8 @@ impl fmt::Display for RequestRefusal {
 pub enum WaitReason {
     /// The step's token budget is used up.
     BudgetUsed { token_budget: u32 },
-    /// All seats are taken.
-    SeatsTaken { seats: u32, wanted: u32 },
+    /// All sequence slots are taken.
+    SlotsTaken { max_seqs: u32, wanted: u32 },
     /// Blocks are missing, counting those that may be evicted and those kept for running sequences.
     BlocksTaken { needed: u32, available: u32 },
     /// Sequences were preempted in this step, so nothing is admitted.
@@ -52,8 +52,8 @@ impl fmt::Display for WaitReason {
             WaitReason::BudgetUsed { token_budget } => {
                 write!(f, "the step's budget of {token_budget} tokens is used up")
             }
-            WaitReason::SeatsTaken { seats, wanted } => {
-                write!(f, "{wanted} of {seats} seats are needed and fewer are free")
+            WaitReason::SlotsTaken { max_seqs, wanted } => {
+                write!(f, "{wanted} of {max_seqs} sequence slots are needed and fewer are free")
             }
             WaitReason::BlocksTaken { needed, available } => {
                 write!(f, "{needed} KV blocks are needed and {available} are available")

@@ -55,7 +55,7 @@ pub struct Scheduler<B = Vec<BlockId>> {
     pub(crate) endings: BinaryHeap<Ending>,
     /// Sum over the decoding sequences of the tokens in their KV.
     pub(crate) decode_context: u64,
-    pub(crate) seats_taken: u32,
+    pub(crate) slots_taken: u32,
     /// Blocks promised to admitted sequences and not given yet.
     pub(crate) outstanding: u32,
     pub(crate) host_blocks_used: u32,
@@ -134,7 +134,7 @@ impl<B: Blocks> Scheduler<B> {
             prefilling: Vec::new(),
             endings: BinaryHeap::new(),
             decode_context: 0,
-            seats_taken: 0,
+            slots_taken: 0,
             outstanding: 0,
             host_blocks_used: 0,
             arrivals: 0,
@@ -182,7 +182,7 @@ impl<B: Blocks> Scheduler<B> {
             return Some(RequestRefusal::NothingToDo { prompt_tokens, output_tokens, samples });
         }
         let tokens = u64::from(prompt_tokens) + u64::from(output_tokens);
-        let SchedulerOptions { context_limit: limit, blocks, seats, .. } = self.options;
+        let SchedulerOptions { context_limit: limit, blocks, max_seqs, .. } = self.options;
         if tokens > u64::from(limit) {
             return Some(RequestRefusal::ContextTooLong { tokens, limit });
         }
@@ -191,7 +191,7 @@ impl<B: Blocks> Scheduler<B> {
         if needed > u64::from(blocks) {
             return Some(RequestRefusal::MoreBlocksThanExist { needed, blocks });
         }
-        (u32::from(samples) > seats).then_some(RequestRefusal::MoreSamplesThanSeats { samples, seats })
+        (u32::from(samples) > max_seqs).then_some(RequestRefusal::MoreSamplesThanSlots { samples, max_seqs })
     }
 
     /// How many tokens of a prompt are in the prefix tree, of which these are the keys; those of its output may follow.
@@ -227,7 +227,7 @@ impl<B: Blocks> Scheduler<B> {
         &self.completion
     }
 
-    /// Keeps count for a `Census` from now on.
+    /// Keeps count for a `PrefixIndex` from now on.
     pub fn watch_reach(&mut self) {
         self.cache.tree_mut().watch_changes();
     }

@@ -14,7 +14,7 @@ fn small() -> SchedulerOptions {
         blocks: 32,
         token_budget: 16,
         chunk_tokens: 16,
-        seats: 4,
+        max_seqs: 4,
         watermark_blocks: 0,
         ..SchedulerOptions::default()
     }
@@ -97,7 +97,7 @@ fn separate_prompts_stall_decodes() {
 #[test]
 fn a_prompt_that_was_computed_before_costs_its_last_block_only() {
     check(
-        SchedulerOptions { seats: 1, ..small() },
+        SchedulerOptions { max_seqs: 1, ..small() },
         &[
             Request { keys: keys(1, 4), ..Request::new(1, 16, 1) },
             Request { keys: keys(1, 4), ..Request::new(2, 16, 1) },
@@ -190,7 +190,7 @@ fn kv_from_another_replica_needs_no_prompt() {
 #[test]
 fn priority_is_a_head_start_and_may_drive_others_out() {
     let urgent = Request { priority: 5, ..Request::new(3, 8, 2) };
-    let options = SchedulerOptions { seats: 2, preempts_for_priority: true, ..small() };
+    let options = SchedulerOptions { max_seqs: 2, preempts_for_priority: true, ..small() };
     let mut scheduler = Scheduler::new(options).unwrap();
     scheduler.submit(Request::new(1, 8, 4), 0).unwrap();
     scheduler.submit(Request::new(2, 8, 4), 0).unwrap();
@@ -199,14 +199,14 @@ fn priority_is_a_head_start_and_may_drive_others_out() {
     told += &tell_step(&mut scheduler, 1);
     expect![[r#"
         0: 16+0; admit 1: its turn, 0 tokens cached; admit 2: its turn, 0 tokens cached
-        1: 8+1; preempt 2: request 3 has a higher priority; admit 3: its turn, 0 tokens cached; 2 waits: 1 of 2 seats are needed and fewer are free
+        1: 8+1; preempt 2: request 3 has a higher priority; admit 3: its turn, 0 tokens cached; 2 waits: 1 of 2 sequence slots are needed and fewer are free
     "#]]
     .assert_eq(&told);
 }
 
 #[test]
 fn a_high_priority_waits_behind_a_much_earlier_request() {
-    let mut scheduler = Scheduler::new(SchedulerOptions { seats: 1, ..small() }).unwrap();
+    let mut scheduler = Scheduler::new(SchedulerOptions { max_seqs: 1, ..small() }).unwrap();
     let second = 1_000_000_000;
     scheduler.submit(Request::new(1, 4, 1), 0).unwrap();
     scheduler.submit(Request { priority: 3, ..Request::new(2, 4, 1) }, 4 * second).unwrap();
@@ -228,13 +228,13 @@ fn the_nearest_deadline_comes_first_and_a_missed_one_is_dropped() {
         Request { deadline: Some(1), ..Request::new(4, 16, 2) },
     ];
     check(
-        SchedulerOptions { seats: 1, late: LatePolicy::Drop, ..small() },
+        SchedulerOptions { max_seqs: 1, late: LatePolicy::Drop, ..small() },
         &requests,
         expect![[r#"
             0: 16+0; admit 3: its turn, 0 tokens cached; 4 waits: the step's budget of 16 tokens is used up
-            1: 0+1; 4 waits: 1 of 1 seats are needed and fewer are free; 3 ends
+            1: 0+1; 4 waits: 1 of 1 sequence slots are needed and fewer are free; 3 ends
             2: 16+0; drop 4: its deadline passed 1 ns ago while it waited; admit 2: its turn, 0 tokens cached; 1 waits: the step's budget of 16 tokens is used up
-            3: 0+1; 1 waits: 1 of 1 seats are needed and fewer are free; 2 ends
+            3: 0+1; 1 waits: 1 of 1 sequence slots are needed and fewer are free; 2 ends
             4: 16+0; admit 1: its turn, 0 tokens cached
             5: 0+1; 1 ends
         "#]],
@@ -245,7 +245,8 @@ fn the_nearest_deadline_comes_first_and_a_missed_one_is_dropped() {
 #[test]
 fn tenants_are_served_by_weight() {
     let weights = BTreeMap::from([(TenantId(1), 1), (TenantId(2), 3)]);
-    let options = SchedulerOptions { fairness: Fairness::Tenants(weights), seats: 2, blocks: 64, ..small() };
+    let options =
+        SchedulerOptions { fairness: Fairness::Tenants(weights), max_seqs: 2, blocks: 64, ..small() };
     let mut scheduler = Scheduler::new(options).unwrap();
     let mut served = BTreeMap::new();
     for id in 0..400 {
@@ -267,7 +268,7 @@ fn tenants_are_served_by_weight() {
 fn settings_that_make_no_scheduler_are_refused() {
     let flaw = |options: SchedulerOptions| Scheduler::new(options).err();
     assert_eq!(flaw(SchedulerOptions { blocks: 0, ..small() }), Some(OptionsFlaw::Zero { what: "blocks" }));
-    let told = flaw(SchedulerOptions { seats: 17, ..small() }).unwrap().to_string();
+    let told = flaw(SchedulerOptions { max_seqs: 17, ..small() }).unwrap().to_string();
     assert_eq!(told, "a budget of 16 tokens per step cannot give 17 running sequences one each");
 }
 
@@ -278,7 +279,7 @@ fn what_never_fits_is_refused_at_once() {
     assert_eq!(refused(Request::new(1, 100, 30)), "it needs 33 KV blocks and the replica has 32");
     assert_eq!(
         refused(Request { samples: 5, ..Request::new(1, 4, 4) }),
-        "5 samples run together and the replica has 4 seats"
+        "5 samples run together and the replica has 4 sequence slots"
     );
     assert!(scheduler.is_empty());
 }

@@ -2,17 +2,19 @@
 
 use bedplate_perf::serving::Replica;
 
-use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, decoding, prefill_rate};
+use crate::estimate::{Estimate, Limits, Miss, Steady, decode_max_seqs, decode_rate, decoding, prefill_rate};
 use crate::launch::Duty;
-use crate::{Cut, CutRefusal, Need, Plan, Pooling, Subject, Supply, Tried, Verdict, Workers};
+use crate::{
+    Need, Plan, Pooling, ServingLayout, ServingLayoutRefusal, Subject, Supply, Tried, Verdict, Workers,
+};
 
-/// A cut whose replica fits.
+/// A layout whose replica fits.
 #[derive(Debug, Clone)]
 pub(crate) struct Fitting {
     pub(crate) supply: usize,
     /// What it is for: one of the duties where prompts have GPUs of their own.
     pub(crate) duty: Duty,
-    pub(crate) cut: Cut,
+    pub(crate) layout: ServingLayout,
     pub(crate) replica: Replica,
 }
 
@@ -27,17 +29,17 @@ pub(crate) struct Candidate {
     pub(crate) latency: f64,
 }
 
-/// Cuts that fit, and the verdict on all others.
+/// Layouts that fit, and the verdict on all others.
 pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Tried>) -> Vec<Fitting> {
     let mut found = Vec::new();
     for (supply, it) in supplies.iter().enumerate() {
         for (duty, gpus) in duties(it) {
-            for cut in crate::space::cuts(need, gpus) {
-                match fit(need, gpus, &cut) {
-                    Ok(replica) => found.push(Fitting { supply, duty, cut, replica }),
+            for layout in crate::space::layouts(need, gpus) {
+                match fit(need, gpus, &layout) {
+                    Ok(replica) => found.push(Fitting { supply, duty, layout, replica }),
                     Err(refusal) => {
                         let verdict = Verdict::Refused(refusal);
-                        tried.push(Tried { supply, what: Subject::Cut(cut), verdict });
+                        tried.push(Tried { supply, what: Subject::Layout(layout), verdict });
                     }
                 }
             }
@@ -54,21 +56,25 @@ fn duties(supply: &Supply) -> Vec<(Duty, &Supply)> {
     }
 }
 
-/// The replica of a cut, if it is legal and holds at least one request.
-pub fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, CutRefusal> {
-    if let Some(refusal) = cut.refusal(need, supply) {
+/// The replica of a layout, if it is legal and holds at least one request.
+pub fn fit(
+    need: &Need<'_>,
+    supply: &Supply,
+    layout: &ServingLayout,
+) -> Result<Replica, ServingLayoutRefusal> {
+    if let Some(refusal) = layout.refusal(need, supply) {
         return Err(refusal);
     }
-    let Ok(replica) = cut.replica(need, supply) else {
-        return Err(CutRefusal::NotPriced);
+    let Ok(replica) = layout.replica(need, supply) else {
+        return Err(ServingLayoutRefusal::NotPriced);
     };
     let memory = replica.memory();
     if let bedplate_perf::serving::KvRoom::DoesNotFit { over_per_gpu } = memory.room {
-        return Err(CutRefusal::DoesNotFit { over_per_gpu });
+        return Err(ServingLayoutRefusal::DoesNotFit { over_per_gpu });
     }
     let (needed, room) = (memory.tokens_of(need.load.context()), memory.room.tokens());
     if needed > room {
-        return Err(CutRefusal::NoRoom { needed_tokens: needed, room_tokens: room });
+        return Err(ServingLayoutRefusal::NoRoom { needed_tokens: needed, room_tokens: room });
     }
     Ok(replica)
 }
@@ -100,7 +106,7 @@ fn aggregated(
     let limits = Limits::of(&need.objectives);
     let mut found: Vec<Candidate> = Vec::new();
     let whole: Vec<&Fitting> = fitting.iter().filter(|it| it.duty == Duty::Both).collect();
-    for group in whole.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.cut, &b.cut)) {
+    for group in whole.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.layout, &b.layout)) {
         let mut carrying: Vec<(&Fitting, Estimate)> = Vec::new();
         for it in group.iter().copied() {
             match (Steady { replica: &it.replica, load: need.load }).largest(&limits) {
@@ -112,13 +118,13 @@ fn aggregated(
         else {
             continue;
         };
-        let others = carrying.iter().filter(|(other, _)| other.cut != it.cut);
-        tried.extend(others.map(|(other, _)| other.verdict(Verdict::OtherChunk { chunk: it.cut.chunk })));
+        let others = carrying.iter().filter(|(other, _)| other.layout != it.layout);
+        tried.extend(others.map(|(other, _)| other.verdict(Verdict::OtherChunk { chunk: it.layout.chunk })));
         let steady = Steady { replica: &it.replica, load: need.load };
         let workers = Workers {
-            cut: it.cut,
+            layout: it.layout,
             replicas: count(need.load.per_second, estimate.rate),
-            seats: steady.seats(&limits).max(estimate.batch),
+            max_seqs: steady.max_seqs(&limits).max(estimate.batch),
         };
         let share = need.load.per_second / f64::from(workers.replicas);
         let at_full = estimate.end_to_end(&need.load);
@@ -129,14 +135,14 @@ fn aggregated(
     found
 }
 
-fn is_sibling(a: &Cut, b: &Cut) -> bool {
-    Cut { chunk: 0, ..*a } == Cut { chunk: 0, ..*b }
+fn is_sibling(a: &ServingLayout, b: &ServingLayout) -> bool {
+    ServingLayout { chunk: 0, ..*a } == ServingLayout { chunk: 0, ..*b }
 }
 
 impl Fitting {
     /// Whether it can serve alone, or decode what another computes in the same formats.
     pub(crate) fn has_partner(&self, all: &[Fitting]) -> bool {
-        let key = |it: &Fitting| (it.supply, it.cut.weights, it.cut.kv);
+        let key = |it: &Fitting| (it.supply, it.layout.weights, it.layout.kv);
         match self.duty {
             Duty::Both => true,
             Duty::Prefill => false,
@@ -152,7 +158,7 @@ impl Fitting {
     }
 
     fn verdict(&self, verdict: Verdict) -> Tried {
-        Tried { supply: self.supply, what: Subject::Cut(self.cut), verdict }
+        Tried { supply: self.supply, what: Subject::Layout(self.layout), verdict }
     }
 }
 
@@ -206,7 +212,7 @@ fn settled(per_second: f64, latency: impl Fn(u32) -> f64) -> f64 {
 const PREFILL_KEPT: usize = 4;
 const DECODE_KEPT: usize = 4;
 /// Prompts that a prompt worker processes at once.
-pub(crate) const PREFILL_SEATS: u32 = 64;
+pub(crate) const PREFILL_MAX_SEQS: u32 = 64;
 
 fn disaggregated(
     need: &Need<'_>,
@@ -221,15 +227,15 @@ fn disaggregated(
         let rate = need.load.per_second;
         let steady = Steady { replica: &d.replica, load: need.load };
         let transfer = transfer_seconds(need, p, d);
-        let seats = decode_seats(&steady, &limits, transfer);
+        let max_seqs = decode_max_seqs(&steady, &limits, transfer);
         let decodes = count(rate, decode.estimate.rate);
         let plan = Plan::Disaggregated {
             prefill: Workers {
-                cut: p.cut,
+                layout: p.layout,
                 replicas: count(rate, prefill.estimate.rate),
-                seats: PREFILL_SEATS,
+                max_seqs: PREFILL_MAX_SEQS,
             },
-            decode: Workers { cut: d.cut, replicas: decodes, seats },
+            decode: Workers { layout: d.layout, replicas: decodes, max_seqs },
         };
         let tokens = f64::from(need.load.output);
         let at_full = prefill.estimate.ttft + decode.estimate.itl * tokens;
@@ -240,7 +246,7 @@ fn disaggregated(
     found
 }
 
-/// A fitting cut in one of the two roles.
+/// A fitting layout in one of the two roles.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Role<'a> {
     pub(crate) fitting: &'a Fitting,
@@ -249,7 +255,7 @@ pub(crate) struct Role<'a> {
 
 impl Role<'_> {
     fn rate_per_gpu(&self) -> f64 {
-        self.estimate.rate / f64::from(self.fitting.cut.gpus())
+        self.estimate.rate / f64::from(self.fitting.layout.gpus())
     }
 }
 
@@ -284,11 +290,11 @@ pub(crate) fn transfer_seconds(need: &Need<'_>, from: &Fitting, to: &Fitting) ->
     from.replica.kv_transfer_to(&to.replica, need.load.input.into(), link).get()
 }
 
-/// Cuts of one supply and the same formats, in the order of the first of each.
+/// Layouts of one supply and the same formats, in the order of the first of each.
 fn formats(fitting: &[Fitting]) -> Vec<Vec<&Fitting>> {
     let mut groups: Vec<Vec<&Fitting>> = Vec::new();
     for it in fitting {
-        let key = |it: &Fitting| (it.supply, it.cut.weights, it.cut.kv);
+        let key = |it: &Fitting| (it.supply, it.layout.weights, it.layout.kv);
         match groups.iter_mut().find(|group| key(group[0]) == key(it)) {
             Some(group) => group.push(it),
             None => groups.push(vec![it]),
@@ -312,7 +318,7 @@ fn best<'a>(
     }
     roles.sort_by(|a, b| b.rate_per_gpu().total_cmp(&a.rate_per_gpu()));
     // Chunks hardly matter to either role: one per way to split is enough.
-    roles.dedup_by(|a, b| a.fitting.cut.parallel == b.fitting.cut.parallel);
+    roles.dedup_by(|a, b| a.fitting.layout.parallel == b.fitting.layout.parallel);
     roles.truncate(kept);
     roles
 }

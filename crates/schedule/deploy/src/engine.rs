@@ -26,14 +26,14 @@ impl TimedReplica {
         &self.replica
     }
 
-    /// The limits of a scheduler that fills this replica's memory and runs at most `seats` sequences.
-    pub fn scheduler(&self, seats: u32, longest_prompt: u32) -> SchedulerOptions {
+    /// The limits of a scheduler that fills this replica's memory and runs at most `max_seqs` sequences.
+    pub fn scheduler(&self, max_seqs: u32, longest_prompt: u32) -> SchedulerOptions {
         let deployment = self.replica.deployment();
         let settings = &deployment.settings;
         let (ranks, stages) = (deployment.parallel.attention_data, deployment.parallel.pipeline);
         let memory = self.replica.memory();
-        // The fixed part of a sequence is not in blocks, so it is reserved for every seat.
-        let kept = memory.tokens_of(0).saturating_mul(seats.into());
+        // The fixed part of a sequence is not in blocks, so it is reserved for every sequence slot.
+        let kept = memory.tokens_of(0).saturating_mul(max_seqs.into());
         let blocks = memory.room.tokens().saturating_sub(kept) / BLOCK_TOKENS;
         let chunk = settings.chunk.saturating_mul(ranks).max(1);
         let chunk = match settings.prefill {
@@ -44,9 +44,9 @@ impl TimedReplica {
         SchedulerOptions {
             block_tokens: BLOCK_TOKENS as u32,
             blocks: blocks.max(1),
-            token_budget: chunk.saturating_mul(stages).max(seats),
+            token_budget: chunk.saturating_mul(stages).max(max_seqs),
             chunk_tokens: chunk,
-            seats: seats.max(1),
+            max_seqs: max_seqs.max(1),
             context_limit: u32::try_from(deployment.model.transformer.max_context).unwrap_or(u32::MAX),
             prefill: match settings.prefill {
                 PrefillStyle::Separate => PrefillMode::Separate,

@@ -11,11 +11,11 @@ pub enum DeployError {
     NothingAsked { what: &'static str },
     #[error("a request of {asked} tokens exceeds the context of {model}, which is {context}")]
     ContextTooLong { model: String, asked: u64, context: u64, longer: Option<Longer> },
-    #[error("{model} does not fit on {machines}: the closest way to split it, {cut}, needs {over} more")]
+    #[error("{model} does not fit on {machines}: the closest way to split it, {layout}, needs {over} more")]
     DoesNotFit {
         model: String,
         machines: String,
-        cut: String,
+        layout: String,
         over: Shortage,
         /// What it would fit on.
         nearest: Vec<String>,
@@ -65,7 +65,7 @@ pub enum Failing {
         bound: &'static str,
         best: Seconds,
         limit: Seconds,
-        cut: String,
+        layout: String,
     },
     Gpus {
         needed: u32,
@@ -83,8 +83,8 @@ pub enum Failing {
 impl std::fmt::Display for Failing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Failing::Speed { bound, best, limit, cut } => {
-                write!(f, "{bound} is {best} at best, with {cut}, and the limit is {limit}")
+            Failing::Speed { bound, best, limit, layout } => {
+                write!(f, "{bound} is {best} at best, with {layout}, and the limit is {limit}")
             }
             Failing::Gpus { needed, available, plan } => {
                 write!(f, "the rate needs {needed} GPUs, with {plan}, and there are {available}")

@@ -10,7 +10,7 @@ use bedplate_perf::serving::{PrefillStyle, Prefixes, Replica};
 use bedplate_replay::requests::{Objectives, seconds};
 
 use crate::Load;
-use crate::candidate::PREFILL_SEATS;
+use crate::candidate::PREFILL_MAX_SEQS;
 
 /// One replica at one number of sequences in flight. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -251,7 +251,7 @@ impl Steady<'_> {
     }
 
     /// The most sequences at which the time between tokens is within its limit, including all prompts.
-    pub(crate) fn seats(&self, limits: &Limits) -> u32 {
+    pub(crate) fn max_seqs(&self, limits: &Limits) -> u32 {
         last_that(self.most_sequences(), |batch| self.at(batch).itl <= limits.itl)
     }
 }
@@ -294,7 +294,7 @@ pub(crate) fn prefill_rate(steady: &Steady<'_>, limits: &Limits, way: f64) -> Re
     };
     // Prompts that queue share steps, which pays where they hardly lengthen them.
     let together = std::iter::successors(Some(1), |prompts| Some(2 * prompts));
-    let together = together.take_while(|prompts| *prompts <= PREFILL_SEATS);
+    let together = together.take_while(|prompts| *prompts <= PREFILL_MAX_SEQS);
     let rate = together.map(|prompts| rate(steady.prompt(0, prompts.into()))).fold(0.0, f64::max);
     Ok(Estimate { batch: 1, ttft: best, itl: 0.0, rate })
 }
@@ -315,7 +315,7 @@ pub(crate) fn decode_rate(steady: &Steady<'_>, limits: &Limits, transfer: f64) -
 }
 
 /// The most sequences at which a decode-only replica keeps the time between tokens.
-pub(crate) fn decode_seats(steady: &Steady<'_>, limits: &Limits, transfer: f64) -> u32 {
+pub(crate) fn decode_max_seqs(steady: &Steady<'_>, limits: &Limits, transfer: f64) -> u32 {
     last_that(steady.most_sequences(), |batch| decoding(steady, batch, transfer).itl <= limits.itl)
 }
 

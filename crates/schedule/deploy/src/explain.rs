@@ -5,18 +5,18 @@ use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_transformer::Precision;
 
 use crate::candidate::fit;
-use crate::{Answer, Cut, DeployError, Need, Subject, Supply, Tried, Verdict};
+use crate::{Answer, DeployError, Need, ServingLayout, Subject, Supply, Tried, Verdict};
 
 /// A user's query: degrees and formats, any of them open; a second one for the decode pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
-    pub first: CutPattern,
-    pub second: Option<CutPattern>,
+    pub first: LayoutPattern,
+    pub second: Option<LayoutPattern>,
 }
 
-/// A partly specified cut.
+/// A partly specified layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CutPattern {
+pub struct LayoutPattern {
     pub tensor: Option<u32>,
     pub pipeline: Option<u32>,
     pub expert: Option<u32>,
@@ -44,28 +44,28 @@ pub fn explain(need: &Need<'_>, supplies: &[Supply], answer: &Answer, pattern: &
 }
 
 fn judge(need: &Need<'_>, index: usize, supply: &Supply, pattern: &Pattern) -> Tried {
-    let cut = pattern.second.unwrap_or(pattern.first).completed(need);
-    let verdict = match fit(need, supply, &cut) {
+    let layout = pattern.second.unwrap_or(pattern.first).completed(need);
+    let verdict = match fit(need, supply, &layout) {
         Err(refusal) => Verdict::Refused(refusal),
         Ok(_) => Verdict::NotReplayed,
     };
-    Tried { supply: index, what: Subject::Cut(cut), verdict }
+    Tried { supply: index, what: Subject::Layout(layout), verdict }
 }
 
 impl Pattern {
     fn matches(&self, what: &Subject) -> bool {
-        let (first, second) = what.cuts();
+        let (first, second) = what.layouts();
         let is_pair = matches!((self.second, second), (Some(wanted), Some(found)) if wanted.matches(&found));
         self.first.matches(&first) && (is_pair || (self.second.is_none() && second.is_none()))
     }
 }
 
-impl CutPattern {
-    fn matches(&self, cut: &Cut) -> bool {
+impl LayoutPattern {
+    fn matches(&self, layout: &ServingLayout) -> bool {
         fn is<T: PartialEq>(wanted: Option<T>, found: T) -> bool {
             wanted.is_none_or(|wanted| wanted == found)
         }
-        let Parallel { tensor, pipeline, expert, attention_data } = cut.parallel;
+        let Parallel { tensor, pipeline, expert, attention_data } = layout.parallel;
         // Missing degrees are 1, unless only formats are given.
         let says_degrees = self.tensor.is_some();
         let degree = |wanted: Option<u32>| wanted.or(says_degrees.then_some(1));
@@ -73,15 +73,15 @@ impl CutPattern {
             && is(degree(self.pipeline), pipeline)
             && is(self.expert, expert)
             && is(degree(self.attention_data), attention_data)
-            && is(self.weights, cut.weights)
-            && is(self.kv, cut.kv)
-            && is(self.chunk, cut.chunk)
+            && is(self.weights, layout.weights)
+            && is(self.kv, layout.kv)
+            && is(self.chunk, layout.chunk)
     }
 
-    /// The cut, with 1 for missing degrees and the need's first choice for missing formats.
-    pub fn completed(&self, need: &Need<'_>) -> Cut {
+    /// The layout, with 1 for missing degrees and the need's first choice for missing formats.
+    pub fn completed(&self, need: &Need<'_>) -> ServingLayout {
         let one = |degree: Option<u32>| degree.unwrap_or(1);
-        Cut {
+        ServingLayout {
             parallel: Parallel {
                 tensor: one(self.tensor),
                 pipeline: one(self.pipeline),
@@ -137,8 +137,8 @@ impl std::str::FromStr for Pattern {
             None => (text, None),
         };
         Ok(Self {
-            first: CutPattern::read(first).map_err(unknown)?,
-            second: second.map(CutPattern::read).transpose().map_err(unknown)?,
+            first: LayoutPattern::read(first).map_err(unknown)?,
+            second: second.map(LayoutPattern::read).transpose().map_err(unknown)?,
         })
     }
 }

@@ -5,7 +5,7 @@
 
 use bedplate_perf::serving::Replica;
 
-use crate::candidate::{Fitting, PREFILL_SEATS, transfer_seconds};
+use crate::candidate::{Fitting, PREFILL_MAX_SEQS, transfer_seconds};
 use crate::estimate::{Limits, Steady, decoding};
 use crate::launch::Duty;
 use crate::outlook::looped;
@@ -69,7 +69,7 @@ fn one_pool<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
             if estimate.ttft > limits.ttft {
                 break;
             }
-            let plan = Plan::Aggregated(Workers { cut: it.cut, replicas: 1, seats: batch });
+            let plan = Plan::Aggregated(Workers { layout: it.layout, replicas: 1, max_seqs: batch });
             let point = FrontPoint {
                 supply: it.supply,
                 plan,
@@ -89,15 +89,15 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
     let limits = Limits::of(&need.objectives);
     let mut sketches = Vec::new();
     for decode in
-        fitting.iter().filter(|it| it.duty != Duty::Prefill && it.cut.chunk == need.options.chunks[0])
+        fitting.iter().filter(|it| it.duty != Duty::Prefill && it.layout.chunk == need.options.chunks[0])
     {
         let is_partner = |it: &&Fitting| {
             it.duty != Duty::Decode
                 && it.supply == decode.supply
-                && it.cut.weights == decode.cut.weights
-                && it.cut.kv == decode.cut.kv
+                && it.layout.weights == decode.layout.weights
+                && it.layout.kv == decode.layout.kv
         };
-        let per_gpu = |it: &Fitting, rate: f64| rate / f64::from(it.cut.gpus());
+        let per_gpu = |it: &Fitting, rate: f64| rate / f64::from(it.layout.gpus());
         let partners =
             fitting.iter().filter(is_partner).filter_map(|it| Some((it, it.prompts(need, &limits).ok()?)));
         let Some((prefill, prompts)) =
@@ -109,14 +109,14 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
         let transfer = transfer_seconds(need, prefill, decode);
         for batch in ladder(steady.most_sequences()) {
             let tokens = decoding(&steady, batch, transfer);
-            let workers = |cut, replicas, seats| Workers { cut, replicas, seats };
+            let workers = |layout, replicas, max_seqs| Workers { layout, replicas, max_seqs };
             let plan = |prefills, decodes| Plan::Disaggregated {
-                prefill: workers(prefill.cut, prefills, PREFILL_SEATS),
-                decode: workers(decode.cut, decodes, batch),
+                prefill: workers(prefill.layout, prefills, PREFILL_MAX_SEQS),
+                decode: workers(decode.layout, decodes, batch),
             };
             let fits = |prefills, decodes| supplies[decode.supply].holds(&plan(prefills, decodes));
             let Some((prefills, decodes)) =
-                ratio((prefill.cut.gpus(), prompts.rate), (decode.cut.gpus(), tokens.rate), fits)
+                ratio((prefill.layout.gpus(), prompts.rate), (decode.layout.gpus(), tokens.rate), fits)
             else {
                 continue;
             };

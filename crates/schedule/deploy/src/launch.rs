@@ -12,7 +12,7 @@ mod vllm;
 use bedplate_perf::Network;
 use bedplate_perf::serving::{Replica, WeightFormat};
 
-use crate::{Cut, Need, Plan, Supply, Workers};
+use crate::{Need, Plan, ServingLayout, Supply, Workers};
 
 /// What is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -216,11 +216,14 @@ impl Sized<'_> {
             Software::Sglang => self.sglang(&mut remarks),
             Software::Bedplate => self.bedplate(&mut remarks),
         };
-        if self.cut().weights == WeightFormat::Int4 && !command.is_empty() && software != Software::Bedplate {
+        if self.layout().weights == WeightFormat::Int4
+            && !command.is_empty()
+            && software != Software::Bedplate
+        {
             remarks.push("the model must be a four-bit checkpoint (AWQ or GPTQ)".into());
         }
         let nodes = self.nodes();
-        let gpus_per_node = self.cut().gpus().div_ceil(nodes);
+        let gpus_per_node = self.layout().gpus().div_ceil(nodes);
         Pool {
             duty: self.duty,
             replicas: self.workers.replicas,
@@ -232,13 +235,13 @@ impl Sized<'_> {
         }
     }
 
-    fn cut(&self) -> &Cut {
-        &self.workers.cut
+    fn layout(&self) -> &ServingLayout {
+        &self.workers.layout
     }
 
     /// Nodes of one replica.
     fn nodes(&self) -> u32 {
-        self.cut().gpus().div_ceil(self.supply.gpus_per_node.max(1))
+        self.layout().gpus().div_ceil(self.supply.gpus_per_node.max(1))
     }
 
     /// Tokens of a request, plus some for chat templates, in whole blocks of the caches.
@@ -252,7 +255,7 @@ impl Sized<'_> {
     }
 
     fn replica(&self) -> Option<Replica> {
-        self.cut().replica(self.need, self.supply).ok()
+        self.layout().replica(self.need, self.supply).ok()
     }
 
     fn memory_share(&self) -> f64 {
@@ -263,13 +266,13 @@ impl Sized<'_> {
     fn expert_copies(&self) -> Option<u64> {
         let model = &self.need.model.transformer;
         let mixture = model.runs.iter().find_map(|run| run.layer.mlp.mixture())?;
-        let copies = self.cut().parallel.expert_places(mixture.experts) - mixture.experts;
+        let copies = self.layout().parallel.expert_places(mixture.experts) - mixture.experts;
         (copies > 0).then_some(copies)
     }
 
     /// Whether experts exchange tokens between nodes over a network whose messages GPUs can send themselves.
     fn has_fast_dispatch(&self) -> bool {
-        let is_wide = self.cut().parallel.expert > self.supply.hardware.domain;
+        let is_wide = self.layout().parallel.expert > self.supply.hardware.domain;
         is_wide && self.supply.hardware.network == Network::Rdma
     }
 }

@@ -35,12 +35,12 @@
 //! ```
 
 mod candidate;
-mod cut;
 mod engine;
 mod error;
 mod estimate;
 mod explain;
 mod front;
+mod layout;
 mod need;
 mod outlook;
 mod plan;
@@ -58,12 +58,12 @@ pub mod test_time;
 pub mod training;
 
 pub use candidate::fit;
-pub use cut::{Cut, CutRefusal};
 pub use engine::TimedReplica;
 pub use error::{DeployError, Failing, Longer, PAGES, Shortage};
 pub use estimate::{Bound, Estimate, Miss};
-pub use explain::{CutPattern, Explanation, Pattern, explain};
+pub use explain::{Explanation, LayoutPattern, Pattern, explain};
 pub use front::FrontPoint;
+pub use layout::{ServingLayout, ServingLayoutRefusal};
 pub use need::{Load, Need, Options, Pictures, Pooling, Recorded};
 pub use outlook::{Expectation, FrontOutlook, Limit, Outlook, front_outlook, outlook};
 pub use plan::{Plan, Workers};

@@ -20,7 +20,7 @@ pub struct Outlook {
     pub ttft: Expectation,
     pub itl: Expectation,
     pub end_to_end: Expectation,
-    /// Tokens generated per second with all seats taken; its limit is what the rate asks for.
+    /// Tokens generated per second with all slots taken; its limit is what the rate asks for.
     pub throughput: Expectation,
 }
 
@@ -68,7 +68,7 @@ pub fn outlook(
         Expectation::of(&spread, measure, Direction::AtMost, predicted, limit.map(seconds))
     };
     let asked = need.load.per_second * f64::from(need.load.output);
-    let full = at_full_seats(need, supply, plan)?;
+    let full = at_full_slots(need, supply, plan)?;
     Some(Outlook {
         ttft: latency(Measure::FirstToken, at_share(Record::ttft), limits.ttft),
         itl: latency(Measure::InterToken, at_share(|record| record.itl().unwrap_or(0)), limits.itl),
@@ -112,10 +112,10 @@ fn spread(need: &Need<'_>, supply: &Supply, plan: &Plan, errors: &ServingErrors)
     let is_pooled = matches!(plan, Plan::Disaggregated { .. });
     if let (Plan::Disaggregated { prefill, .. }, Some(prompts)) = (plan, &supply.prompts) {
         // Errors of the chips that decode say nothing about prompts on those of a family that was never measured.
-        let replica = prefill.cut.replica(need, prompts).ok()?;
+        let replica = prefill.layout.replica(need, prompts).ok()?;
         errors.spread(Likeness::of(replica.deployment(), is_pooled)?)?;
     }
-    let replica = plan.decoders().cut.replica(need, supply).ok()?;
+    let replica = plan.decoders().layout.replica(need, supply).ok()?;
     errors.spread(Likeness::of(replica.deployment(), is_pooled)?)
 }
 
@@ -151,17 +151,17 @@ impl Expectation {
     }
 }
 
-/// Tokens per second of users who keep all seats taken, by Little's law.
-fn at_full_seats(need: &Need<'_>, supply: &Supply, plan: &Plan) -> Option<f64> {
-    let replica = |workers: &crate::Workers, gpus: &Supply| workers.cut.replica(need, gpus).ok();
+/// Tokens per second of users who keep all slots taken, by Little's law.
+fn at_full_slots(need: &Need<'_>, supply: &Supply, plan: &Plan) -> Option<f64> {
+    let replica = |workers: &crate::Workers, gpus: &Supply| workers.layout.replica(need, gpus).ok();
     let (users, copies, latency) = match plan {
         Plan::Aggregated(both) => (
-            both.seats,
+            both.max_seqs,
             both.replicas,
-            looped(need, supply, plan, (None, &replica(both, supply)?), both.seats)?,
+            looped(need, supply, plan, (None, &replica(both, supply)?), both.max_seqs)?,
         ),
         Plan::Disaggregated { prefill, decode } => {
-            let users = decode.seats.saturating_mul(decode.replicas).saturating_add(prefill.replicas);
+            let users = decode.max_seqs.saturating_mul(decode.replicas).saturating_add(prefill.replicas);
             let replicas = (Some(&replica(prefill, supply.of_prompts())?), &replica(decode, supply)?);
             (users, 1, looped(need, supply, plan, replicas, users)?)
         }

@@ -4,20 +4,20 @@ use std::fmt;
 
 use bedplate_perf::serving::KvLink;
 
-use crate::{Cut, Supply};
+use crate::{ServingLayout, Supply};
 
 /// Replicas of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workers {
-    pub cut: Cut,
+    pub layout: ServingLayout,
     pub replicas: u32,
     /// Most sequences that run at once on a replica.
-    pub seats: u32,
+    pub max_seqs: u32,
 }
 
 impl Workers {
     pub fn gpus(&self) -> u32 {
-        self.cut.gpus().saturating_mul(self.replicas)
+        self.layout.gpus().saturating_mul(self.replicas)
     }
 }
 
@@ -44,11 +44,11 @@ impl Plan {
         let gpus = supply.gpus();
         let plan = match (self, &supply.prompts) {
             (Plan::Aggregated(workers), _) => {
-                Plan::Aggregated(Workers { replicas: gpus / workers.cut.gpus(), ..*workers })
+                Plan::Aggregated(Workers { replicas: gpus / workers.layout.gpus(), ..*workers })
             }
             (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
                 let most = |workers: &Workers, gpus: u32| Workers {
-                    replicas: workers.replicas.min(gpus / workers.cut.gpus()),
+                    replicas: workers.replicas.min(gpus / workers.layout.gpus()),
                     ..*workers
                 };
                 Plan::Disaggregated { prefill: most(prefill, prompts.gpus()), decode: most(decode, gpus) }
@@ -89,14 +89,14 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Plan::Aggregated(workers) => {
-                write!(f, "{} x {:#} in {}", workers.replicas, workers.cut, workers.cut.formats())
+                write!(f, "{} x {:#} in {}", workers.replicas, workers.layout, workers.layout.formats())
             }
             Plan::Disaggregated { prefill, decode } => {
-                write!(f, "{} x {:#}", prefill.replicas, prefill.cut)?;
-                if prefill.cut.formats() != decode.cut.formats() {
-                    write!(f, " in {}", prefill.cut.formats())?;
+                write!(f, "{} x {:#}", prefill.replicas, prefill.layout)?;
+                if prefill.layout.formats() != decode.layout.formats() {
+                    write!(f, " in {}", prefill.layout.formats())?;
                 }
-                write!(f, " + {} x {:#} in {}", decode.replicas, decode.cut, decode.cut.formats())
+                write!(f, " + {} x {:#} in {}", decode.replicas, decode.layout, decode.layout.formats())
             }
         }
     }

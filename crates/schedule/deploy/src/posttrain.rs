@@ -15,7 +15,7 @@ use bedplate_replay::requests::Lengths;
 use bedplate_search::{Axes, Setup, search};
 use bedplate_units::Seconds;
 
-use crate::{Cut, DeployError, Supply};
+use crate::{DeployError, ServingLayout, Supply};
 
 /// The batch of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct RlStep {
     pub sharing: Sharing,
     pub rollout_gpus: u32,
     pub training_gpus: u32,
-    pub cut: Cut,
+    pub rollout_layout: ServingLayout,
     pub replicas: u32,
     pub layout: Layout,
     pub rollout: Seconds,
@@ -254,7 +254,7 @@ fn step(
         sharing,
         rollout_gpus,
         training_gpus,
-        cut: rolled.cut,
+        rollout_layout: rolled.layout,
         replicas: rolled.replicas,
         layout: trained.layout,
         rollout: rolled.seconds,

@@ -9,8 +9,8 @@ use crate::error::{Failing, Longer, Shortage};
 use crate::estimate::{Limits, Miss, Steady};
 use crate::launch::Duty;
 use crate::{
-    Bound, Cut, CutRefusal, DeployError, Load, Need, Options, Plan, Pooling, Stage, Subject, Supply, Tried,
-    Verdict,
+    Bound, DeployError, Load, Need, Options, Plan, Pooling, ServingLayout, ServingLayoutRefusal, Stage,
+    Subject, Supply, Tried, Verdict,
 };
 
 /// What makes a question invalid.
@@ -61,27 +61,27 @@ fn machines(supplies: &[Supply]) -> String {
     }
 }
 
-/// The cut closest to fitting, and what would fit: more GPUs, narrower formats, other machines.
+/// The layout closest to fitting, and what would fit: more GPUs, narrower formats, other machines.
 pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply]) -> DeployError {
-    let shortage = |(cut, refusal): (Cut, CutRefusal)| match refusal {
-        CutRefusal::DoesNotFit { over_per_gpu } => {
-            Some((1, over_per_gpu.get(), cut, Shortage::PerGpu(over_per_gpu)))
+    let shortage = |(layout, refusal): (ServingLayout, ServingLayoutRefusal)| match refusal {
+        ServingLayoutRefusal::DoesNotFit { over_per_gpu } => {
+            Some((1, over_per_gpu.get(), layout, Shortage::PerGpu(over_per_gpu)))
         }
-        CutRefusal::NoRoom { needed_tokens, room_tokens } => {
+        ServingLayoutRefusal::NoRoom { needed_tokens, room_tokens } => {
             let over = needed_tokens - room_tokens;
-            Some((0, over as f64, cut, Shortage::Tokens(over)))
+            Some((0, over as f64, layout, Shortage::Tokens(over)))
         }
         _ => None,
     };
     // Of GPUs for prompts and GPUs for decodes, one may have room.
     let short = supplies.iter().flat_map(Supply::kinds).filter(|gpus| !has_room(need, gpus));
     let refused = short.flat_map(|gpus| {
-        let refusal = |cut: Cut| Some((cut, fit(need, gpus, &cut).err()?));
-        crate::space::cuts(need, gpus).into_iter().filter_map(refusal)
+        let refusal = |layout: ServingLayout| Some((layout, fit(need, gpus, &layout).err()?));
+        crate::space::layouts(need, gpus).into_iter().filter_map(refusal)
     });
     let least = refused.filter_map(shortage).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
-    let (cut, over) = match least {
-        Some((_, _, cut, over)) => (cut.to_string(), over),
+    let (layout, over) = match least {
+        Some((_, _, layout, over)) => (layout.to_string(), over),
         None => ("any".into(), Shortage::Tokens(need.load.context())),
     };
     let mut nearest = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply]) -> DeployError 
     DeployError::DoesNotFit {
         model: need.model.transformer.name.clone(),
         machines: machines(supplies),
-        cut,
+        layout,
         over,
         nearest,
     }
@@ -103,12 +103,13 @@ pub(crate) fn no_common_format(need: &Need<'_>, supplies: &[Supply]) -> DeployEr
     DeployError::NoCommonFormat { model: need.model.transformer.name.clone(), machines: machines(supplies) }
 }
 
-fn first_fit(need: &Need<'_>, supply: &Supply, options: &Options) -> Option<Cut> {
+fn first_fit(need: &Need<'_>, supply: &Supply, options: &Options) -> Option<ServingLayout> {
     let need = Need { options: options.clone(), ..need.clone() };
-    let first =
-        |gpus: &Supply| crate::space::cuts(&need, gpus).into_iter().find(|cut| fit(&need, gpus, cut).is_ok());
-    // Prompts need a cut of their own where they have other GPUs.
-    supply.kinds().map(first).collect::<Option<Vec<Cut>>>()?.pop()
+    let first = |gpus: &Supply| {
+        crate::space::layouts(&need, gpus).into_iter().find(|layout| fit(&need, gpus, layout).is_ok())
+    };
+    // Prompts need a layout of their own where they have other GPUs.
+    supply.kinds().map(first).collect::<Option<Vec<ServingLayout>>>()?.pop()
 }
 
 /// Doublings tried.
@@ -126,14 +127,14 @@ fn more_gpus(need: &Need<'_>, supply: &Supply) -> Option<String> {
             Some(prompts) => Supply::apart(more(prompts, power)?, larger),
             None => larger,
         };
-        let cut = first_fit(need, &larger, &need.options)?;
-        Some(format!("it fits on {} ({cut})", machines(std::slice::from_ref(&larger))))
+        let layout = first_fit(need, &larger, &need.options)?;
+        Some(format!("it fits on {} ({layout})", machines(std::slice::from_ref(&larger))))
     })
 }
 
-/// Whether some cut fits on these GPUs alone.
+/// Whether some layout fits on these GPUs alone.
 fn has_room(need: &Need<'_>, gpus: &Supply) -> bool {
-    crate::space::cuts(need, gpus).iter().any(|cut| fit(need, gpus, cut).is_ok())
+    crate::space::layouts(need, gpus).iter().any(|layout| fit(need, gpus, layout).is_ok())
 }
 
 /// The cheapest alternative, with the number of units on which it fits.
@@ -158,8 +159,8 @@ fn narrower(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
     let formats = WeightFormat::ALL.into_iter().filter(|format| !need.options.weights.contains(format));
     for format in formats {
         let options = Options { weights: vec![format], ..need.options.clone() };
-        if let Some(cut) = supplies.iter().find_map(|supply| first_fit(need, supply, &options)) {
-            return Some(format!("it fits with {} weights ({cut})", format.name()));
+        if let Some(layout) = supplies.iter().find_map(|supply| first_fit(need, supply, &options)) {
+            return Some(format!("it fits with {} weights ({layout})", format.name()));
         }
     }
     None
@@ -172,8 +173,8 @@ fn fewer_adapters(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
     halves.take_while(|loaded| *loaded > 0).find_map(|loaded| {
         let adapters = Some(Adapters { loaded, ..asked });
         let options = Options { adapters, ..need.options.clone() };
-        let cut = supplies.iter().find_map(|supply| first_fit(need, supply, &options))?;
-        Some(format!("it fits with {loaded} adapters ({cut})"))
+        let layout = supplies.iter().find_map(|supply| first_fit(need, supply, &options))?;
+        Some(format!("it fits with {loaded} adapters ({layout})"))
     })
 }
 
@@ -198,30 +199,31 @@ pub(crate) fn none_holds(
             let reason = Failing::Gpus { needed, available, plan: plan.to_string() };
             (reason, rate_that_holds(need, &supplies[supply], plan, needed))
         }
-        (Some((miss, cut)), _, _) => by_speed(miss, &cut),
-        _ => by_speed(Miss { bound: Bound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].cut),
+        (Some((miss, layout)), _, _) => by_speed(miss, &layout),
+        _ => by_speed(Miss { bound: Bound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].layout),
     };
     let model = need.model.transformer.name.clone();
     let rate = need.load.per_second;
     DeployError::NoneHolds { model, machines: machines(supplies), rate, reason, nearest }
 }
 
-/// The cut that misses a limit by the smallest factor. Of two pools only one may be too slow, and then its limit is the one.
+/// The layout that misses a limit by the smallest factor. Of two pools only one may be too slow, and then its limit is the one.
 fn best_miss(
     need: &Need<'_>,
     supplies: &[Supply],
     fitting: &[Fitting],
     tried: &[Tried],
-) -> Option<(Miss, Cut)> {
-    let slow: Vec<(usize, Miss, Cut)> = tried
+) -> Option<(Miss, ServingLayout)> {
+    let slow: Vec<(usize, Miss, ServingLayout)> = tried
         .iter()
         .filter_map(|tried| match (&tried.verdict, &tried.what) {
-            (Verdict::TooSlow(miss), Subject::Cut(cut)) => Some((tried.supply, *miss, *cut)),
+            (Verdict::TooSlow(miss), Subject::Layout(layout)) => Some((tried.supply, *miss, *layout)),
             _ => None,
         })
         .collect();
     let is_slow = |it: &Fitting, bound: Bound| {
-        slow.iter().any(|(supply, miss, cut)| (*supply, miss.bound, *cut) == (it.supply, bound, it.cut))
+        slow.iter()
+            .any(|(supply, miss, layout)| (*supply, miss.bound, *layout) == (it.supply, bound, it.layout))
     };
     // Workers of prompts are judged by first tokens alone, those that decode by the time between tokens.
     let mut kept = Vec::new();
@@ -236,14 +238,14 @@ fn best_miss(
         }
     }
     let factor = |miss: &Miss| miss.best / miss.limit;
-    let least = |all: &mut dyn Iterator<Item = &(usize, Miss, Cut)>| {
-        all.min_by(|a, b| factor(&a.1).total_cmp(&factor(&b.1))).map(|(_, miss, cut)| (*miss, *cut))
+    let least = |all: &mut dyn Iterator<Item = &(usize, Miss, ServingLayout)>| {
+        all.min_by(|a, b| factor(&a.1).total_cmp(&factor(&b.1))).map(|(_, miss, layout)| (*miss, *layout))
     };
     least(&mut slow.iter().filter(|(supply, miss, _)| !kept.contains(&(*supply, miss.bound))))
         .or_else(|| least(&mut slow.iter()))
 }
 
-fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
+fn by_speed(miss: Miss, layout: &ServingLayout) -> (Failing, Vec<String>) {
     let Miss { bound, best, limit } = miss;
     let flag = match bound {
         Bound::Ttft => "ttft",
@@ -253,10 +255,13 @@ fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
     // 10 % above the latency of an empty replica leaves room for load.
     let relaxed = Seconds::new(best * 1.1);
     let (best, limit) = (Seconds::new(best), Seconds::new(limit));
-    let reason = Failing::Speed { bound: bound.name(), best, limit, cut: cut.to_string() };
+    let reason = Failing::Speed { bound: bound.name(), best, limit, layout: layout.to_string() };
     (
         reason,
-        vec![format!("{flag}={} can hold at a low rate, with {cut}", relaxed.to_string().replace(' ', ""))],
+        vec![format!(
+            "{flag}={} can hold at a low rate, with {layout}",
+            relaxed.to_string().replace(' ', "")
+        )],
     )
 }
 
@@ -300,7 +305,7 @@ fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) ->
     let holds = |per_second: f64| {
         let need = Need { load: Load { per_second, ..need.load }, ..need.clone() };
         let Ok(stage) = Stage::new(&need, supply, plan) else { return false };
-        let replica = plan.decoders().cut.replica(&need, supply);
+        let replica = plan.decoders().layout.replica(&need, supply);
         let Ok(replica) = replica else { return false };
         let steady = Steady { replica: &replica, load: need.load };
         let end_to_end = steady

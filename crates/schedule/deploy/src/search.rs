@@ -159,7 +159,7 @@ impl Hunt<'_> {
     /// Replays a plan with two seeds.
     fn show(&mut self, candidate: &Candidate, plan: Plan) -> Showing {
         let supply = &self.supplies[candidate.supply];
-        let stage = Stage::new(self.need, supply, plan).expect("a candidate's cuts are legal");
+        let stage = Stage::new(self.need, supply, plan).expect("a candidate's layouts are legal");
         let seed = self.need.options.seed;
         let mut kept: Option<Shown> = None;
         for seed in [seed, seed.wrapping_add(1)] {

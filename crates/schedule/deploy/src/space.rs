@@ -4,24 +4,24 @@ use std::collections::BTreeSet;
 
 use bedplate_perf::serving::Parallel;
 
-use crate::{Cut, Need, Supply};
+use crate::{Need, ServingLayout, Supply};
 
 /// More stages than this are useless: each adds its latency to every token.
 const MOST_STAGES: u32 = 8;
 
-/// All cuts of the degrees that are tried with the formats and chunks of the need, legal or not.
-pub(crate) fn cuts(need: &Need<'_>, supply: &Supply) -> Vec<Cut> {
-    let mut cuts = Vec::new();
+/// All layouts of the degrees that are tried with the formats and chunks of the need, legal or not.
+pub(crate) fn layouts(need: &Need<'_>, supply: &Supply) -> Vec<ServingLayout> {
+    let mut layouts = Vec::new();
     for parallel in degrees(need, supply) {
         for weights in &need.options.weights {
             for kv in &need.options.kv {
                 for chunk in &need.options.chunks {
-                    cuts.push(Cut { parallel, weights: *weights, kv: *kv, chunk: *chunk });
+                    layouts.push(ServingLayout { parallel, weights: *weights, kv: *kv, chunk: *chunk });
                 }
             }
         }
     }
-    cuts
+    layouts
 }
 
 /// Tensor ranks inside a domain, stages over any number of GPUs, and for mixtures expert and attention data

@@ -1,6 +1,6 @@
 //! Test-time compute: what best-of-n and long thinking cost on a deployment, in dollars and in latency.
 //!
-//! Each effort is simulated as a closed loop that keeps the plan's seats full, so dollars are those of
+//! Each effort is simulated as a closed loop that keeps the plan's sequence slots full, so dollars are those of
 //! well-used machines. Samples of a request share their prompt's KV, as the scheduler shares it.
 
 use bedplate_batching::OptionsFlaw;
@@ -81,8 +81,8 @@ fn price(
     let need = Need { load, ..need.clone() };
     let Ok(stage) = Stage::new(&need, supply, *plan) else { return Ok(None) };
     let workers = plan.decoders();
-    let seats = workers.seats.saturating_mul(workers.replicas);
-    let users = (seats / u32::from(effort.samples)).max(1);
+    let max_seqs = workers.max_seqs.saturating_mul(workers.replicas);
+    let users = (max_seqs / u32::from(effort.samples)).max(1);
     let traffic = GeneratedLoad {
         requests: users * ROUNDS,
         arrivals: Arrivals::Closed { users },

@@ -2,7 +2,7 @@
 //!
 //! Costs that differ by less than predictions of two deployments differ wrongly say little: such plans are near ties. Of the cheapest
 //! plan and its near ties the one with the widest formats is taken, because what narrow ones cost in quality is not modelled; of
-//! these the fastest, and of those nearly as fast the simplest. More replicas of the same cuts are no tie: fewer hold as well.
+//! these the fastest, and of those nearly as fast the simplest. More replicas of the same layouts are no tie: fewer hold as well.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +11,7 @@ use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_replay::requests::seconds;
 use bedplate_transformer::Precision;
 
-use crate::{Cut, Held, Plan, Supply};
+use crate::{Held, Plan, ServingLayout, Supply};
 
 /// What a plan costs: dollars, or GPUs where no price is known. Plans with a price come first.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,28 +59,28 @@ impl fmt::Display for Edge {
 
 /// Weights, then KV; 0 is the widest.
 pub(crate) fn formats(plan: &Plan) -> (u8, u8) {
-    let cut = plan.decoders().cut;
-    let weights = match cut.weights {
+    let layout = plan.decoders().layout;
+    let weights = match layout.weights {
         WeightFormat::Bf16 => 0,
         WeightFormat::Fp8 => 1,
         WeightFormat::Fp4 => 2,
         WeightFormat::Int4 => 3,
     };
-    (weights, u8::from(cut.kv != Precision::Bf16))
+    (weights, u8::from(layout.kv != Precision::Bf16))
 }
 
 /// Pools, then kinds of parallelism, then GPUs of a replica; fewer are simpler.
 pub(crate) fn simplicity(plan: &Plan) -> (u8, usize, u32) {
-    let kinds = |cut: &Cut| {
-        let Parallel { tensor, pipeline, expert, attention_data } = cut.parallel;
+    let kinds = |layout: &ServingLayout| {
+        let Parallel { tensor, pipeline, expert, attention_data } = layout.parallel;
         [tensor, pipeline, expert, attention_data].iter().filter(|degree| **degree > 1).count()
     };
     match plan {
-        Plan::Aggregated(both) => (1, kinds(&both.cut), both.cut.gpus()),
+        Plan::Aggregated(both) => (1, kinds(&both.layout), both.layout.gpus()),
         Plan::Disaggregated { prefill, decode } => (
             2,
-            kinds(&prefill.cut) + kinds(&decode.cut),
-            prefill.cut.gpus().saturating_add(decode.cut.gpus()),
+            kinds(&prefill.layout) + kinds(&decode.layout),
+            prefill.layout.gpus().saturating_add(decode.layout.gpus()),
         ),
     }
 }
@@ -93,15 +93,15 @@ pub(crate) struct Contender {
     /// Mean seconds of a request.
     latency: f64,
     simplicity: (u8, usize, u32),
-    /// The supply and the cuts, whatever their replicas.
-    kind: (usize, Cut, Option<Cut>),
+    /// The supply and the layouts, whatever their replicas.
+    kind: (usize, ServingLayout, Option<ServingLayout>),
 }
 
 impl Contender {
     pub(crate) fn of(held: &Held, supplies: &[Supply]) -> Self {
         let kind = match &held.plan {
-            Plan::Aggregated(both) => (held.supply, both.cut, None),
-            Plan::Disaggregated { prefill, decode } => (held.supply, prefill.cut, Some(decode.cut)),
+            Plan::Aggregated(both) => (held.supply, both.layout, None),
+            Plan::Disaggregated { prefill, decode } => (held.supply, prefill.layout, Some(decode.layout)),
         };
         Self {
             cost: Cost::of(&held.plan, &supplies[held.supply]),
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     fn contender(amount: f64, weights: u8, latency: f64, pools: u8, tensor: u32) -> Contender {
-        let cut = Cut {
+        let layout = ServingLayout {
             parallel: Parallel::tensor(tensor),
             weights: WeightFormat::Bf16,
             kv: Precision::Bf16,
@@ -177,7 +177,7 @@ mod tests {
             formats: (weights, 0),
             latency,
             simplicity: (pools, usize::from(tensor > 1), tensor),
-            kind: (0, cut, None),
+            kind: (0, layout, None),
         }
     }
 

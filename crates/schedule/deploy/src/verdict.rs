@@ -5,7 +5,7 @@ use std::fmt;
 use bedplate_units::{Dollars, Seconds};
 
 use crate::estimate::{Bound, Miss};
-use crate::{Cut, CutRefusal, Edge, Plan};
+use crate::{Edge, Plan, ServingLayout, ServingLayoutRefusal};
 
 /// Something tried on one of the supplies, with its verdict.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,17 +19,17 @@ pub struct Tried {
 /// A way to split a replica, or a whole plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Subject {
-    Cut(Cut),
+    Layout(ServingLayout),
     Plan(Plan),
 }
 
 impl Subject {
-    /// The cuts in it: one, or two with pools.
-    pub fn cuts(&self) -> (Cut, Option<Cut>) {
+    /// The layouts in it: one, or two with pools.
+    pub fn layouts(&self) -> (ServingLayout, Option<ServingLayout>) {
         match self {
-            Subject::Cut(cut) => (*cut, None),
-            Subject::Plan(Plan::Aggregated(workers)) => (workers.cut, None),
-            Subject::Plan(Plan::Disaggregated { prefill, decode }) => (prefill.cut, Some(decode.cut)),
+            Subject::Layout(layout) => (*layout, None),
+            Subject::Plan(Plan::Aggregated(workers)) => (workers.layout, None),
+            Subject::Plan(Plan::Disaggregated { prefill, decode }) => (prefill.layout, Some(decode.layout)),
         }
     }
 }
@@ -37,7 +37,7 @@ impl Subject {
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Cut(cut) => cut.fmt(f),
+            Subject::Layout(layout) => layout.fmt(f),
             Subject::Plan(plan) => plan.fmt(f),
         }
     }
@@ -46,7 +46,7 @@ impl fmt::Display for Subject {
 /// From worst to best.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    Refused(CutRefusal),
+    Refused(ServingLayoutRefusal),
     /// An empty replica already misses a limit.
     TooSlow(Miss),
     /// Another chunk with the same degrees and formats carries more.

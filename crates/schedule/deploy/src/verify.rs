@@ -44,7 +44,7 @@ pub struct Stage<'a> {
 impl<'a> Stage<'a> {
     pub fn new(need: &'a Need<'a>, supply: &'a Supply, plan: Plan) -> Result<Self, PerfError> {
         let timed = |workers: &Workers, gpus: &Supply| -> Result<TimedReplica, PerfError> {
-            Ok(TimedReplica::new(workers.cut.replica(need, gpus)?, need.load.usual_context()))
+            Ok(TimedReplica::new(workers.layout.replica(need, gpus)?, need.load.usual_context()))
         };
         let prefill = match &plan {
             Plan::Aggregated(_) => None,
@@ -73,8 +73,8 @@ impl<'a> Stage<'a> {
 
     fn pool<'s>(&'s self, timed: &'s TimedReplica, workers: &Workers, gpus: &Supply) -> Pool<'s> {
         Pool {
-            scheduler: timed.scheduler(workers.seats, self.need.load.longest_prompt()),
-            dollars_per_hour: gpus.dollars_per_hour(workers.cut.gpus()).unwrap_or(0.0),
+            scheduler: timed.scheduler(workers.max_seqs, self.need.load.longest_prompt()),
+            dollars_per_hour: gpus.dollars_per_hour(workers.layout.gpus()).unwrap_or(0.0),
             router: RouterOptions { seed: self.need.options.seed, ..RouterOptions::default() },
             ..Pool::new(workers.replicas, timed)
         }
@@ -86,7 +86,7 @@ impl<'a> Stage<'a> {
         let workers = self.plan.decoders();
         let share = self.need.load.per_second / f64::from(workers.replicas.max(1));
         let tokens = f64::from(self.need.load.output);
-        let in_flight = |step: f64| (share * tokens * step).clamp(1.0, f64::from(workers.seats.max(1)));
+        let in_flight = |step: f64| (share * tokens * step).clamp(1.0, f64::from(workers.max_seqs.max(1)));
         steady.decode(in_flight(steady.decode(in_flight(steady.decode(1.0)))))
     }
 

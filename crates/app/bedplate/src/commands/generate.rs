@@ -27,13 +27,13 @@ pub(crate) struct Arguments {
     /// Most tokens of the answer
     #[arg(long, value_name = "N", default_value_t = 128)]
     tokens: u32,
-    /// How freely tokens are drawn; 0 always takes the likeliest
+    /// How freely tokens are sampled; 0 always takes the most likely one
     #[arg(long, value_name = "T", default_value_t = 0.7)]
     temperature: f32,
-    /// Draw from the likeliest tokens that together have this probability
+    /// Sample from the most likely tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 0.95)]
     top_p: f32,
-    /// Draw from so many likeliest tokens; 0 is all
+    /// Sample from so many most likely tokens; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: u32,
     /// Equal seeds give equal answers

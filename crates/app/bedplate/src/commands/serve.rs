@@ -16,8 +16,8 @@ use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, Model as Served, Options};
 use bedplate_kernels::{DeviceChoice, KvFormat, WeightFormat};
 use bedplate_serve::{
-    Activations, AdapterFolder, Crew, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
-    Secret, ServeError, free_memory,
+    Activations, AdapterFolder, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
+    Secret, ServeError, WorkerGroup, free_memory,
 };
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::{Bytes, Seconds};
@@ -30,7 +30,7 @@ use ending::Told;
 Examples:
   bedplate serve runs/first/model                 http://127.0.0.1:8000, until Ctrl-C
   bedplate serve ./Qwen3-0.6B --weights int8       about half the memory of bf16
-  bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --guess 4
+  bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --speculative-tokens 4
   bedplate serve ./Llama-3.2-1B --replicas 4       four processes behind a router; SIGHUP replaces them
   bedplate serve ./Llama-3.1-8B --ranks 2          one model, each of two processes with half of every matrix
   bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt
@@ -121,7 +121,7 @@ pub(crate) struct EngineArguments {
     /// Most tokens of prompt and answer together [default: what the model was made for, at most 32768]
     #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
     context: Option<u32>,
-    /// Memory for keys and values [default: a third of what is free, at most what all seats can use]
+    /// Memory for keys and values [default: a third of what is free, at most what all sequences can use]
     #[arg(long, value_name = "BYTES", help_heading = "Engine")]
     kv_memory: Option<Bytes>,
     /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
@@ -131,8 +131,8 @@ pub(crate) struct EngineArguments {
     #[arg(long, value_name = "N", help_heading = "Engine")]
     threads: Option<usize>,
     /// Most sequences that run at once
-    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Engine")]
-    seats: u32,
+    #[arg(long, alias = "seats", value_name = "N", default_value_t = 64, help_heading = "Engine")]
+    max_seqs: u32,
     /// Most tokens of a step [default: 512; on a GPU 2048]
     #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
     token_budget: Option<u32>,
@@ -157,10 +157,16 @@ pub(crate) struct EngineArguments {
     /// How much of that folder's disk they may take
     #[arg(long, value_name = "BYTES", requires = "spill_folder", help_heading = "Engine")]
     spill_disk: Option<Bytes>,
-    /// Guess so many tokens ahead from the text itself [default: 0; 4 with --draft]
-    #[arg(long, value_name = "TOKENS", conflicts_with = "swap_memory", help_heading = "Engine")]
-    guess: Option<u32>,
-    /// Guess with a smaller model of the same vocabulary instead
+    /// Speculate on so many tokens from the text itself [default: 0; 4 with --draft]
+    #[arg(
+        long,
+        alias = "guess",
+        value_name = "TOKENS",
+        conflicts_with = "swap_memory",
+        help_heading = "Engine"
+    )]
+    speculative_tokens: Option<u32>,
+    /// Speculate with a smaller model of the same vocabulary instead
     #[arg(long, value_name = "MODEL_DIR", conflicts_with = "swap_memory", help_heading = "Engine")]
     draft: Option<PathBuf>,
     /// A LoRA adapter that requests may name as their model: NAME=FOLDER; may be repeated
@@ -228,7 +234,7 @@ impl FormatName {
 /// How often a server looks whether its engine goes on.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Tokens that a draft model guesses where nobody says.
+/// Tokens that a draft model speculates on by default.
 const DRAFTED: u32 = 4;
 
 /// Tokens of a step on a GPU where nobody says: fewer leave it idle, and more make those wait who decode.
@@ -266,7 +272,7 @@ impl EngineArguments {
             chunk_tokens: self.chunk.unwrap_or(usual.chunk_tokens),
             token_budget_on_gpu: self.token_budget.is_none().then_some(TOKENS_ON_GPU),
             chunk_tokens_on_gpu: self.chunk.is_none().then_some(TOKENS_ON_GPU),
-            seats: self.seats,
+            max_seqs: self.max_seqs,
             keeps_prefixes: !self.no_prefix_cache,
             preemption: if self.swap_memory.is_some() {
                 PreemptionMode::Swap
@@ -276,7 +282,7 @@ impl EngineArguments {
             swap_bytes: bytes(self.swap_memory),
             spill_bytes: bytes(self.spill_memory),
             spill_folder: self.spill_folder.clone().zip(self.spill_disk.map(|bytes| bytes.get() as u64)),
-            draft_tokens: self.guess.unwrap_or(if self.draft.is_some() { DRAFTED } else { 0 }),
+            draft_tokens: self.speculative_tokens.unwrap_or(if self.draft.is_some() { DRAFTED } else { 0 }),
             seed: seed(),
             ..usual
         };
@@ -289,11 +295,11 @@ impl EngineArguments {
     }
 
     /// The model and its settings on one of several ranks, with its share of the cores and of the memory.
-    fn on_ranks(&self, crew: &Crew) -> Result<(Model, EngineOptions), CliError> {
+    fn on_ranks(&self, group: &WorkerGroup) -> Result<(Model, EngineOptions), CliError> {
         let model = Model::open(&self.folder)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = self.threads.unwrap_or((cores / crew.ranks_here()).max(1));
-        let sharers = crew.ranks_here() as u32;
+        let threads = self.threads.unwrap_or((cores / group.ranks_here()).max(1));
+        let sharers = group.ranks_here() as u32;
         let options = Self { threads: Some(threads), sharers, ..self.clone() }.options(&model);
         Ok((model, options))
     }
@@ -309,7 +315,7 @@ impl EngineArguments {
     }
 }
 
-/// A third of the free memory, or this process's share of it, and at most what all seats can use.
+/// A third of the free memory, or this process's share of it, and at most what all sequences can use.
 fn usual_kv_bytes(model: &Model, options: &EngineOptions, sharers: u32) -> u64 {
     let all = all_kv_bytes(model, options);
     let one = u64::from(options.context_limit + options.block_tokens) * options.kv_bytes_per_token(model);
@@ -317,10 +323,10 @@ fn usual_kv_bytes(model: &Model, options: &EngineOptions, sharers: u32) -> u64 {
     all.min(third.max(one))
 }
 
-/// What all seats can use.
+/// What all sequence slots can use.
 fn all_kv_bytes(model: &Model, options: &EngineOptions) -> u64 {
     let blocks = u64::from(options.context_limit).div_ceil(u64::from(options.block_tokens.max(1)));
-    let tokens = u64::from(options.seats) * blocks * u64::from(options.block_tokens.max(1));
+    let tokens = u64::from(options.max_seqs) * blocks * u64::from(options.block_tokens.max(1));
     tokens.saturating_mul(options.kv_bytes_per_token(model))
 }
 
@@ -349,18 +355,18 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     // Blocked before threads are started, which inherit it.
     let (told, loading) = ending::block_while_loading();
     let part = ranks::Part::of(arguments.ranks.unwrap_or(1))?;
-    if let ranks::Part::Other(crew) = part {
+    if let ranks::Part::Other(group) = part {
         loading.done();
         ending::end_with_first_rank(told);
-        let (model, options) = arguments.engine.on_ranks(&crew)?;
-        return Ok(bedplate_serve::follow(&model, *crew, &options)?);
+        let (model, options) = arguments.engine.on_ranks(&group)?;
+        return Ok(bedplate_serve::follow(&model, *group, &options)?);
     }
     console.say(&format!("loads {}", arguments.engine.folder.display()));
     let (engine, memory, tokenizer, _others) = match part {
-        ranks::Part::First(crew, others) => {
-            let (model, options) = arguments.engine.on_ranks(&crew)?;
+        ranks::Part::First(group, others) => {
+            let (model, options) = arguments.engine.on_ranks(&group)?;
             let tokenizer = Tokenizer::load(&arguments.engine.folder.join("tokenizer.json"))?;
-            let (engine, memory) = Engine::lead(&model, *crew, &options)?;
+            let (engine, memory) = Engine::lead(&model, *group, &options)?;
             (engine, memory, tokenizer, Some(others))
         }
         _ => {

@@ -18,7 +18,7 @@ use bedplate_diag::Source;
 use bedplate_document::Table;
 use bedplate_kernels::DeviceChoice;
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
-use bedplate_train::{Published, Roster, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
+use bedplate_train::{Published, Membership, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
@@ -201,7 +201,7 @@ fn train(
         stop: Some(stop),
         accepts_changes: arguments.accept_changes,
         free_memory: None,
-        roster: survives.then(|| Roster::of(&config.output.folder).on(ranks::node())),
+        membership: survives.then(|| Membership::of(&config.output.folder).on(ranks::node())),
         ranks: world.as_ref().map(World::size),
     };
     let is_first = world.as_ref().is_none_or(|world| world.rank() == 0);

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use crate::choice::TokenShown;
 
-/// For chats: a list of tokens, each with its bytes and the likeliest ones beside it.
+/// For chats: a list of tokens, each with its bytes and the most likely ones beside it.
 pub(super) fn of_chat(tokenizer: &Tokenizer, tokens: &[TokenShown], top: usize) -> Value {
     let one = |token: u32, logprob: f32| json!({ "token": text(tokenizer, token), "logprob": finite(logprob), "bytes": tokenizer.token_bytes(token) });
     let entry = |shown: &TokenShown| {
         let mut entry = one(shown.token, shown.logprobs.of_token);
-        let likeliest = shown.logprobs.top.iter().take(top);
-        entry["top_logprobs"] = likeliest.map(|(token, logprob)| one(*token, *logprob)).collect();
+        let top_tokens = shown.logprobs.top.iter().take(top);
+        entry["top_logprobs"] = top_tokens.map(|(token, logprob)| one(*token, *logprob)).collect();
         entry
     };
     json!({ "content": tokens.iter().map(entry).collect::<Vec<Value>>(), "refusal": null })
@@ -27,7 +27,7 @@ pub(super) fn of_completion(
     let mut lists = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for shown in tokens {
         let spelled = text(tokenizer, shown.token);
-        let likeliest: Map<String, Value> = shown
+        let top_tokens: Map<String, Value> = shown
             .logprobs
             .top
             .iter()
@@ -38,7 +38,7 @@ pub(super) fn of_completion(
         *offset += spelled.chars().count();
         lists.0.push(Value::String(spelled));
         lists.1.push(finite(shown.logprobs.of_token));
-        lists.2.push(Value::Object(likeliest));
+        lists.2.push(Value::Object(top_tokens));
     }
     json!({ "tokens": lists.0, "token_logprobs": lists.1, "top_logprobs": lists.2, "text_offset": lists.3 })
 }

@@ -308,7 +308,7 @@ fn an_end_finishes_what_runs_and_takes_nothing_new() {
 
 #[test]
 fn two_replicas_share_the_requests() {
-    let slow = || Arc::new(Parrot::echoing().slow(Duration::from_millis(50)).seats(1));
+    let slow = || Arc::new(Parrot::echoing().slow(Duration::from_millis(50)).max_seqs(1));
     let (one, two) = (slow(), slow());
     let fixture = Fixture::start_many(vec![one, two], |_| {});
     let bodies: Vec<u16> = std::thread::scope(|scope| {

@@ -139,9 +139,10 @@ fn a_key_is_needed_where_there_are_keys() {
 #[test]
 fn more_requests_than_fit_are_told_to_come_back() {
     let slow = || Parrot::echoing().slow(Duration::from_millis(200));
-    for fixture in
-        [Fixture::start_with(slow(), |options| options.bounds.requests = 1), Fixture::start(slow().seats(1))]
-    {
+    for fixture in [
+        Fixture::start_with(slow(), |options| options.bounds.requests = 1),
+        Fixture::start(slow().max_seqs(1)),
+    ] {
         let statuses: Vec<u16> = std::thread::scope(|scope| {
             let ask = || {
                 let reply = fixture.chat("the garden is green", json!({}));

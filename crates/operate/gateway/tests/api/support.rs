@@ -34,7 +34,7 @@ pub(crate) struct Parrot {
     about: About,
     rule: Rule,
     pause: Duration,
-    seats: u32,
+    max_seqs: u32,
     requests: Arc<AtomicU32>,
     pub(crate) cancelled: Arc<AtomicU32>,
     is_draining: AtomicBool,
@@ -55,7 +55,7 @@ impl Parrot {
             about,
             rule: Arc::new(rule),
             pause: Duration::ZERO,
-            seats: 1000,
+            max_seqs: 1000,
             requests: Arc::default(),
             cancelled: Arc::default(),
             is_draining: AtomicBool::new(false),
@@ -76,8 +76,8 @@ impl Parrot {
         self
     }
 
-    pub(crate) fn seats(mut self, seats: u32) -> Self {
-        self.seats = seats;
+    pub(crate) fn max_seqs(mut self, max_seqs: u32) -> Self {
+        self.max_seqs = max_seqs;
         self
     }
 }
@@ -91,8 +91,8 @@ impl Replica for Parrot {
         if self.is_draining.load(Ordering::Relaxed) {
             return Err(Refusal::Draining);
         }
-        if self.requests.load(Ordering::Relaxed) >= self.seats {
-            return Err(Refusal::Full { limit: self.seats });
+        if self.requests.load(Ordering::Relaxed) >= self.max_seqs {
+            return Err(Refusal::Full { limit: self.max_seqs });
         }
         if ask.prompt.len() as u32 > self.about.context_limit {
             let tokens = ask.prompt.len() as u64;
@@ -155,14 +155,14 @@ fn speak(
     end: u32,
 ) -> bool {
     let mut parser = asked.grammar.as_ref().map(|grammar| grammar.parser());
-    let mut drawn = 0;
+    let mut sampled = 0;
     let mut written: Vec<u32> = Vec::new();
     loop {
         if teller.is_cancelled() {
             return false;
         }
-        let wanted = text.get(drawn).copied().unwrap_or(end);
-        let token = parser.as_mut().map_or(wanted, |parser| draw(parser.as_mut(), wanted, end, &written));
+        let wanted = text.get(sampled).copied().unwrap_or(end);
+        let token = parser.as_mut().map_or(wanted, |parser| sample_token(parser.as_mut(), wanted, end, &written));
         if token == end && !asked.ignores_end {
             teller.tell(Event::End { sample, reason: EndReason::Stop });
             return true;
@@ -174,8 +174,8 @@ fn speak(
         });
         teller.tell(Event::Token { sample, token, logprobs });
         written.push(token);
-        drawn += 1;
-        if drawn >= asked.most as usize {
+        sampled += 1;
+        if sampled >= asked.most as usize {
             teller.tell(Event::End { sample, reason: EndReason::Length });
             return true;
         }
@@ -183,7 +183,7 @@ fn speak(
 }
 
 /// The wanted token where it is allowed, otherwise one that leads to the end of the text.
-fn draw(parser: &mut dyn Parser, wanted: u32, end: u32, written: &[u32]) -> u32 {
+fn sample_token(parser: &mut dyn Parser, wanted: u32, end: u32, written: &[u32]) -> u32 {
     let mut mask = vec![0; 20];
     parser.allow(&mut mask).unwrap();
     let is_allowed = |token: u32| mask[token as usize / 32] >> (token % 32) & 1 == 1;

@@ -12,12 +12,12 @@ pub struct Arrival {
     /// Seconds in which the server makes one token of a prompt from text.
     pub tokenise: f64,
     /// Prompts that the engine has seen and lets wait for others.
-    pub prompt_wait: Option<PromptWait>,
+    pub prefill_delay: Option<PrefillDelay>,
 }
 
-/// Prompts wait for each other while others decode, so that one step computes several: until there are enough of them, or the first has waited for the longest.
+/// Prefill batching delay: prompts wait for each other while others decode, so that one step computes several: until there are enough of them, or the first has waited for the longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PromptWait {
+pub struct PrefillDelay {
     /// Steps for which the first of them waits at most.
     pub longest: u32,
     /// Prompts that are enough.
@@ -47,19 +47,19 @@ impl Arrival {
         let settings = &deployment.settings;
         let visible_after = settings.visible_after.unwrap_or(visible_after) + f64::from(settings.late_stream);
         let first_token = (first_token + deployment.adjustment.first_token).max(0.0);
-        Self { visible_after, first_token, tokenise: c.tokenise, prompt_wait: prompt_wait(deployment, c) }
+        Self { visible_after, first_token, tokenise: c.tokenise, prefill_delay: prefill_delay(deployment, c) }
     }
 
     /// Steps of other requests before a prompt's own, while so many sequences decode; where prompts wait for each other, for half of
     /// the longest wait.
     pub fn steps(&self, decodes: f64) -> f64 {
-        let wait = self.prompt_wait.filter(|wait| decodes >= f64::from(wait.ranks));
+        let wait = self.prefill_delay.filter(|wait| decodes >= f64::from(wait.ranks));
         self.visible_after + wait.map_or(0.0, |wait| f64::from(wait.longest) / 2.0)
     }
 }
 
 /// TensorRT-LLM waits until every attention data rank has a prompt, and where it is told to, until a step is nearly full.
-fn prompt_wait(deployment: &Deployment, constants: &ServingConstants) -> Option<PromptWait> {
+fn prefill_delay(deployment: &Deployment, constants: &ServingConstants) -> Option<PrefillDelay> {
     let Deployment { settings, parallel, engine, .. } = deployment;
     let ranks = parallel.attention_data.max(1);
     let balances = *engine == Engine::TensorRtLlm && ranks > 1;
@@ -71,7 +71,7 @@ fn prompt_wait(deployment: &Deployment, constants: &ServingConstants) -> Option<
     let coupons = f64::from(ranks) * (1..=ranks).map(|rank| 1.0 / f64::from(rank)).sum::<f64>();
     let full = FULL * f64::from(settings.chunk) * f64::from(ranks);
     let balance = if balances { constants.balance_wait as u32 } else { 0 };
-    Some(PromptWait {
+    Some(PrefillDelay {
         longest: settings.batch_wait.max(balance),
         prompts: if balances { coupons.round() as u32 } else { u32::MAX },
         tokens: if fills { full as u64 } else { u64::MAX },

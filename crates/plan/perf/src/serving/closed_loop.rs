@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_random::{STEP, fraction, mix};
 
-use super::{KvReserve, PrefillStyle, PromptWait, Replica, StepShape};
+use super::{KvReserve, PrefillDelay, PrefillStyle, Replica, StepShape};
 
 /// The load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -337,7 +337,7 @@ impl<'a> Simulated<'a> {
 
     /// The step in which prompts that wait for others stop doing so; `None` if they do not wait now.
     fn prompts_wait_until(&self) -> Option<u64> {
-        let PromptWait { longest, prompts, tokens, ranks } = self.replica.arrival().prompt_wait?;
+        let PrefillDelay { longest, prompts, tokens, ranks } = self.replica.arrival().prefill_delay?;
         let first = *self.waiting.front()?;
         let ends = self.request(first).visible + u64::from(longest);
         // What comes at first, all at once, is spread evenly.

@@ -26,7 +26,7 @@ mod transfer;
 mod wires;
 
 pub use adapters::Adapters;
-pub use arrival::{Arrival, PromptWait};
+pub use arrival::{Arrival, PrefillDelay};
 pub use bedplate_breakdown::StepShape;
 pub use closed_loop::{ClosedLoop, Latency, Lengths, Prefixes, closed_loop};
 pub use constants::ServingConstants;

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use super::{Attempt, LONGEST_TEXT, MANIFEST_FILE, PartFile, Storage};
 use crate::buffer::Buffer;
-use crate::cut::Cut;
+use crate::chunks::ChunkSizes;
 
 /// The suffix of a checkpoint's name while it takes the place of others.
 pub(crate) const TAKEN_OVER: &str = ".taken-over";
@@ -206,13 +206,13 @@ impl Storage for Bucket {
         Ok(())
     }
 
-    fn part(&self, attempt: &Attempt, file: &str, cut: Cut) -> io::Result<Box<dyn PartFile>> {
+    fn part(&self, attempt: &Attempt, file: &str, sizes: ChunkSizes) -> io::Result<Box<dyn PartFile>> {
         let key = self.key(&format!("{}/{}", attempt.name(), self.path_in_checkpoint(attempt, file)));
-        let upload = match cut.chunks() {
+        let upload = match sizes.chunks() {
             ..=1 => None,
             _ => Some(self.wait(self.store.create_multipart(&key))?),
         };
-        let pieces = Mutex::new(vec![None; cut.chunks() as usize]);
+        let pieces = Mutex::new(vec![None; sizes.chunks() as usize]);
         Ok(Box::new(Part { bucket: self.clone(), key, upload, pieces }))
     }
 

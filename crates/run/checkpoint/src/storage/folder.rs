@@ -10,7 +10,7 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 
 use super::{Attempt, LONGEST_TEXT, MANIFEST_FILE, PartFile, Storage, UNFINISHED};
 use crate::buffer::Buffer;
-use crate::cut::{BLOCK, Cut};
+use crate::chunks::{BLOCK, ChunkSizes};
 
 #[derive(Debug)]
 pub(super) struct Folder(PathBuf);
@@ -73,9 +73,9 @@ impl Storage for Folder {
         fs::create_dir_all(self.join(&attempt.unfinished()))
     }
 
-    fn part(&self, attempt: &Attempt, file: &str, cut: Cut) -> io::Result<Box<dyn PartFile>> {
+    fn part(&self, attempt: &Attempt, file: &str, sizes: ChunkSizes) -> io::Result<Box<dyn PartFile>> {
         let path = self.join(&attempt.unfinished()).join(file);
-        match Part::create(&path, cut) {
+        match Part::create(&path, sizes) {
             Ok(part) => Ok(Box::new(part)),
             Err(error) => {
                 let _ = fs::remove_file(&path);
@@ -154,19 +154,19 @@ fn sync(folder: &Path) -> io::Result<()> {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
-    cut: Cut,
+    sizes: ChunkSizes,
     file: File,
     /// The same file past the page cache, where the file system can do that.
     direct: Option<File>,
 }
 
 impl Part {
-    fn create(path: &Path, cut: Cut) -> io::Result<Self> {
+    fn create(path: &Path, sizes: ChunkSizes) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-        reserve(&file, cut.bytes)?;
+        reserve(&file, sizes.bytes)?;
         let flags = OFlag::O_DIRECT.bits();
         let direct = OpenOptions::new().write(true).custom_flags(flags).open(path).ok();
-        Ok(Self { path: path.to_owned(), cut, file, direct })
+        Ok(Self { path: path.to_owned(), sizes, file, direct })
     }
 }
 
@@ -182,7 +182,7 @@ fn reserve(file: &File, bytes: u64) -> io::Result<()> {
 
 impl PartFile for Part {
     fn put(&self, index: u64, bytes: usize, buffer: &mut Buffer) -> io::Result<()> {
-        let offset = index * self.cut.chunk;
+        let offset = index * self.sizes.chunk;
         let padded = bytes.next_multiple_of(BLOCK as usize);
         buffer.bytes_mut(padded)[bytes..].fill(0);
         let direct = self.direct.as_ref().map(|file| file.write_all_at(buffer.bytes(padded), offset));
@@ -195,7 +195,7 @@ impl PartFile for Part {
     }
 
     fn finish(&self) -> io::Result<()> {
-        self.file.set_len(self.cut.bytes)?;
+        self.file.set_len(self.sizes.bytes)?;
         self.file.sync_all()
     }
 

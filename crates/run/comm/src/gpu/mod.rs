@@ -10,8 +10,8 @@
 //! What differs from the other ways: NCCL rounds 16-bit numbers at every hop, its reductions of NaN are its own, and members of an `all_to_all_v` that
 //! expect other lengths than are sent are found by patience alone.
 
-mod card;
 mod communicator;
+mod handshake_info;
 mod library;
 
 use std::cell::{Cell, RefCell};
@@ -26,8 +26,8 @@ use crate::rendezvous::Transport;
 use crate::span::Span;
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Format, Operation};
-use card::Card;
 use communicator::Communicator;
+use handshake_info::HandshakeInfo;
 use library::{Nccl, UniqueId};
 
 /// A group's way between GPUs.
@@ -138,7 +138,7 @@ impl Engine {
         made
     }
 
-    /// Makes the communicator: members show their cards, and the first has drawn what they meet by.
+    /// Makes the communicator: members show their handshake info, and the first has made what they meet by.
     fn meet(&mut self, transfers: &Arc<Transfers>, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let (ranks, rank) = (waiting.ranks, waiting.core.rank);
         let me = ranks.iter().position(|member| *member == rank).expect("the caller is a member");
@@ -150,9 +150,9 @@ impl Engine {
                 return Err(trouble(&nccl.explain(answer), waiting));
             }
         }
-        let card = Card::new(found.map(|nccl| nccl.version), id).bytes();
-        let mut cards = vec![0; ranks.len() * Card::BYTES];
-        let call = Call::new(Operation::AllGather, Format::U8, Card::BYTES);
+        let info = HandshakeInfo::new(found.map(|nccl| nccl.version), id).bytes();
+        let mut infos = vec![0; ranks.len() * HandshakeInfo::BYTES];
+        let call = Call::new(Operation::AllGather, Format::U8, HandshakeInfo::BYTES);
         // One member may be about to send and another to receive.
         let meeting = Waiting {
             call,
@@ -161,12 +161,13 @@ impl Engine {
             has_asked: Cell::default(),
             ..*waiting
         };
-        let shown = Span::over(&card);
-        let gathered = Span::over_mut(&mut cards);
+        let shown = Span::over(&info);
+        let gathered = Span::over_mut(&mut infos);
         self.run(&Request::Collective { call, source: shown, target: gathered }, &meeting)?;
         self.number += 1;
-        let cards: Vec<Card> = cards.chunks_exact(Card::BYTES).map(Card::read).collect();
-        let id = card::agree(&cards, ranks).map_err(|(rank, why)| Fault::Gpu { rank, why })?;
+        let infos: Vec<HandshakeInfo> =
+            infos.chunks_exact(HandshakeInfo::BYTES).map(HandshakeInfo::read).collect();
+        let id = handshake_info::agree(&infos, ranks).map_err(|(rank, why)| Fault::Gpu { rank, why })?;
         // The library's own words are for the rank that lacks it.
         let nccl = found.map_err(|why| Fault::Gpu { rank, why: why.to_owned() })?;
         let joined = Communicator::join((nccl, id), (me, ranks.len()), transfers, waiting)?;

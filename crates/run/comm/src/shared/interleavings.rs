@@ -1,4 +1,4 @@
-//! Flags, and the clocks of a board, under a scheduler that tries interleavings. It knows no time, so a wake-up that is lost is a
+//! Flags, and the clocks of a shared segment, under a scheduler that tries interleavings. It knows no time, so a wake-up that is lost is a
 //! deadlock that it finds.
 
 use std::convert::Infallible;
@@ -61,7 +61,7 @@ fn wait(flag: &Flag, wanted: u32) {
     let Ok(_) = flag.wait(wanted, PACE, never);
 }
 
-/// Members that publish numbers in two slots each, under the rule of a board: a slot is written only when all others have
+/// Members that publish numbers in two slots each, under the rule of a shared segment: a slot is written only when all others have
 /// published their last one.
 struct Members {
     clocks: Vec<Flag>,

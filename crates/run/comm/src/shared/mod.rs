@@ -1,6 +1,6 @@
 //! Collectives between the ranks of one host, through shared memory.
 //!
-//! Members agree on a *board*. A member that enters a call writes what it calls to its cell and raises its clock; the others
+//! Members agree on a *shared segment*. A member that enters a call writes what it calls to its cell and raises its clock; the others
 //! see the clock, compare, and go on. From then on there are three ways:
 //!
 //! - *Small* numbers lie in the member's slot before its clock says so; each member delivers to itself. One wait, no more.
@@ -11,11 +11,11 @@
 //! Clocks of all members advance by the same number of ticks in a call. A member writes to a slot or an entry only when all
 //! others have published their last one: by then they have read the one before.
 
-pub(crate) mod board;
 mod deliver;
 pub(crate) mod flag;
 #[cfg(test)]
 mod interleavings;
+pub(crate) mod mapping;
 pub(crate) mod pipe;
 pub(crate) mod segment;
 mod sync;
@@ -24,10 +24,10 @@ pub(crate) mod windows;
 use std::ops::Range;
 use std::sync::Arc;
 
-use board::{Board, Entered, SLOT, Window};
 use deliver::{Pieces, Source, deliver, source_parts, sum, target_parts};
 use flag::{Pace, reached};
-use segment::Segment;
+use mapping::Mapping;
+use segment::{Entered, SLOT, SharedSegment, Window};
 use windows::Windows;
 
 use crate::span::{Span, copy};
@@ -39,7 +39,7 @@ const SMALL: usize = 16 << 10;
 
 /// This member's side of a group on one host.
 pub(crate) struct Shared {
-    board: Arc<Board>,
+    segment: Arc<SharedSegment>,
     windows: Arc<Windows>,
     me: usize,
     /// The ranks of the members in the world.
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
 }
 
 /// Memory of peers that a call works on, mapped until it is over.
-type Kept = Vec<Arc<Segment>>;
+type Kept = Vec<Arc<Mapping>>;
 
 /// A call in which this member did not wait for all others, and so has not compared them.
 struct Unchecked {
@@ -78,16 +78,16 @@ enum Way {
 
 impl Shared {
     pub(crate) fn new(
-        board: Arc<Board>,
+        segment: Arc<SharedSegment>,
         windows: Arc<Windows>,
         me: usize,
         ranks: Vec<u32>,
         pace: Pace,
     ) -> Self {
         let seen = vec![0; ranks.len()];
-        assert_eq!(board.members(), ranks.len(), "a cell for each member");
+        assert_eq!(segment.members(), ranks.len(), "a cell for each member");
         let unchecked = None;
-        Self { board, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, unchecked, pace }
+        Self { segment, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, unchecked, pace }
     }
 
     pub(crate) fn set_pace(&mut self, pace: Pace) {
@@ -116,17 +116,17 @@ impl Shared {
         self.wait_for_all(self.guard, waiting)?;
         self.compare_last(waiting)?;
         if self.me == 0 {
-            self.board.counter(self.number).reset();
+            self.segment.counter(self.number).reset();
         }
-        self.board.cell(self.me).enter(&mine);
+        self.segment.cell(self.me).enter(&mine);
         self.number += 1;
         if is_small {
             return self.run_small(call, &mine, (source, parts), target, waiting);
         }
         let is_staged = mine.source.is_none();
-        let first = 0..self.segment_len(call).min(call.len as usize);
+        let first = 0..self.piece_len(call).min(call.len as usize);
         if is_staged {
-            self.stage(call, source, parts, first, self.segment_len(call));
+            self.stage(call, source, parts, first, self.piece_len(call));
         }
         self.publish();
         self.wait_for_all(self.clock, waiting)?;
@@ -170,7 +170,7 @@ impl Shared {
                 self.compare(mine, member, waiting)?;
             }
         }
-        let sources = |member| Source { address: self.board.slot(member, slot), stride: len, origin: 0 };
+        let sources = |member| Source { address: self.segment.slot(member, slot), stride: len, origin: 0 };
         let sources: Vec<Source> = (0..self.members()).map(sources).collect();
         #[expect(unsafe_code, reason = "reads slots of other members")]
         // SAFETY: members that are read have published this slot and write to it again only after this member has published the
@@ -191,7 +191,7 @@ impl Shared {
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let pieces = Pieces::of(call, self.members());
-        let counter = self.board.counter(mine.number);
+        let counter = self.segment.counter(mine.number);
         loop {
             let piece = counter.claim();
             if piece >= pieces.count() {
@@ -209,7 +209,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Segment by segment: numbers into slots where peers cannot reach them, then to the own target.
+    /// Piece by piece: numbers into slots where peers cannot reach them, then to the own target.
     fn run_staged(
         &mut self,
         call: &Call,
@@ -220,7 +220,7 @@ impl Shared {
     ) -> Result<(), Fault> {
         let mut kept = Kept::new();
         let direct = self.direct_sources(call, entered, source, &mut kept, &|| false, waiting)?;
-        let (len, each) = (call.len as usize, self.segment_len(call));
+        let (len, each) = (call.len as usize, self.piece_len(call));
         let mut start = 0;
         while start < len {
             let range = start..(start + each).min(len);
@@ -257,17 +257,17 @@ impl Shared {
     ) -> Result<(), Fault> {
         if call.operation != Operation::AllReduce {
             #[expect(unsafe_code, reason = "reads memory of other members")]
-            // SAFETY: all members have published this segment and leave it alone until this one has published the next.
+            // SAFETY: all members have published this piece and leave it alone until this one has published the next.
             unsafe {
                 deliver(call, sources, self.me, target.address, range);
             }
             return Ok(());
         }
-        // Each member sums its share of the segment into its own slot, where the others fetch it.
+        // Each member sums its share of the piece into its own slot, where the others fetch it.
         let size = call.format.size();
         let place = |share: &Range<usize>| (share.start - range.start) * size;
         let mine = share(&range, self.me, self.members());
-        let own = self.board.slot(self.me, slot).wrapping_add(place(&mine));
+        let own = self.segment.slot(self.me, slot).wrapping_add(place(&mine));
         #[expect(unsafe_code, reason = "reads memory of other members")]
         // SAFETY: as above; only this member reads this share of any slot before the clock ticks, and only it writes to its slot.
         unsafe {
@@ -277,10 +277,10 @@ impl Shared {
         self.wait_for_all(self.clock, waiting)?;
         for member in 0..self.members() {
             let theirs = share(&range, member, self.members());
-            let from = self.board.slot(member, slot).wrapping_add(place(&theirs));
+            let from = self.segment.slot(member, slot).wrapping_add(place(&theirs));
             let to = target.address.wrapping_add(theirs.start * size);
             #[expect(unsafe_code, reason = "reads memory of other members")]
-            // SAFETY: the member has summed its share, and leaves it alone until this member has published the next segment.
+            // SAFETY: the member has summed its share, and leaves it alone until this member has published the next piece.
             unsafe {
                 copy(from, to, theirs.len() * size);
             }
@@ -288,8 +288,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Numbers of one part that a segment has.
-    fn segment_len(&self, call: &Call) -> usize {
+    /// Numbers of one part that a piece has.
+    fn piece_len(&self, call: &Call) -> usize {
         let most_parts = match call.operation {
             Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => self.members(),
             _ => 1,
@@ -301,11 +301,11 @@ impl Shared {
     /// Copies a range of every part of the own source to the next slot, `stride` numbers apart.
     fn stage(&self, call: &Call, source: Span, parts: usize, range: Range<usize>, stride: usize) {
         let (len, size) = (call.len as usize, call.format.size());
-        let slot = self.board.slot(self.me, self.slot);
+        let slot = self.segment.slot(self.me, self.slot);
         for part in 0..parts {
             let from = source.part((part * len + range.start) * size, range.len() * size);
             let offset = part * stride * size;
-            assert!(offset + from.bytes <= SLOT, "a segment fits in a slot");
+            assert!(offset + from.bytes <= SLOT, "a piece fits in a slot");
             #[expect(unsafe_code, reason = "writes to the own slot")]
             // SAFETY: the source is alive; the slot has room, and all members have read what was in it (`guard`).
             unsafe {
@@ -331,7 +331,7 @@ impl Shared {
         if !entered.iter().enumerate().all(reachable) {
             return Ok(Way::Staged);
         }
-        let done = &self.board.counter(entered[self.me].number).done;
+        let done = &self.segment.counter(entered[self.me].number).done;
         let count = Pieces::of(call, members).count();
         let is_over = || reached(done.value(), count);
         let mut kept = Kept::new();
@@ -401,7 +401,7 @@ impl Shared {
         origin: usize,
         stride: usize,
     ) -> Vec<Source> {
-        let staged = |member| Source { address: self.board.slot(member, slot), stride, origin };
+        let staged = |member| Source { address: self.segment.slot(member, slot), stride, origin };
         direct.iter().enumerate().map(|(member, source)| source.unwrap_or_else(|| staged(member))).collect()
     }
 
@@ -409,7 +409,7 @@ impl Shared {
     fn compare_last(&mut self, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let Some(Unchecked { mine, number, call }) = self.unchecked.take() else { return Ok(()) };
         for member in 0..self.members() {
-            let theirs = self.board.cell(member).entered(mine.number);
+            let theirs = self.segment.cell(member).entered(mine.number);
             if !theirs.agrees(&mine) {
                 let theirs = theirs.call().unwrap_or(call);
                 return Err(waiting.mismatch_of((number, call), self.ranks[member], number, theirs));
@@ -425,7 +425,7 @@ impl Shared {
 
     #[inline]
     fn compare(&self, mine: &Entered, member: usize, waiting: &Waiting<'_>) -> Result<Entered, Fault> {
-        let theirs = self.board.cell(member).entered(mine.number);
+        let theirs = self.segment.cell(member).entered(mine.number);
         if theirs.agrees(mine) {
             return Ok(theirs);
         }
@@ -444,7 +444,7 @@ impl Shared {
     #[inline]
     fn tick(&mut self) {
         self.clock = self.clock.wrapping_add(1);
-        self.board.cell(self.me).clock.set(self.clock);
+        self.segment.cell(self.me).clock.set(self.clock);
     }
 
     fn wait_for_all(&mut self, wanted: u32, waiting: &Waiting<'_>) -> Result<(), Fault> {
@@ -460,11 +460,11 @@ impl Shared {
         if reached(self.seen[member], wanted) {
             return Ok(());
         }
-        let clocks = || (0..self.members()).map(|each| (each, self.board.cell(each).clock.value()));
+        let clocks = || (0..self.members()).map(|each| (each, self.segment.cell(each).clock.value()));
         let behind = || {
             clocks().filter(|(_, clock)| !reached(*clock, wanted)).map(|(each, _)| self.ranks[each]).collect()
         };
-        let seen = self.board.cell(member).clock.wait(wanted, self.pace, waiting.checks(&behind))?;
+        let seen = self.segment.cell(member).clock.wait(wanted, self.pace, waiting.checks(&behind))?;
         self.seen[member] = seen;
         Ok(())
     }

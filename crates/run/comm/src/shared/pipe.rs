@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::board::{Board, PIPE};
 use super::flag::Pace;
+use super::segment::{PIPE, SharedSegment};
 
 /// Both directions between this member and a peer.
 pub(crate) struct Pipe {
-    board: Arc<Board>,
+    segment: Arc<SharedSegment>,
     me: usize,
     peer: usize,
     /// Bytes written to the peer and read from it, which wrap around.
@@ -18,13 +18,13 @@ pub(crate) struct Pipe {
 
 #[expect(unsafe_code, reason = "copies to and from shared memory")]
 impl Pipe {
-    pub(crate) fn new(board: Arc<Board>, me: usize, peer: usize) -> Self {
-        Self { board, me, peer, written: 0, read: 0 }
+    pub(crate) fn new(segment: Arc<SharedSegment>, me: usize, peer: usize) -> Self {
+        Self { segment, me, peer, written: 0, read: 0 }
     }
 
     /// Writes as much as there is room for.
     pub(crate) fn try_send(&mut self, bytes: &[u8]) -> usize {
-        let (ends, ring) = self.board.pipe(self.me, self.peer);
+        let (ends, ring) = self.segment.pipe(self.me, self.peer);
         let room = PIPE - self.written.wrapping_sub(ends.tail.value()) as usize;
         let count = bytes.len().min(room);
         let (first, rest) = around(self.written, count);
@@ -46,7 +46,7 @@ impl Pipe {
 
     /// Reads what there is.
     pub(crate) fn try_receive(&mut self, bytes: &mut [u8]) -> usize {
-        let (ends, ring) = self.board.pipe(self.peer, self.me);
+        let (ends, ring) = self.segment.pipe(self.peer, self.me);
         let there = ends.head.value().wrapping_sub(self.read) as usize;
         let count = bytes.len().min(there);
         let (first, rest) = around(self.read, count);
@@ -72,7 +72,7 @@ impl Pipe {
         pace: Pace,
         check: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (ends, _) = self.board.pipe(self.peer, self.me);
+        let (ends, _) = self.segment.pipe(self.peer, self.me);
         ends.head.wait(self.read.wrapping_add(1), pace, check).map(drop)
     }
 
@@ -82,7 +82,7 @@ impl Pipe {
         pace: Pace,
         check: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (ends, _) = self.board.pipe(self.me, self.peer);
+        let (ends, _) = self.segment.pipe(self.me, self.peer);
         ends.tail.wait(self.written.wrapping_sub(PIPE as u32 - 1), pace, check).map(drop)
     }
 }
@@ -99,15 +99,15 @@ mod tests {
 
     #[test]
     fn positions_go_on_after_four_gigabytes() {
-        let board = Arc::new(Board::new(2).expect("the system shares memory"));
+        let segment = Arc::new(SharedSegment::new(2).expect("the system shares memory"));
         let start = u32::MAX - 200_000;
-        let (ends, _) = board.pipe(0, 1);
+        let (ends, _) = segment.pipe(0, 1);
         ends.head.set(start);
         ends.tail.set(start);
         let pipe = |me: usize, peer: usize| Pipe {
             written: start,
             read: start,
-            ..Pipe::new(Arc::clone(&board), me, peer)
+            ..Pipe::new(Arc::clone(&segment), me, peer)
         };
         let (mut sender, mut receiver) = (pipe(0, 1), pipe(1, 0));
         let byte = |at: usize| (at % 251) as u8;

@@ -1,91 +1,211 @@
-//! Memory that processes of one host share. It has no name in any file system, so nothing is left when its processes end.
+//! What the members of a group on one host share: for each member a clock and the calls that it has entered, counters for
+//! work that any member may claim, two slots for numbers on their way, and a pipe to every other member.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A mapping of shared memory, all zero when new.
+use super::flag::Flag;
+use super::mapping::Mapping;
+use crate::Call;
+
+/// Bytes of a slot. Two of them for each of a few members fit in the second-level cache.
+pub(crate) const SLOT: usize = 256 << 10;
+/// Bytes of a pipe.
+pub(crate) const PIPE: usize = 128 << 10;
+const LINE: usize = 64;
+const PAGE: usize = 4096;
+
+/// A member's clock and its last two calls.
+#[repr(C, align(64))]
+pub(crate) struct Cell {
+    pub(crate) clock: Flag,
+    padding: [u8; LINE - size_of::<Flag>()],
+    entries: [Entry; 2],
+}
+
+/// A call as a member entered it. Published by its clock.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub(crate) struct Entry {
+    number: AtomicU64,
+    signature: AtomicU64,
+    len: AtomicU64,
+    source: [AtomicU64; 2],
+    target: [AtomicU64; 2],
+}
+
+/// Where peers find a member's numbers: registered memory and a place in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) id: u64,
+    pub(crate) offset: u64,
+}
+
+/// What a member entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entered {
+    pub(crate) number: u64,
+    signature: u64,
+    len: u64,
+    pub(crate) source: Option<Window>,
+    pub(crate) target: Option<Window>,
+}
+
+impl Entered {
+    pub(crate) fn new(number: u64, call: &Call, source: Option<Window>, target: Option<Window>) -> Self {
+        Self { number, signature: call.signature(), len: call.len, source, target }
+    }
+
+    /// Whether two members make the same call.
+    #[inline]
+    pub(crate) fn agrees(&self, other: &Self) -> bool {
+        (self.number, self.signature, self.len) == (other.number, other.signature, other.len)
+    }
+
+    pub(crate) fn call(&self) -> Option<Call> {
+        Call::from_words(self.signature, self.len)
+    }
+}
+
+/// Work that members claim piece by piece.
+#[repr(C, align(64))]
+pub(crate) struct Counter {
+    claimed: AtomicU32,
+    padding: [u8; LINE - size_of::<AtomicU32>()],
+    pub(crate) done: Flag,
+    padding_after: [u8; LINE - size_of::<Flag>()],
+}
+
+impl Counter {
+    /// The next piece that no member has claimed.
+    pub(crate) fn claim(&self) -> u32 {
+        self.claimed.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Before the first member can claim: published by the clock of the member that resets.
+    pub(crate) fn reset(&self) {
+        self.claimed.store(0, Ordering::Relaxed);
+        self.done.set(0);
+    }
+}
+
+/// A stream of bytes from one member to another: the sender raises `head`, the receiver `tail`.
+#[repr(C, align(64))]
+pub(crate) struct PipeEnds {
+    pub(crate) head: Flag,
+    padding: [u8; LINE - size_of::<Flag>()],
+    pub(crate) tail: Flag,
+    padding_after: [u8; LINE - size_of::<Flag>()],
+}
+
 #[derive(Debug)]
-pub(crate) struct Segment {
-    /// Of memory that this process made, to be sent to others.
-    descriptor: Option<OwnedFd>,
-    start: NonNull<u8>,
-    bytes: usize,
+pub(crate) struct SharedSegment {
+    mapping: Mapping,
+    members: usize,
 }
 
-#[expect(unsafe_code, reason = "the memory has no owner in one process")]
-// SAFETY: the address is valid in all threads of this process; accesses are ordered by who uses the memory.
-unsafe impl Send for Segment {}
-#[expect(unsafe_code, reason = "the memory has no owner in one process")]
-// SAFETY: as above; `&Segment` gives out addresses and no references.
-unsafe impl Sync for Segment {}
-
-#[expect(unsafe_code, reason = "makes and maps shared memory")]
-impl Segment {
-    /// New memory whose size no process can change, so that no access to it can fault.
-    pub(crate) fn new(bytes: usize) -> io::Result<Self> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name ends with a zero; the call makes a new descriptor or none.
-        let raw = unsafe { libc::memfd_create(c"bedplate-comm".as_ptr(), flags) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and has no other owner.
-        let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        file.set_len(bytes as u64)?;
-        // SAFETY: a call on an open descriptor that only changes what may be done with it.
-        let sealed = unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
-        if sealed < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let descriptor = OwnedFd::from(file);
-        let mut mapped = Self::map(descriptor.try_clone()?, bytes)?;
-        mapped.descriptor = Some(descriptor);
-        Ok(mapped)
+impl SharedSegment {
+    pub(crate) fn new(members: usize) -> io::Result<Self> {
+        Ok(Self { mapping: Mapping::new(bytes(members))?, members })
     }
 
-    /// Maps what another process made. The mapping needs no descriptor, so a process may have many.
-    pub(crate) fn map(descriptor: OwnedFd, bytes: usize) -> io::Result<Self> {
-        let file = std::fs::File::from(descriptor);
-        if file.metadata()?.len() < bytes as u64 || bytes == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "shared memory is shorter than announced",
-            ));
-        }
-        let descriptor = OwnedFd::from(file);
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let anywhere = std::ptr::null_mut();
-        // SAFETY: a new range is asked for, so no other memory is touched.
-        let start =
-            unsafe { libc::mmap(anywhere, bytes, access, libc::MAP_SHARED, descriptor.as_raw_fd(), 0) };
-        match NonNull::new(start.cast()) {
-            Some(first) if start != libc::MAP_FAILED => Ok(Self { descriptor: None, start: first, bytes }),
-            _ => Err(io::Error::last_os_error()),
-        }
+    pub(crate) fn map(descriptor: OwnedFd, members: usize) -> io::Result<Self> {
+        Ok(Self { mapping: Mapping::map(descriptor, bytes(members))?, members })
     }
 
-    /// None for memory that another process made.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.descriptor.as_ref().map(AsFd::as_fd)
+        self.mapping.descriptor()
     }
 
-    /// The address of a byte. Panics when `len` bytes from there on are not inside.
-    pub(crate) fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        assert!(
-            offset <= self.bytes && len <= self.bytes - offset,
-            "{len} bytes at {offset} of {}",
-            self.bytes
-        );
-        // SAFETY: the offset is inside the mapping.
-        unsafe { self.start.as_ptr().add(offset) }
+    pub(crate) fn members(&self) -> usize {
+        self.members
+    }
+
+    pub(crate) fn cell(&self, member: usize) -> &Cell {
+        self.part(counters_end() + self.checked(member) * size_of::<Cell>())
+    }
+
+    pub(crate) fn counter(&self, number: u64) -> &Counter {
+        self.part((number % 2) as usize * size_of::<Counter>())
+    }
+
+    /// The address of a slot of a member; it has [`SLOT`] bytes.
+    pub(crate) fn slot(&self, member: usize, slot: u64) -> *mut u8 {
+        let index = self.checked(member) * 2 + (slot % 2) as usize;
+        self.mapping.at(slots_start(self.members) + index * SLOT, SLOT)
+    }
+
+    pub(crate) fn pipe(&self, from: usize, to: usize) -> (&PipeEnds, *mut u8) {
+        let index = self.checked(from) * self.members + self.checked(to);
+        let start = pipes_start(self.members) + index * (PAGE + PIPE);
+        (self.part(start), self.mapping.at(start + PAGE, PIPE))
+    }
+
+    fn checked(&self, member: usize) -> usize {
+        assert!(member < self.members, "member {member} of {}", self.members);
+        member
+    }
+
+    #[expect(unsafe_code, reason = "a part of shared memory")]
+    fn part<T>(&self, offset: usize) -> &T {
+        let address = self.mapping.at(offset, size_of::<T>()).cast::<T>();
+        debug_assert!(address.is_aligned());
+        // SAFETY: the part lies inside the segment, is aligned, and consists of atomics for which all bits are valid; other
+        // processes change it only by atomic operations.
+        unsafe { &*address }
     }
 }
 
-#[expect(unsafe_code, reason = "gives back what was mapped")]
-impl Drop for Segment {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped with this size, and addresses of it are not used after their segment.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+impl Cell {
+    #[inline]
+    pub(crate) fn enter(&self, entered: &Entered) {
+        let entry = &self.entries[(entered.number % 2) as usize];
+        entry.number.store(entered.number, Ordering::Relaxed);
+        entry.signature.store(entered.signature, Ordering::Relaxed);
+        entry.len.store(entered.len, Ordering::Relaxed);
+        store(&entry.source, entered.source);
+        store(&entry.target, entered.target);
     }
+
+    /// What the member entered last under this number, once its clock says so.
+    #[inline]
+    pub(crate) fn entered(&self, number: u64) -> Entered {
+        let entry = &self.entries[(number % 2) as usize];
+        Entered {
+            number: entry.number.load(Ordering::Relaxed),
+            signature: entry.signature.load(Ordering::Relaxed),
+            len: entry.len.load(Ordering::Relaxed),
+            source: load(&entry.source),
+            target: load(&entry.target),
+        }
+    }
+}
+
+fn store(to: &[AtomicU64; 2], window: Option<Window>) {
+    let Window { id, offset } = window.unwrap_or(Window { id: 0, offset: 0 });
+    to[0].store(id, Ordering::Relaxed);
+    to[1].store(offset, Ordering::Relaxed);
+}
+
+fn load(from: &[AtomicU64; 2]) -> Option<Window> {
+    let id = from[0].load(Ordering::Relaxed);
+    (id > 0).then(|| Window { id, offset: from[1].load(Ordering::Relaxed) })
+}
+
+const fn counters_end() -> usize {
+    2 * size_of::<Counter>()
+}
+
+fn slots_start(members: usize) -> usize {
+    (counters_end() + members * size_of::<Cell>()).next_multiple_of(PAGE)
+}
+
+fn pipes_start(members: usize) -> usize {
+    slots_start(members) + members * 2 * SLOT
+}
+
+/// Pages that are never touched cost nothing.
+fn bytes(members: usize) -> usize {
+    pipes_start(members) + members * members * (PAGE + PIPE)
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::board::Window;
-use super::segment::Segment;
+use super::mapping::Mapping;
+use super::segment::Window;
 use crate::span::Span;
 
 /// A place in a peer's window. The memory stays mapped while this lives, also when its owner has given it up: after a fault
@@ -13,7 +13,7 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) struct Reached {
     pub(crate) address: *mut u8,
-    pub(crate) kept: Arc<Segment>,
+    pub(crate) kept: Arc<Mapping>,
 }
 
 /// How long a look for what has been announced lasts.
@@ -31,7 +31,7 @@ struct Known {
     /// Own memory by the address of its end: identity and start.
     own: BTreeMap<usize, (u64, usize)>,
     /// Memory of peers, by rank and identity.
-    theirs: BTreeMap<(u32, u64), Arc<Segment>>,
+    theirs: BTreeMap<(u32, u64), Arc<Mapping>>,
 }
 
 impl Windows {
@@ -48,8 +48,8 @@ impl Windows {
         self.lock().own.remove(&span.end());
     }
 
-    pub(crate) fn add_theirs(&self, rank: u32, id: u64, segment: Segment) {
-        self.lock().theirs.insert((rank, id), Arc::new(segment));
+    pub(crate) fn add_theirs(&self, rank: u32, id: u64, mapping: Mapping) {
+        self.lock().theirs.insert((rank, id), Arc::new(mapping));
         self.came.notify_all();
     }
 
@@ -77,9 +77,9 @@ impl Windows {
     ) -> Result<Option<Reached>, E> {
         let mut known = self.lock();
         loop {
-            if let Some(segment) = known.theirs.get(&(rank, window.id)) {
-                let address = segment.at(window.offset as usize, bytes);
-                return Ok(Some(Reached { address, kept: Arc::clone(segment) }));
+            if let Some(mapping) = known.theirs.get(&(rank, window.id)) {
+                let address = mapping.at(window.offset as usize, bytes);
+                return Ok(Some(Reached { address, kept: Arc::clone(mapping) }));
             }
             if is_over() {
                 return Ok(None);
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn memory_that_its_owner_gives_up_stays_mapped_for_who_has_reached_it() {
         let windows = Windows::default();
-        windows.add_theirs(1, 7, Segment::new(4096).expect("the system shares memory"));
+        windows.add_theirs(1, 7, Mapping::new(4096).expect("the system shares memory"));
         let window = Window { id: 7, offset: 100 };
         let find = || windows.find_theirs(1, window, 8, &|| true, |_| Ok::<(), Infallible>(()));
         let Ok(Some(reached)) = find() else { panic!("the window was announced") };

@@ -38,7 +38,7 @@ impl World {
     fn address_of(&self, rank: u32) -> SocketAddr {
         let member = &self.core.members[rank as usize];
         if rank == self.rank() && member.address.is_none() {
-            return SocketAddr::new(self.core.door.ip(), member.port);
+            return SocketAddr::new(self.core.listener.ip(), member.port);
         }
         member.address(self.core.meeting)
     }
@@ -61,7 +61,7 @@ impl World {
         self.core.fail(Fault::Rebuilt { rank: core.rank });
         let began = Instant::now();
         let options = Options { join: at_most, ..core.options.clone() };
-        let own = arrival(Some(core.rank), None, core.epoch + 1, core.door.port(), &options);
+        let own = arrival(Some(core.rank), None, core.epoch + 1, core.listener.port(), &options);
         let mut refused = Vec::new();
         let (welcome, meeting) = loop {
             let is_lost = |rank: u32| core.is_gone(rank) || refused.contains(&rank);
@@ -71,14 +71,14 @@ impl World {
                 let guests = Guests::Survivors { ranks: self.size(), is_gone: &is_lost, numbering };
                 let left = at_most.saturating_sub(began.elapsed());
                 let host = Host {
-                    door: &core.door,
+                    listener: &core.listener,
                     own: own.clone(),
                     guests,
                     options: &options,
                     table: core.table.clone(),
                     at_most: left,
                 };
-                break (host.gather()?, core.door.ip());
+                break (host.gather()?, core.listener.ip());
             }
             let address = self.address_of(host);
             let left = at_most.saturating_sub(began.elapsed());
@@ -106,9 +106,9 @@ impl World {
                 Err(_) => return Err(JoinError::WrongSecret { who: self.who(host).to_owned() }),
             }
         };
-        let (door, secret) = (Arc::clone(&core.door), core.secret.clone());
+        let (listener, secret) = (Arc::clone(&core.listener), core.secret.clone());
         drop(self);
         let options = Options { join: core.options.join, ..options };
-        Self::made_again(welcome, meeting, door, secret, options)
+        Self::made_again(welcome, meeting, listener, secret, options)
     }
 }

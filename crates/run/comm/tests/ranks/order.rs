@@ -39,7 +39,8 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
 
 #[test]
 fn every_algorithm_gives_the_same_bits_on_all_ranks_and_in_every_run() {
-    let tables = Algorithm::over_lanes(Operation::AllReduce).iter().map(|algorithm| Table::only(*algorithm));
+    let tables =
+        Algorithm::over_channels(Operation::AllReduce).iter().map(|algorithm| Table::only(*algorithm));
     for table in tables.chain([Table::default()]) {
         for transport in TRANSPORTS {
             let options = Options { table: table.clone(), ..options(transport) };

@@ -1,9 +1,9 @@
 //! Rows of a table, looked up by token.
 
 use super::Cpu;
-use crate::{Element, Matrix, MatrixMut, Put, View};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
-/// Members of the team look after the tokens of some classes each, so that a row of the table has one writer.
+/// Members of the thread pool look after the tokens of some classes each, so that a row of the table has one writer.
 const CLASSES: usize = 16;
 
 impl Cpu {
@@ -11,15 +11,15 @@ impl Cpu {
         &self,
         tokens: View<'_, u32>,
         table: Matrix<'_, E>,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, E>,
     ) {
         let (tokens, table, shape) = (self.slice(tokens), self.rows(table), out.shape());
         inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
             let entry = table.row(find(tokens[row], table.rows));
-            match put {
-                Put::Replace => out.copy_from_slice(entry),
-                Put::Add => add(entry, out),
+            match mode {
+                Accumulate::Replace => out.copy_from_slice(entry),
+                Accumulate::Add => add(entry, out),
             }
         }));
     }

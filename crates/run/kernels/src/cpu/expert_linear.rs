@@ -1,11 +1,11 @@
-//! Linear layers of experts: all experts' chunks go to the team in one run, so that many small experts keep it as busy
+//! Linear layers of experts: all experts' chunks go to the thread pool in one run, so that many small experts keep it as busy
 //! as one large layer.
 
 use std::ops::Range;
 
 use super::Cpu;
 use super::multiply::{Operand, Product};
-use crate::{Element, Matrix, MatrixMut, Put, View};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
 /// Which rows belong to which expert.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl Cpu {
             multiplier,
             (experts.count(), &product, &first_row),
             d_weights,
-            |_, sums, out| Put::Add.put_all(sums, out)
+            |_, sums, out| Accumulate::Add.apply_all(sums, out)
         ));
     }
 
@@ -96,7 +96,7 @@ impl Cpu {
             multiplier,
             (experts.count(), product, &first_row),
             out,
-            |_, sums, out| Put::Replace.put_all(sums, out)
+            |_, sums, out| Accumulate::Replace.apply_all(sums, out)
         ));
     }
 }

@@ -3,7 +3,7 @@
 use super::Cpu;
 use super::elementary::sigmoid;
 use super::sum::sum2;
-use crate::{Element, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Columns whose sums one pass over a token's rows keeps in registers.
 const BLOCK: usize = 128;
@@ -55,7 +55,7 @@ impl Cpu {
         slots: View<'_, u32>,
         weights: Option<View<'_, f32>>,
         per_token: usize,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, O>,
     ) {
         let (y, slots, weights) = (self.rows(y), self.slice(slots), weights.map(|view| self.slice(view)));
@@ -71,7 +71,7 @@ impl Cpu {
                     }
                 }
                 for (out, sum) in out.iter_mut().zip(sums) {
-                    put.put(out, sum);
+                    mode.apply(out, sum);
                 }
             }
         }));
@@ -112,14 +112,14 @@ impl Cpu {
         &self,
         x: Matrix<'_, E>,
         logits: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, O>,
     ) {
         let (x, logits) = (self.rows(x), self.slice(logits));
         inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
             let gate = sigmoid(logits[row]);
             for (out, x) in out.iter_mut().zip(x.row(row)) {
-                put.put(out, gate * x.widen());
+                mode.apply(out, gate * x.widen());
             }
         }));
     }

@@ -4,7 +4,7 @@
 //! The rounded sides of a layer are allocated for each product, unlike anything else in a step: this shows what fp8 does to a model, not speed.
 
 use crate::cpu::Cpu;
-use crate::{Bf16, Buffer, Element, Matrix, MatrixMut, Put, View};
+use crate::{Accumulate, Bf16, Buffer, Element, Matrix, MatrixMut, View};
 
 /// The exponent of the largest number, 448, and its bits below the leading one.
 const TOP: i32 = 8;
@@ -34,13 +34,13 @@ impl Cpu {
         &self,
         d_out: Matrix<'_, D>,
         weight: Matrix<'_, W>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
         let (left, right) = (self.rows_in_fp8(d_out), self.columns_in_fp8(weight));
         let sides = [(&left, d_out.shape()), (&right, weight.shape())];
         let [left, right] = sides.map(|(side, (rows, columns))| side.view().matrix(rows, columns));
-        self.linear_backward_input(left, right, put, d_x);
+        self.linear_backward_input(left, right, mode, d_x);
     }
 
     /// Each row rounded with a scale of its own.

@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use super::sum::{sum, sum2, sum3};
-use crate::{Element, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
 impl Cpu {
     pub(crate) fn layer_norm<E: Element>(
@@ -30,7 +30,7 @@ impl Cpu {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         statistics: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         d_weight_and_bias: [Option<ViewMut<'_, f32>>; 2],
     ) {
@@ -47,7 +47,7 @@ impl Cpu {
             let pull = Pull::new(d, x, weight, mean, inverse);
             for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
                 let direct = d.widen() * w.widen() - pull.even;
-                put.put(to, direct * inverse - (x.widen() - mean) * pull.outward);
+                mode.apply(to, direct * inverse - (x.widen() - mean) * pull.outward);
             }
         }));
     }

@@ -21,7 +21,7 @@ impl Cpu {
         let level = self.level;
         let round = || {
             let began = Instant::now();
-            self.team.run(self.threads(), &|_, _| {
+            self.pool.run(self.threads(), &|_, _| {
                 black_box(multiply_add(level, black_box(0.999)));
             });
             began.elapsed().as_secs_f64()

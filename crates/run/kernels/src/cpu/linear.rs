@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use super::multiply::{Finished, Multiplier, Operand, Product, fetch};
-use crate::{Element, Matrix, MatrixMut, Put, Rows, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, Rows, View, ViewMut};
 
 /// How many products there are, their operands, and the row of the output in which the sums of each begin.
 pub(crate) type Products<'f, 'a> =
@@ -57,7 +57,7 @@ impl Cpu {
         &self,
         d_out: Matrix<'_, D>,
         weight: Matrix<'_, W>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
         let left = Operand::rows_of(self.rows(d_out));
@@ -66,7 +66,7 @@ impl Cpu {
             self.linear_multiplier::<D, W>(d_out.rows),
             (1, &|_| product, &|_| 0),
             d_x,
-            |_, sums, out| put.put_all(sums, out)
+            |_, sums, out| mode.apply_all(sums, out)
         ));
     }
 
@@ -83,7 +83,7 @@ impl Cpu {
             self.linear_multiplier::<D, X>(d_out.columns),
             (1, &|_| product, &|_| 0),
             d_weight,
-            |_, sums, out| Put::Add.put_all(sums, out)
+            |_, sums, out| Accumulate::Add.apply_all(sums, out)
         ));
         if let Some(d_bias) = d_bias {
             self.add_sum_of_rows(self.rows(d_out), d_bias);
@@ -141,7 +141,7 @@ pub(crate) fn finish<W: Element, O: Element>(
     out: &mut [O],
 ) {
     if bias.is_none() && residual.is_none() {
-        return Put::Replace.put_all(sums, out);
+        return Accumulate::Replace.apply_all(sums, out);
     }
     let columns = at.column..at.column + sums.len();
     let mut line = [0.0; Finished::MAX_COLUMNS];
@@ -157,13 +157,13 @@ pub(crate) fn finish<W: Element, O: Element>(
     out.iter_mut().zip(line).for_each(|(out, sum)| *out = O::narrow(*sum));
 }
 
-impl Put {
+impl Accumulate {
     /// Replaces a line of the output by sums, or adds them to it.
     #[inline(always)]
-    pub(crate) fn put_all<O: Element>(self, sums: &[f32], out: &mut [O]) {
+    pub(crate) fn apply_all<O: Element>(self, sums: &[f32], out: &mut [O]) {
         match self {
-            Put::Replace => each(out, sums, |_, sum| O::narrow(sum)),
-            Put::Add => each(out, sums, |out, sum| O::narrow(out.widen() + sum)),
+            Accumulate::Replace => each(out, sums, |_, sum| O::narrow(sum)),
+            Accumulate::Add => each(out, sums, |out, sum| O::narrow(out.widen() + sum)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The processor's room: its memory, its threads, and the operators in its instructions.
+//! The processor's backend: its memory, its threads, and the operators in its instructions.
 //!
 //! Shapes have been checked before an operator gets here. Results do not depend on the number of threads: work is cut by
 //! shape alone, and each piece is summed in one order.
@@ -21,7 +21,6 @@ mod activation;
 mod adamw;
 mod attention;
 mod cross_entropy;
-mod draw;
 mod elementary;
 mod embedding;
 mod expert_linear;
@@ -41,14 +40,15 @@ mod paged;
 mod rms_norm;
 mod rotary;
 mod route;
+mod sampling;
 mod scratch;
 mod share;
 mod stream;
 mod sum;
 mod sync;
-mod team;
+mod thread_pool;
 #[cfg(test)]
-mod team_tests;
+mod thread_pool_tests;
 
 use std::cell::RefCell;
 
@@ -62,13 +62,13 @@ use meter::Meter;
 use multiply::Scratch;
 pub(crate) use packed::PackedBody;
 use scratch::Grown;
-use team::Team;
+use thread_pool::ThreadPool;
 
 pub(crate) struct Cpu {
     level: Level,
     has_tiles: bool,
     addresses: Addresses,
-    team: Team,
+    pool: ThreadPool,
     meter: Meter,
     scratch: RefCell<Scratch>,
     partial_sums: RefCell<Grown>,
@@ -85,7 +85,7 @@ impl Cpu {
             level,
             has_tiles,
             addresses: Addresses::HOST,
-            team: Team::new(threads),
+            pool: ThreadPool::new(threads),
             meter: Meter::default(),
             scratch: RefCell::default(),
             partial_sums: RefCell::default(),
@@ -98,7 +98,7 @@ impl Cpu {
     }
 
     pub(crate) fn threads(&self) -> usize {
-        self.team.size()
+        self.pool.size()
     }
 
     pub(crate) fn has_tiles(&self) -> bool {

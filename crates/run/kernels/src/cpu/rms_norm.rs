@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use super::sum::{sum, sum3};
-use crate::{Element, Heads, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Element, Heads, Matrix, MatrixMut, View, ViewMut};
 
 impl Cpu {
     pub(crate) fn rms_norm<E: Element>(
@@ -28,7 +28,7 @@ impl Cpu {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         inverses: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         d_weight: Option<ViewMut<'_, f32>>,
     ) {
@@ -40,7 +40,7 @@ impl Cpu {
             add_weight_gradient(d, x, inverse, sums);
             let pull = pull(d, x, weight, inverse);
             for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
-                put.put(to, input_gradient(*d, *x, *w, inverse, pull));
+                mode.apply(to, input_gradient(*d, *x, *w, inverse, pull));
             }
         }));
     }

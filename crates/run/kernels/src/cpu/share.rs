@@ -1,4 +1,4 @@
-//! Work that the team shares out, and the pieces of outputs that go with it.
+//! Work that the thread pool shares out, and the pieces of outputs that go with it.
 //!
 //! An operator names its outputs as [`Shared`] and writes only to the pieces that it is handed: here is where ranges are
 //! cut so that no two members get the same number. Sums over rows do not depend on which member made them.
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::Cpu;
 use super::multiply::fetch;
-use crate::{Element, Put};
+use crate::{Accumulate, Element};
 
 /// Numbers of the rows that one member takes at a time: they stay in its first cache.
 const ROWS_CHUNK: usize = 1 << 13;
@@ -122,12 +122,12 @@ outputs_of_several!();
 outputs_of_several!(A B);
 outputs_of_several!(A B C);
 
-impl Put {
+impl Accumulate {
     #[inline(always)]
-    pub(crate) fn put<E: Element>(self, to: &mut E, value: f32) {
+    pub(crate) fn apply<E: Element>(self, to: &mut E, value: f32) {
         *to = E::narrow(match self {
-            Put::Replace => value,
-            Put::Add => to.widen() + value,
+            Accumulate::Replace => value,
+            Accumulate::Add => to.widen() + value,
         });
     }
 }
@@ -145,9 +145,9 @@ impl Cpu {
         work: impl Fn(Range<usize>, O::Piece) + Sync,
     ) {
         let level = self.level;
-        self.team.run(len.div_ceil(chunk), &|index, _| {
+        self.pool.run(len.div_ceil(chunk), &|index, _| {
             let range = index * chunk..((index + 1) * chunk).min(len);
-            // SAFETY: the team does each index once, and their ranges do not overlap.
+            // SAFETY: the thread pool does each index once, and their ranges do not overlap.
             let piece = unsafe { outputs.piece(range.clone()) };
             inlined!(level.vectorized(|| work(range, piece)));
         });
@@ -178,10 +178,10 @@ impl Cpu {
         scratch: &mut [f32],
         work: impl Fn(usize, O::Piece, &mut [f32]) + Sync,
     ) {
-        let share = scratch.len() / self.team.size();
+        let share = scratch.len() / self.pool.size();
         let scratch = Shared::new(scratch, share, share);
-        self.team.run(chunks, &|chunk, member| {
-            // SAFETY: the team does each chunk once.
+        self.pool.run(chunks, &|chunk, member| {
+            // SAFETY: the thread pool does each chunk once.
             let piece = unsafe { outputs.piece(chunk..chunk + 1) };
             // SAFETY: a member does one chunk at a time.
             work(chunk, piece, unsafe { scratch.piece(member..member + 1) });

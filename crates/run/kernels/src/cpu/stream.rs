@@ -6,7 +6,7 @@ use bedplate_random::nth;
 
 use super::Cpu;
 use crate::device::NONE;
-use crate::{Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, Value, View, ViewMut};
 
 /// Numbers that one member takes at a time: large enough to stream, small enough to share out.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -24,7 +24,7 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn likeliest(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
+    pub(crate) fn argmax(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
         let logits = self.rows(logits);
         for (row, to) in self.slice_mut(to).iter_mut().enumerate() {
             let mut most = f32::NEG_INFINITY;
@@ -53,11 +53,16 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn put_rows<A: Element, B: Element>(&self, x: Matrix<'_, A>, put: Put, to: MatrixMut<'_, B>) {
+    pub(crate) fn put_rows<A: Element, B: Element>(
+        &self,
+        x: Matrix<'_, A>,
+        mode: Accumulate,
+        to: MatrixMut<'_, B>,
+    ) {
         let x = self.rows(x);
         inlined!(self.in_rows(x.shape(), self.rows_mut(to), |row, to| {
             for (to, x) in to.iter_mut().zip(x.row(row)) {
-                put.put(to, x.widen());
+                mode.apply(to, x.widen());
             }
         }));
     }

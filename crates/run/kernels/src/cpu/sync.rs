@@ -1,4 +1,4 @@
-//! What the team synchronises by; its test of interleavings puts a scheduler of its own in this place.
+//! What the thread pool synchronises by; its test of interleavings puts a scheduler of its own in this place.
 
 pub(super) use std::hint::spin_loop;
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -251,7 +251,7 @@ impl Context {
         self.is_fenced.store(true, Ordering::Relaxed);
     }
 
-    /// Scratch memory has moved: what was recorded may not be started again.
+    /// Scratch memory has moved: CUDA graphs made before may not be launched again.
     pub(super) fn note_move(&self) {
         self.moves.fetch_add(1, Ordering::Relaxed);
     }

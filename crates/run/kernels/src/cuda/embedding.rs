@@ -3,14 +3,14 @@
 use super::kernel::{address, blocks_of, flag, word};
 use super::source::{Format, Source::Experts};
 use super::{Cuda, format_of};
-use crate::{Element, Matrix, MatrixMut, Put, View};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
 impl Cuda {
     pub(crate) fn embedding<E: Element>(
         &self,
         tokens: View<'_, u32>,
         table: Matrix<'_, E>,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, E>,
     ) {
         let (from, to, columns) = (self.rows(&table), self.rows_mut(&out), out.columns);
@@ -22,7 +22,7 @@ impl Cuda {
                 address(from.address),
                 word(from.stride),
                 word(table.rows),
-                flag(put == Put::Add),
+                flag(mode == Accumulate::Add),
                 address(to.address),
                 word(to.stride),
                 word(columns),

@@ -1,7 +1,7 @@
 //! Linear layers of experts: one launch for all, whose blocks find their expert by the offsets.
 
 use super::Cuda;
-use super::linear::{Cut, Side, Steps};
+use super::linear::{ExpertSplit, Side, Steps};
 use crate::{Element, Matrix, MatrixMut, View};
 
 impl Cuda {
@@ -13,10 +13,10 @@ impl Cuda {
         out: MatrixMut<'_, E>,
     ) {
         let (x, weights, out) = (self.side(&x), self.side(&weights), self.side_mut(&out));
-        let cut = self.cut(offsets, out.columns * weights.lines.stride, false);
+        let split = self.split(offsets, out.columns * weights.lines.stride, false);
         let right = Steps { line: weights.lines.stride, depth: 1 };
         let sizes = [x.rows, out.columns, x.columns];
-        self.multiply_cut((x, along(x)), (weights, right), sizes, false, Some(cut), out);
+        self.multiply_experts((x, along(x)), (weights, right), sizes, false, Some(split), out);
     }
 
     pub(crate) fn expert_linear_backward_input<E: Element>(
@@ -27,10 +27,10 @@ impl Cuda {
         d_x: MatrixMut<'_, E>,
     ) {
         let (d, weights, out) = (self.side(&d_out), self.side(&weights), self.side_mut(&d_x));
-        let cut = self.cut(offsets, d.columns * weights.lines.stride, false);
+        let split = self.split(offsets, d.columns * weights.lines.stride, false);
         let right = Steps { line: 1, depth: weights.lines.stride };
         let sizes = [d.rows, out.columns, d.columns];
-        self.multiply_cut((d, along(d)), (weights, right), sizes, false, Some(cut), out);
+        self.multiply_experts((d, along(d)), (weights, right), sizes, false, Some(split), out);
     }
 
     pub(crate) fn expert_linear_backward_weight<E: Element>(
@@ -41,15 +41,15 @@ impl Cuda {
         d_weights: MatrixMut<'_, f32>,
     ) {
         let (d, x, out) = (self.side(&d_out), self.side(&x), self.side_mut(&d_weights));
-        let cut = self.cut(offsets, d.columns * out.lines.stride, true);
+        let split = self.split(offsets, d.columns * out.lines.stride, true);
         let across = |side: Side| Steps { line: 1, depth: side.lines.stride };
         let sizes = [d.columns, x.columns, x.rows];
-        self.multiply_cut((d, across(d)), (x, across(x)), sizes, true, Some(cut), out);
+        self.multiply_experts((d, across(d)), (x, across(x)), sizes, true, Some(split), out);
     }
 
-    fn cut(&self, offsets: View<'_, u32>, each: usize, is_deep: bool) -> Cut {
+    fn split(&self, offsets: View<'_, u32>, each: usize, is_deep: bool) -> ExpertSplit {
         let experts = offsets.len().saturating_sub(1);
-        Cut { offsets: self.at(offsets), experts, each, table: 0, is_deep }
+        ExpertSplit { offsets: self.at(offsets), experts, each, table: 0, is_deep }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::kernel::{THREADS, address, blocks_of, flag, word};
 use super::source::{Format, Source::Experts};
 use super::{Cuda, format_of};
-use crate::{Element, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
 impl Cuda {
     pub(crate) fn dispatch(
@@ -60,7 +60,7 @@ impl Cuda {
         slots: View<'_, u32>,
         weights: Option<View<'_, f32>>,
         per_token: usize,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, O>,
     ) {
         let (from, to) = (self.rows(&y), self.rows_mut(&out));
@@ -74,7 +74,7 @@ impl Cuda {
                 address(self.at(slots)),
                 address(weights.map_or(0, |weights| self.at(weights))),
                 word(per_token),
-                flag(put == Put::Add),
+                flag(mode == Accumulate::Add),
                 address(to.address),
                 word(to.stride),
                 word(out.columns),
@@ -119,7 +119,7 @@ impl Cuda {
         &self,
         x: Matrix<'_, E>,
         logits: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, O>,
     ) {
         let (from, to) = (self.rows(&x), self.rows_mut(&out));
@@ -130,7 +130,7 @@ impl Cuda {
                 address(from.address),
                 word(from.stride),
                 address(self.at(logits)),
-                flag(put == Put::Add),
+                flag(mode == Accumulate::Add),
                 address(to.address),
                 word(to.stride),
                 word(x.columns),

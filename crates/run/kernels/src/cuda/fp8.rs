@@ -8,7 +8,7 @@ use super::linear::{Extras, Side};
 use super::memory::Lines;
 use super::source::Format;
 use super::source::Source::Round;
-use crate::{Element, Matrix, MatrixMut, Put, View};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
 /// Rows that a block of the kernel for columns looks at.
 const STRIP: usize = 256;
@@ -45,18 +45,18 @@ impl Cuda {
         &self,
         d_out: Matrix<'_, D>,
         weight: Matrix<'_, W>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
         let (d, side, out) = (self.side(&d_out), self.side(&weight), self.side_mut(&d_x));
-        let extras = Extras { add: put == Put::Add, ..Extras::default() };
+        let extras = Extras { add: mode == Accumulate::Add, ..Extras::default() };
         if self.multiplies_fp8(d, side) {
             let sides = (self.rows_in_fp8(0, d), self.turned_in_fp8(1, side));
             if self.forward_fp8(sides.0, sides.1, extras, out, Sums::Full) {
                 return;
             }
         }
-        self.linear_backward_input(d_out, weight, put, d_x);
+        self.linear_backward_input(d_out, weight, mode, d_x);
     }
 
     /// Whether the sizes and addresses are such that the library has a product of fp8 for them.

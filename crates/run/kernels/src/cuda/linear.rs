@@ -8,7 +8,7 @@ use super::memory::Lines;
 use super::source::Format;
 use super::source::Source::{Gemm, Stream};
 use super::{Cuda, format_of};
-use crate::{Element, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// A matrix with its format and size.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +40,7 @@ pub(super) struct Steps {
 
 /// Rows of experts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct ExpertSplit {
     pub(super) offsets: u64,
     pub(super) experts: usize,
     /// Numbers from one expert's matrix to the next, or where the table of their addresses is.
@@ -112,7 +112,7 @@ impl Cuda {
         &self,
         d_out: Matrix<'_, D>,
         weight: Matrix<'_, W>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
         let (d, weight, out) = (self.side(&d_out), self.side(&weight), self.side_mut(&d_x));
@@ -123,7 +123,7 @@ impl Cuda {
             turned: [false, false],
             steps: [Steps { line: d.lines.stride, depth: 1 }, Steps { line: 1, depth: weight.lines.stride }],
         };
-        let extras = Extras { add: put == Put::Add, ..Extras::default() };
+        let extras = Extras { add: mode == Accumulate::Add, ..Extras::default() };
         self.multiply(&shape, weight, d, extras, out);
     }
 
@@ -225,7 +225,7 @@ impl Cuda {
             return;
         }
         let [left, right] = product.steps;
-        self.multiply_cut((b, left), (a, right), [n, m, k], extras.add, None, out);
+        self.multiply_experts((b, left), (a, right), [n, m, k], extras.add, None, out);
         if extras.bias.is_some() || extras.residual.is_some() {
             self.finish(out, extras, out);
         }
@@ -270,24 +270,24 @@ impl Cuda {
     }
 
     /// Our own product: rows, columns and depth; experts may cut rows or depth.
-    pub(super) fn multiply_cut(
+    pub(super) fn multiply_experts(
         &self,
         (left, left_steps): (Side, Steps),
         (right, right_steps): (Side, Steps),
         [rows, columns, depth]: [usize; 3],
         add: bool,
-        cut: Option<Cut>,
+        split: Option<ExpertSplit>,
         out: Side,
     ) {
         let is_narrow = [left, right].iter().all(|side| side.format == Format::Bf16);
         let (name, tile) = if is_narrow { ("multiply_tiles", 128) } else { ("multiply", 64) };
-        let none = Cut { offsets: 0, experts: 0, each: 0, table: 0, is_deep: false };
-        let (is_cut, cut) = (cut.is_some(), cut.unwrap_or(none));
-        let across = is_cut && !cut.is_deep;
+        let none = ExpertSplit { offsets: 0, experts: 0, each: 0, table: 0, is_deep: false };
+        let (is_split, split) = (split.is_some(), split.unwrap_or(none));
+        let across = is_split && !split.is_deep;
         let grid = [
             columns.div_ceil(tile),
-            rows.div_ceil(tile) + if across { cut.experts } else { 0 },
-            if cut.is_deep { cut.experts } else { 1 },
+            rows.div_ceil(tile) + if across { split.experts } else { 0 },
+            if split.is_deep { split.experts } else { 1 },
         ];
         let words = [
             left.lines.address,
@@ -296,16 +296,16 @@ impl Cuda {
             right.lines.address,
             right_steps.line as u64,
             right_steps.depth as u64,
-            cut.each as u64,
+            split.each as u64,
             out.lines.address,
             out.lines.stride as u64,
             rows as u64,
             columns as u64,
             depth as u64,
-            cut.offsets,
-            cut.experts as u64,
-            cut.table,
-            two(u32::from(add), u32::from(cut.is_deep)),
+            split.offsets,
+            split.experts as u64,
+            split.table,
+            two(u32::from(add), u32::from(split.is_deep)),
         ];
         let launch = Launch { grid, ..blocks_of(1, 256) };
         self.kernel(Gemm, [left.format, right.format, out.format], name).launch(launch, &[Words(&words)]);

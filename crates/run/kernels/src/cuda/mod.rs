@@ -1,7 +1,7 @@
-//! The room of NVIDIA GPUs: driver, compiler and cuBLASLt found at run time, and the operators as kernels that are compiled at first use.
+//! The backend of NVIDIA GPUs: driver, compiler and cuBLASLt found at run time, and the operators as kernels that are compiled at first use.
 //!
 //! Everything runs on one stream in the order of the calls; a call returns before its work is done, and [`read`](Cuda::read) waits. What
-//! the processor's room checks by looking at numbers (tokens, targets, positions, blocks) kernels check and report, and the next wait panics with it.
+//! the processor's backend checks by looking at numbers (tokens, targets, positions, blocks) kernels check and report, and the next wait panics with it.
 //! Products of bf16 are summed in f32 by the tensor cores, those of f32 in f32 without rounding to shorter formats.
 //!
 //! Batches: norms, activations, decoding attention and products with packed whole numbers of up to eight rows give a row the same bits whatever rows are
@@ -14,13 +14,13 @@ mod attention;
 mod blas;
 mod compile;
 mod cross_entropy;
-mod draw;
 mod driver;
 mod embedding;
 mod error;
 mod expert_linear;
 mod experts;
 mod fp8;
+mod graph;
 mod kernel;
 pub(crate) mod library;
 mod linear;
@@ -28,9 +28,9 @@ mod memory;
 mod norm;
 mod packed;
 mod paged;
-mod record;
 mod rotary;
 mod route;
+mod sampling;
 mod source;
 mod stream;
 #[cfg(test)]
@@ -49,11 +49,11 @@ use blas::Blas;
 use compile::Compiler;
 use driver::Context;
 pub use error::{CudaError, PAGES};
+pub use graph::CudaGraph;
 use kernel::Kernels;
 pub(crate) use memory::Memory;
 use memory::{Report, Scratch};
 pub(crate) use packed::PackedBody;
-pub use record::Recording;
 use source::Format;
 use timeline::Timeline;
 pub use transfer::{Moment, Transfers};
@@ -72,7 +72,7 @@ pub(crate) struct Cuda {
     /// Sums between two kernels.
     partial: Scratch,
     small: Scratch,
-    is_recording: Cell<bool>,
+    is_capturing: Cell<bool>,
 }
 
 impl Cuda {
@@ -90,7 +90,7 @@ impl Cuda {
             sides: [Scratch::default(), Scratch::default()],
             partial: Scratch::default(),
             small: Scratch::default(),
-            is_recording: Cell::new(false),
+            is_capturing: Cell::new(false),
             context,
         })
     }
@@ -128,9 +128,9 @@ impl Cuda {
         self.timeline.take(&self.context)
     }
 
-    /// Books what an operator takes under a part; what is recorded has no time yet.
+    /// Books what an operator takes under a part; what is captured has no time yet.
     pub(crate) fn time<R>(&self, part: Part, operator: impl FnOnce() -> R) -> R {
-        if !self.is_recording.get() {
+        if !self.is_capturing.get() {
             self.timeline.enter(&self.context, part);
         }
         operator()

@@ -5,7 +5,7 @@ use super::driver::Launch;
 use super::kernel::{address, flag, float, word};
 use super::source::Source::Norm;
 use super::{Cuda, format_of};
-use crate::{Element, Heads, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Element, Heads, Matrix, MatrixMut, View, ViewMut};
 
 /// Blocks that share the units of a backward pass, each with sums of its own.
 const SHARERS: usize = 528;
@@ -128,12 +128,12 @@ impl Cuda {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         inverses: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         d_weight: Option<ViewMut<'_, f32>>,
     ) {
         let units = Units([x.rows, 1, x.columns]);
-        self.norm_backward(&RMS, units, (d_out, x, weight, inverses), put, d_x, [d_weight, None]);
+        self.norm_backward(&RMS, units, (d_out, x, weight, inverses), mode, d_x, [d_weight, None]);
     }
 
     pub(crate) fn head_norm_backward<E: Element>(
@@ -148,7 +148,7 @@ impl Cuda {
         let units = Units([x.rows, heads.count, heads.dim]);
         let sides = (d_out_then_d_x.matrix(), x, weight, inverses);
         let to = self.rows_mut(&d_out_then_d_x);
-        self.norm_backward_to(&RMS, units, sides, Put::Replace, to, [d_weight, None]);
+        self.norm_backward_to(&RMS, units, sides, Accumulate::Replace, to, [d_weight, None]);
     }
 
     #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
@@ -158,12 +158,12 @@ impl Cuda {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         statistics: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         d_weight_and_bias: [Option<ViewMut<'_, f32>>; 2],
     ) {
         let units = Units([x.rows, 1, x.columns]);
-        self.norm_backward(&LAYER, units, (d_out, x, weight, statistics), put, d_x, d_weight_and_bias);
+        self.norm_backward(&LAYER, units, (d_out, x, weight, statistics), mode, d_x, d_weight_and_bias);
     }
 
     fn norm_backward<E: Element>(
@@ -171,12 +171,12 @@ impl Cuda {
         kind: &Kind,
         units: Units,
         sides: (Matrix<'_, E>, Matrix<'_, E>, View<'_, E>, View<'_, f32>),
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         sums: [Option<ViewMut<'_, f32>>; 2],
     ) {
         let to = self.rows_mut(&d_x);
-        self.norm_backward_to(kind, units, sides, put, to, sums);
+        self.norm_backward_to(kind, units, sides, mode, to, sums);
     }
 
     fn norm_backward_to<E: Element>(
@@ -184,7 +184,7 @@ impl Cuda {
         kind: &Kind,
         units: Units,
         (d_out, x, weight, statistics): (Matrix<'_, E>, Matrix<'_, E>, View<'_, E>, View<'_, f32>),
-        put: Put,
+        mode: Accumulate,
         to: super::memory::Lines,
         sums: [Option<ViewMut<'_, f32>>; 2],
     ) {
@@ -206,7 +206,7 @@ impl Cuda {
                 word(from.stride),
                 address(weight),
                 address(self.at(statistics)),
-                flag(put == Put::Add),
+                flag(mode == Accumulate::Add),
                 address(to.address),
                 word(to.stride),
                 address(partial),

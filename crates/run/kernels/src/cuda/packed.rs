@@ -3,7 +3,7 @@
 use super::blas::Sums;
 use super::driver::Argument::Words;
 use super::kernel::{THREADS, address, blocks_of, float, word};
-use super::linear::{Cut, Extras, Side, Steps};
+use super::linear::{ExpertSplit, Extras, Side, Steps};
 use super::memory::Lines;
 use super::source::Format;
 use super::source::Source::{Packed as Few, Round, Stream, Vector};
@@ -338,10 +338,10 @@ impl Cuda {
         let (x, out, offsets) = (self.side(&x), self.side_mut(&out), self.at(offsets));
         let Some(first) = weights.first().filter(|_| x.rows > 0) else { return };
         let (each, kind) = (first.outputs * first.inputs, first.format.kernel_format());
-        let mut cut = Cut { offsets, experts: weights.len(), each, table: 0, is_deep: false };
+        let mut split = ExpertSplit { offsets, experts: weights.len(), each, table: 0, is_deep: false };
         let lines = |address, bytes| Lines { address, stride: first.inputs, bytes };
         let right = if kind == x.format {
-            cut.table = self.table(weights);
+            split.table = self.table(weights);
             Side { lines: lines(0, 2), format: kind, rows: first.outputs, columns: first.inputs, scales: 0 }
         } else {
             let bytes = x.lines.bytes;
@@ -360,7 +360,7 @@ impl Cuda {
         };
         let steps = |side: Side| Steps { line: side.lines.stride, depth: 1 };
         let sizes = [x.rows, first.outputs, first.inputs];
-        self.multiply_cut((x, steps(x)), (right, steps(right)), sizes, false, Some(cut), out);
+        self.multiply_experts((x, steps(x)), (right, steps(right)), sizes, false, Some(split), out);
     }
 
     /// The addresses of matrices, in scratch memory.

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
     Stream,
-    Draw,
+    Sampling,
     Norm,
     Pointwise,
     Experts,
@@ -47,7 +47,7 @@ impl Source {
     pub(super) fn name(self) -> &'static str {
         match self {
             Source::Stream => "stream",
-            Source::Draw => "draw",
+            Source::Sampling => "sampling",
             Source::Norm => "norm",
             Source::Pointwise => "pointwise",
             Source::Experts => "experts",
@@ -66,7 +66,7 @@ impl Source {
     pub(super) fn text(self) -> &'static str {
         match self {
             Source::Stream => parts!("stream"),
-            Source::Draw => parts!("draw"),
+            Source::Sampling => parts!("sampling"),
             Source::Norm => parts!("norm"),
             Source::Pointwise => parts!("pointwise"),
             Source::Experts => parts!("experts"),
@@ -124,13 +124,13 @@ pub(super) fn architecture(major: i32, minor: i32) -> String {
 pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
     use Format::{Bf16, F16, F32, Fp8, Int4, Int8};
     use Source::{
-        Attention, Decode, Draw, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise,
-        Round, Stream, Vector,
+        Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise, Round,
+        Sampling, Stream, Vector,
     };
     let plain = [Stream, Experts, Attention, Gemm, Norm, Pointwise, Round, Paged, Vector];
     let variant = |source, formats| Variant { source, formats, dim: 0, group: 0 };
     let mut all: Vec<Variant> = plain.map(|source| variant(source, [Bf16; 3])).into();
-    all.push(variant(Draw, [F32; 3]));
+    all.push(variant(Sampling, [F32; 3]));
     all.extend([Bf16, F16, Fp8, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
     let sizes = [(64, 4), (128, 4), (128, 8)];
     for formats in [[Bf16; 3], [Bf16, Bf16, Fp8]] {

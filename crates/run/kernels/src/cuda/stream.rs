@@ -5,7 +5,7 @@ use super::kernel::{THREADS, address, blocks_of, flag, float, word};
 use super::source::Format;
 use super::source::Source::Stream;
 use super::{Cuda, format_of};
-use crate::{Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, Value, View, ViewMut};
 
 /// Numbers that one block of threads sums up; the kernel has the same.
 const CHUNK: usize = 1 << 15;
@@ -24,10 +24,10 @@ impl Cuda {
         self.kernel(Stream, [format_of::<E>(); 3], "normal").over(len, &arguments);
     }
 
-    pub(crate) fn likeliest(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
+    pub(crate) fn argmax(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
         let (from, (rows, columns)) = (self.rows(&logits), logits.shape());
         let arguments = [address(from.address), word(from.stride), word(columns), address(self.at_mut(&to))];
-        self.kernel(Stream, [Format::F32; 3], "likeliest").launch(blocks_of(rows, 1024), &arguments);
+        self.kernel(Stream, [Format::F32; 3], "argmax").launch(blocks_of(rows, 1024), &arguments);
     }
 
     pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
@@ -58,7 +58,12 @@ impl Cuda {
         self.kernel(Stream, formats, "scale").over(len.div_ceil(8), &arguments);
     }
 
-    pub(crate) fn put_rows<A: Element, B: Element>(&self, x: Matrix<'_, A>, put: Put, to: MatrixMut<'_, B>) {
+    pub(crate) fn put_rows<A: Element, B: Element>(
+        &self,
+        x: Matrix<'_, A>,
+        mode: Accumulate,
+        to: MatrixMut<'_, B>,
+    ) {
         let (from, at, (rows, columns)) = (self.rows(&x), self.rows_mut(&to), x.shape());
         let wide = from.is_aligned() && at.is_aligned() && columns.is_multiple_of(8);
         let formats = [format_of::<A>(), format_of::<B>(), format_of::<B>()];
@@ -71,7 +76,7 @@ impl Cuda {
                 word(at.stride),
                 word(rows),
                 word(columns),
-                flag(put == Put::Add),
+                flag(mode == Accumulate::Add),
                 flag(wide),
             ],
         );

@@ -14,7 +14,7 @@ impl Device {
     /// `out = silu(gate) * up`, where a row of `gate_up` holds the gates, then as many ups.
     pub fn swiglu<E: Element>(&self, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
         assert_eq!(gate_up.shape(), (out.rows, 2 * out.columns), "the input of SwiGLU");
-        in_room!(self, Memory, swiglu(gate_up, out));
+        on_backend!(self, Memory, swiglu(gate_up, out));
     }
 
     /// Replaces `d_gate_up`.
@@ -26,12 +26,12 @@ impl Device {
     ) {
         let input = (d_out.rows, 2 * d_out.columns);
         assert_eq!((gate_up.shape(), d_gate_up.shape()), (input, input), "the input of SwiGLU");
-        in_room!(self, Memory, swiglu_backward(gate_up, d_out, d_gate_up));
+        on_backend!(self, Memory, swiglu_backward(gate_up, d_out, d_gate_up));
     }
 
     pub fn gelu<E: Element>(&self, kind: Gelu, x: Matrix<'_, E>, out: MatrixMut<'_, E>) {
         assert_eq!(x.shape(), out.shape(), "the output of GELU");
-        in_room!(self, Memory, gelu(kind, x, out));
+        on_backend!(self, Memory, gelu(kind, x, out));
     }
 
     /// Replaces `d_x`.
@@ -43,7 +43,7 @@ impl Device {
         d_x: MatrixMut<'_, E>,
     ) {
         assert_eq!((d_out.shape(), d_x.shape()), (x.shape(), x.shape()), "output and input of GELU");
-        in_room!(self, Memory, gelu_backward(kind, x, d_out, d_x));
+        on_backend!(self, Memory, gelu_backward(kind, x, d_out, d_x));
     }
 }
 

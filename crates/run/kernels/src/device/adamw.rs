@@ -30,7 +30,7 @@ impl Device {
         let len = weights.len();
         assert_eq!([gradient.len(), first.len(), second.len()], [len; 3], "the state of AdamW");
         assert_eq!(copy.as_ref().map_or(len, ViewMut::len), len, "the copy of the weights");
-        in_room!(self, Optimizer, adamw(step, weights, gradient, [first, second], copy));
+        on_backend!(self, Optimizer, adamw(step, weights, gradient, [first, second], copy));
     }
 }
 

@@ -113,7 +113,7 @@ impl Device {
     ) {
         shape.check(qkv.shapes(), seen, log_sums.len());
         assert_eq!(out.shape(), qkv.queries.shape(), "attention's output");
-        in_room!(self, Compute, attention(shape, qkv, seen, out, log_sums));
+        on_backend!(self, Compute, attention(shape, qkv, seen, out, log_sums));
     }
 
     /// Puts attention over some keys together with attention over others, of the same queries and heads: `whole` and `log_sums`
@@ -129,7 +129,7 @@ impl Device {
         assert_eq!(log_sums.len(), part_log_sums.len(), "sums of attention");
         let heads = log_sums.len() / part.rows.max(1);
         assert!(log_sums.len() == heads * part.rows && part.columns.is_multiple_of(heads.max(1)), "heads");
-        in_room!(self, Memory, merge(part, part_log_sums, whole, log_sums));
+        on_backend!(self, Memory, merge(part, part_log_sums, whole, log_sums));
     }
 
     /// Replaces `d_qkv` by the gradients of queries, keys and values. Where `qkv` holds some of the keys, `out` and `log_sums` are
@@ -148,7 +148,7 @@ impl Device {
         shape.check(qkv.shapes(), seen, log_sums.len());
         shape.check(d_qkv.shapes(), seen, log_sums.len());
         assert_eq!([out.shape(), d_out.shape()], [qkv.queries.shape(); 2], "attention's output");
-        in_room!(self, Compute, attention_backward(shape, qkv, seen, out, log_sums, d_out, d_qkv));
+        on_backend!(self, Compute, attention_backward(shape, qkv, seen, out, log_sums, d_out, d_qkv));
     }
 }
 

@@ -5,8 +5,8 @@
 
 use bedplate_breakdown::Part;
 
-use super::Room;
-use crate::{Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
+use super::Backend;
+use crate::{Accumulate, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// A target that has no loss: padding, or a prompt that is not trained on.
 pub const IGNORED: u32 = u32::MAX;
@@ -31,7 +31,7 @@ impl Device {
         losses: ViewMut<'_, f32>,
     ) {
         assert_eq!([targets.len(), losses.len()], [logits.rows; 2], "a target and a loss for each row");
-        in_room!(self, Memory, cross_entropy(logits, targets, scale, losses));
+        on_backend!(self, Memory, cross_entropy(logits, targets, scale, losses));
     }
 
     /// Loss of the logits `x weight^T`, as [`cross_entropy`](Device::cross_entropy) has it, and gradients where they are
@@ -66,8 +66,8 @@ impl Device {
                 d_x: d_x.reborrow().rows(rows),
                 d_weight: d_weight.as_mut().map(ViewMut::reborrow),
             };
-            match &self.room {
-                Room::Cuda(cuda) if size_of::<E>() == 2 => {
+            match &self.backend {
+                Backend::Cuda(cuda) if size_of::<E>() == 2 => {
                     cuda.time(Part::Memory, || {
                         cuda.cross_entropy_narrow(logits.reborrow(), some_targets, scale, some_losses);
                     });
@@ -88,7 +88,7 @@ impl Device {
         weight: View<'_, E>,
         gradients: HeadGradients<'_, E>,
     ) {
-        self.linear_backward_input(d_logits, weight, Put::Replace, gradients.d_x);
+        self.linear_backward_input(d_logits, weight, Accumulate::Replace, gradients.d_x);
         if let Some(d_weight) = gradients.d_weight {
             self.linear_backward_weight(d_logits, x, d_weight, None);
         }

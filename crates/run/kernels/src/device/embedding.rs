@@ -1,6 +1,6 @@
 //! Rows of a table, looked up by token.
 
-use crate::{Device, Element, Matrix, MatrixMut, Put, View};
+use crate::{Accumulate, Device, Element, Matrix, MatrixMut, View};
 
 impl Device {
     /// `out[t] = table[tokens[t]]`, or `+=`. Panics at a token beyond the table.
@@ -8,11 +8,11 @@ impl Device {
         &self,
         tokens: View<'_, u32>,
         table: Matrix<'_, E>,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, E>,
     ) {
         assert_eq!(out.shape(), (tokens.len(), table.columns), "the output of an embedding");
-        in_room!(self, Memory, embedding(tokens, table, put, out));
+        on_backend!(self, Memory, embedding(tokens, table, mode, out));
     }
 
     /// `d_table[tokens[t]] += d_out[t]`, for each token in the order in which it occurs.
@@ -23,7 +23,7 @@ impl Device {
         d_table: MatrixMut<'_, f32>,
     ) {
         assert_eq!(d_out.shape(), (tokens.len(), d_table.columns), "the output of an embedding");
-        in_room!(self, Memory, embedding_backward(tokens, d_out, d_table));
+        on_backend!(self, Memory, embedding_backward(tokens, d_out, d_table));
     }
 }
 

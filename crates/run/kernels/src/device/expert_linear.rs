@@ -16,7 +16,7 @@ impl Device {
     ) {
         assert_eq!(x.rows, out.rows, "rows of experts");
         let weights = weights_of_experts(offsets, weights, out.columns, x.columns);
-        in_room!(self, Compute, expert_linear(x, offsets, weights, out));
+        on_backend!(self, Compute, expert_linear(x, offsets, weights, out));
     }
 
     /// `d_x[r] = d_out[r] W_e` for the rows `r` of each expert `e`.
@@ -29,7 +29,7 @@ impl Device {
     ) {
         assert_eq!(d_out.rows, d_x.rows, "rows of experts");
         let weights = weights_of_experts(offsets, weights, d_out.columns, d_x.columns);
-        in_room!(self, Compute, expert_linear_backward_input(d_out, offsets, weights, d_x));
+        on_backend!(self, Compute, expert_linear_backward_input(d_out, offsets, weights, d_x));
     }
 
     /// `d_weights[e] += d_out^T x` over the rows of each expert `e`.
@@ -43,7 +43,7 @@ impl Device {
         assert_eq!(d_out.rows, x.rows, "rows of experts");
         let experts = offsets.len().saturating_sub(1);
         let d_weights = d_weights.matrix(experts * d_out.columns, x.columns);
-        in_room!(self, Compute, expert_linear_backward_weight(d_out, x, offsets, d_weights));
+        on_backend!(self, Compute, expert_linear_backward_weight(d_out, x, offsets, d_weights));
     }
 }
 

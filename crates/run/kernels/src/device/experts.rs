@@ -3,7 +3,7 @@
 //! A *choice* is a token's decision for one expert: token `t` has the choices `t * per_token` and following. A *slot* is a row of the
 //! matrix in which the choices of each expert lie together.
 
-use crate::{Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 impl Device {
     /// Sorts choices by expert, those of one expert as they came: `order[slot]` is the choice in a slot, `slots[choice]` the slot
@@ -18,7 +18,7 @@ impl Device {
     ) {
         assert_eq!([order.len(), slots.len()], [experts.len(); 2], "slots of choices");
         assert_eq!(offsets.len(), count + 1, "offsets of experts");
-        in_room!(self, Memory, dispatch(experts, order, slots, offsets));
+        on_backend!(self, Memory, dispatch(experts, order, slots, offsets));
     }
 
     /// `out[slot] = x[token]`, the token being that of the slot's choice.
@@ -30,7 +30,7 @@ impl Device {
         out: MatrixMut<'_, E>,
     ) {
         assert_eq!(out.shape(), (order.len(), x.columns), "rows of slots");
-        in_room!(self, Memory, gather_rows(x, order, per_token, out));
+        on_backend!(self, Memory, gather_rows(x, order, per_token, out));
     }
 
     /// `d_x[token]` becomes the sum of `d_out[slot]` over the slots of the token's choices, or grows by it.
@@ -39,11 +39,11 @@ impl Device {
         d_out: Matrix<'_, E>,
         slots: View<'_, u32>,
         per_token: usize,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, O>,
     ) {
         assert_eq!((slots.len(), d_out.columns), (d_x.rows * per_token, d_x.columns), "rows of slots");
-        in_room!(self, Memory, sum_slots(d_out, slots, None, per_token, put, d_x));
+        on_backend!(self, Memory, sum_slots(d_out, slots, None, per_token, mode, d_x));
     }
 
     /// `out[token]` becomes the weighted sum of `y[slot]` over the slots of the token's choices, or grows by it.
@@ -53,12 +53,12 @@ impl Device {
         slots: View<'_, u32>,
         weights: View<'_, f32>,
         per_token: usize,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, O>,
     ) {
         assert_eq!((slots.len(), y.columns), (out.rows * per_token, out.columns), "rows of slots");
         assert_eq!(weights.len(), slots.len(), "weights of choices");
-        in_room!(self, Memory, sum_slots(y, slots, Some(weights), per_token, put, out));
+        on_backend!(self, Memory, sum_slots(y, slots, Some(weights), per_token, mode, out));
     }
 
     /// Replaces `d_y` and `d_weights`. Panics when two choices have the same slot.
@@ -77,7 +77,7 @@ impl Device {
         assert_eq!(d_out.columns, y.columns, "the output of experts");
         assert_eq!([slots.len(), y.rows], [d_out.rows * per_token; 2], "slots of choices");
         assert_eq!([weights.len(), d_weights.len()], [slots.len(); 2], "weights of choices");
-        in_room!(self, Memory, combine_backward(d_out, y, slots, weights, per_token, d_y, d_weights));
+        on_backend!(self, Memory, combine_backward(d_out, y, slots, weights, per_token, d_y, d_weights));
     }
 
     /// `out = sigmoid(logit) * x` by rows, as Qwen2-MoE's shared expert is gated, or `+=`.
@@ -85,12 +85,12 @@ impl Device {
         &self,
         x: Matrix<'_, E>,
         logits: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         out: MatrixMut<'_, O>,
     ) {
         assert_eq!(x.shape(), out.shape(), "the output of a gate");
         assert_eq!(logits.len(), x.rows, "a logit for each row");
-        in_room!(self, Memory, gate_rows(x, logits, put, out));
+        on_backend!(self, Memory, gate_rows(x, logits, mode, out));
     }
 
     /// Replaces `d_x` and `d_logits`.
@@ -104,7 +104,7 @@ impl Device {
     ) {
         assert_eq!([d_out.shape(), d_x.shape()], [x.shape(); 2], "output and input of a gate");
         assert_eq!([logits.len(), d_logits.len()], [x.rows; 2], "a logit for each row");
-        in_room!(self, Memory, gate_rows_backward(d_out, x, logits, d_x, d_logits));
+        on_backend!(self, Memory, gate_rows_backward(d_out, x, logits, d_x, d_logits));
     }
 }
 

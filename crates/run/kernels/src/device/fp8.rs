@@ -5,15 +5,15 @@
 //! long as its product saves in models of 1B parameters, and its errors would be the largest (`examples/fp8_scaling.py`, which also
 //! has e5m2 for gradients: its errors are half as large again).
 
-use crate::device::Room;
-use crate::{Device, Element, Matrix, MatrixMut, Put, View};
+use crate::device::Backend;
+use crate::{Accumulate, Device, Element, Matrix, MatrixMut, View};
 
 impl Device {
     /// Whether products of fp8 are faster here than those of bf16; elsewhere they give the same numbers, more slowly.
     pub fn has_fp8(&self) -> bool {
-        match &self.room {
-            Room::Cpu(_) => false,
-            Room::Cuda(cuda) => cuda.has_fp8(),
+        match &self.backend {
+            Backend::Cpu(_) => false,
+            Backend::Cuda(cuda) => cuda.has_fp8(),
         }
     }
 
@@ -31,7 +31,7 @@ impl Device {
         assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
         let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
         assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
-        in_room!(self, Compute, linear_fp8(x, weight, bias, residual, out));
+        on_backend!(self, Compute, linear_fp8(x, weight, bias, residual, out));
     }
 
     /// As [`Device::linear_backward_input`], with the rows of `d_out` and the columns of the weight rounded to fp8.
@@ -39,12 +39,12 @@ impl Device {
         &self,
         d_out: Matrix<'_, D>,
         weight: View<'_, W>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
         assert_eq!(d_out.rows, d_x.rows, "rows of a linear layer");
         let weight = weight.matrix(d_out.columns, d_x.columns);
-        in_room!(self, Compute, linear_fp8_backward_input(d_out, weight, put, d_x));
+        on_backend!(self, Compute, linear_fp8_backward_input(d_out, weight, mode, d_x));
     }
 }
 

@@ -4,7 +4,7 @@ use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Whether an operator replaces what its output holds or adds to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
+pub enum Accumulate {
     Replace,
     Add,
 }
@@ -24,7 +24,7 @@ impl Device {
         assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
         let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
         assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
-        in_room!(self, Compute, linear(x, weight, bias, residual, out));
+        on_backend!(self, Compute, linear(x, weight, bias, residual, out));
     }
 
     /// `out = sums + bias + residual`: the end of [`Device::linear`], for sums that several ranks have added up.
@@ -37,7 +37,7 @@ impl Device {
     ) {
         assert_eq!([sums.shape(), residual.shape()], [out.shape(); 2], "sums of a linear layer");
         assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
-        in_room!(self, Memory, add_sums(sums, bias, residual, out));
+        on_backend!(self, Memory, add_sums(sums, bias, residual, out));
     }
 
     /// `d_x = d_out W`, or `+=`.
@@ -45,12 +45,12 @@ impl Device {
         &self,
         d_out: Matrix<'_, D>,
         weight: View<'_, W>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
         assert_eq!(d_out.rows, d_x.rows, "rows of a linear layer");
         let weight = weight.matrix(d_out.columns, d_x.columns);
-        in_room!(self, Compute, linear_backward_input(d_out, weight, put, d_x));
+        on_backend!(self, Compute, linear_backward_input(d_out, weight, mode, d_x));
     }
 
     /// `d_weight += d_out^T x`, and `d_bias += ` the sum of the rows of `d_out`.
@@ -65,7 +65,7 @@ impl Device {
         let has_all = d_bias.as_ref().is_none_or(|bias| bias.len() == d_out.columns);
         assert!(has_all, "the bias of a linear layer");
         let d_weight = d_weight.matrix(d_out.columns, x.columns);
-        in_room!(self, Compute, linear_backward_weight(d_out, x, d_weight, d_bias));
+        on_backend!(self, Compute, linear_backward_weight(d_out, x, d_weight, d_bias));
     }
 }
 

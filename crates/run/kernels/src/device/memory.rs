@@ -1,6 +1,6 @@
 //! Memory of a device, and views of it.
 //!
-//! A view says where numbers lie; only the room that owns the memory can look at them, so no caller reaches a
+//! A view says where numbers lie; only the backend that owns the memory can look at them, so no caller reaches a
 //! device's numbers but through [`Device::read`](crate::Device::read) and [`Device::write`](crate::Device::write).
 //!
 //! Kinds of memory: private ([`Device::zeros`](crate::Device::zeros)), shareable between processes

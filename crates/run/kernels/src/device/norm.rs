@@ -1,7 +1,7 @@
 //! Norms of rows: RMS norm, `y = x / sqrt(mean(x^2) + epsilon) * weight`, over rows or over each of some heads in them, and
 //! layer norm, `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`.
 
-use crate::{Device, Element, Heads, Matrix, MatrixMut, Put, View, ViewMut};
+use crate::{Accumulate, Device, Element, Heads, Matrix, MatrixMut, View, ViewMut};
 
 impl Device {
     /// `inverses` gets what each row was multiplied by.
@@ -15,7 +15,7 @@ impl Device {
     ) {
         assert_eq!(x.shape(), out.shape(), "the output of a norm");
         assert_eq!((weight.len(), inverses.len()), (x.columns, x.rows), "weight and inverses of a norm");
-        in_room!(self, Memory, rms_norm(x, weight, epsilon, out, inverses));
+        on_backend!(self, Memory, rms_norm(x, weight, epsilon, out, inverses));
     }
 
     /// `d_weight` is added to; it may be absent, where the weight is frozen.
@@ -29,14 +29,14 @@ impl Device {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         inverses: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         d_weight: Option<ViewMut<'_, f32>>,
     ) {
         assert_eq!([d_out.shape(), d_x.shape()], [x.shape(); 2], "output and input of a norm");
         assert_eq!((weight.len(), inverses.len()), (x.columns, x.rows), "weight and inverses of a norm");
         check_sums(&d_weight, x.columns);
-        in_room!(self, Memory, rms_norm_backward(d_out, x, weight, inverses, put, d_x, d_weight));
+        on_backend!(self, Memory, rms_norm_backward(d_out, x, weight, inverses, mode, d_x, d_weight));
     }
 
     /// The norm of each of some heads by itself, as Qwen3 has it for queries and keys; other columns of `out` stay.
@@ -54,7 +54,7 @@ impl Device {
         assert_eq!(x.shape(), out.shape(), "the output of a norm");
         let sizes = (heads.dim, x.rows * heads.count);
         assert_eq!((weight.len(), inverses.len()), sizes, "weight and inverses of a norm");
-        in_room!(self, Memory, head_norm(heads, x, weight, epsilon, out, inverses));
+        on_backend!(self, Memory, head_norm(heads, x, weight, epsilon, out, inverses));
     }
 
     /// Turns the gradient of the norm's output into that of its input, in place; `d_weight` is added to.
@@ -72,7 +72,7 @@ impl Device {
         let sizes = (heads.dim, x.rows * heads.count);
         assert_eq!((weight.len(), inverses.len()), sizes, "weight and inverses of a norm");
         check_sums(&d_weight, heads.dim);
-        in_room!(self, Memory, head_norm_backward(heads, d, x, weight, inverses, d_weight));
+        on_backend!(self, Memory, head_norm_backward(heads, d, x, weight, inverses, d_weight));
     }
 
     /// `statistics` gets two numbers a row: its mean, and what it was multiplied by.
@@ -89,7 +89,7 @@ impl Device {
         let sizes = (x.columns, 2 * x.rows);
         assert_eq!((weight.len(), statistics.len()), sizes, "weight and statistics of a norm");
         assert!(bias.is_none_or(|bias| bias.len() == x.columns), "the bias of a norm");
-        in_room!(self, Memory, layer_norm(x, weight, bias, epsilon, out, statistics));
+        on_backend!(self, Memory, layer_norm(x, weight, bias, epsilon, out, statistics));
     }
 
     /// `d_weight` and `d_bias` are added to, where they are present.
@@ -103,7 +103,7 @@ impl Device {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         statistics: View<'_, f32>,
-        put: Put,
+        mode: Accumulate,
         d_x: MatrixMut<'_, E>,
         d_weight: Option<ViewMut<'_, f32>>,
         d_bias: Option<ViewMut<'_, f32>>,
@@ -113,10 +113,10 @@ impl Device {
         assert_eq!((weight.len(), statistics.len()), sizes, "weight and statistics of a norm");
         check_sums(&d_weight, x.columns);
         check_sums(&d_bias, x.columns);
-        in_room!(
+        on_backend!(
             self,
             Memory,
-            layer_norm_backward(d_out, x, weight, statistics, put, d_x, [d_weight, d_bias])
+            layer_norm_backward(d_out, x, weight, statistics, mode, d_x, [d_weight, d_bias])
         );
     }
 }

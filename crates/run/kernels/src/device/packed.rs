@@ -5,7 +5,7 @@
 //! behind an output depends on its row of `x` and on the matrix alone, not on how many other rows there are: an answer
 //! does not change with the requests beside it.
 
-use crate::device::Room;
+use crate::device::Backend;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 use crate::{cpu, cuda};
 use bedplate_breakdown::Part;
@@ -49,7 +49,7 @@ pub struct Packed {
     pub(crate) body: Body,
 }
 
-/// What the device's room keeps of it.
+/// What the device's backend keeps of it.
 pub(crate) enum Body {
     Cpu(cpu::PackedBody),
     Cuda(cuda::PackedBody),
@@ -82,9 +82,9 @@ impl Device {
     pub fn pack<W: Element>(&self, weight: View<'_, W>, outputs: usize, format: WeightFormat) -> Packed {
         let inputs = weight.len() / outputs.max(1);
         let weight = weight.matrix(outputs, inputs);
-        let body = match &self.room {
-            Room::Cpu(cpu) => Body::Cpu(cpu.time(Part::Memory, || cpu.pack(weight, format))),
-            Room::Cuda(cuda) => Body::Cuda(cuda.time(Part::Memory, || cuda.pack(weight, format))),
+        let body = match &self.backend {
+            Backend::Cpu(cpu) => Body::Cpu(cpu.time(Part::Memory, || cpu.pack(weight, format))),
+            Backend::Cuda(cuda) => Body::Cuda(cuda.time(Part::Memory, || cuda.pack(weight, format))),
         };
         Packed { outputs, inputs, format, body }
     }
@@ -103,7 +103,7 @@ impl Device {
         assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
         let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
         assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
-        in_room!(self, Compute, linear_packed(x, weight, bias, residual, out));
+        on_backend!(self, Compute, linear_packed(x, weight, bias, residual, out));
     }
 
     /// A linear layer of the [norm](Device::rms_norm) of `x`. What is normed, and its statistics, may go to the room that is given, or nowhere.
@@ -120,7 +120,7 @@ impl Device {
     ) {
         assert_eq!((x.rows, x.columns), (out.rows, weight.inputs), "what is normed");
         assert_eq!(norm.len(), x.columns, "the weight of a norm");
-        if let Room::Cuda(cuda) = &self.room {
+        if let Backend::Cuda(cuda) = &self.backend {
             let fused = || cuda.rms_norm_linear(x, norm, epsilon, weight, bias, &out);
             if cuda.time(Part::Compute, fused) {
                 return;
@@ -141,7 +141,7 @@ impl Device {
         out: MatrixMut<'_, O>,
     ) {
         assert_eq!((gate_up.rows, gate_up.columns), (out.rows, 2 * weight.inputs), "gate and up");
-        if let Room::Cuda(cuda) = &self.room {
+        if let Backend::Cuda(cuda) = &self.backend {
             let fused = || cuda.swiglu_linear(gate_up, weight, bias, residual, &out);
             if cuda.time(Part::Compute, fused) {
                 return;
@@ -163,13 +163,13 @@ impl Device {
         assert_eq!(offsets.len(), weights.len() + 1, "offsets of experts");
         let is_fitting = |weight: &Packed| (weight.outputs, weight.inputs) == (out.columns, x.columns);
         assert!(weights.iter().all(is_fitting), "weights of experts");
-        in_room!(self, Compute, expert_linear_packed(x, offsets, weights, out));
+        on_backend!(self, Compute, expert_linear_packed(x, offsets, weights, out));
     }
 
     /// `out[t] = W[tokens[t]]`: rows of a packed matrix that is also a table. Panics at a token beyond it.
     pub fn unpack_rows<O: Element>(&self, tokens: View<'_, u32>, table: &Packed, out: MatrixMut<'_, O>) {
         assert_eq!(out.shape(), (tokens.len(), table.inputs), "rows of a packed matrix");
-        in_room!(self, Memory, unpack_rows(tokens, table, out));
+        on_backend!(self, Memory, unpack_rows(tokens, table, out));
     }
 }
 

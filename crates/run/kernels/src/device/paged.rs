@@ -6,7 +6,7 @@
 
 use bedplate_breakdown::Part;
 
-use super::Room;
+use super::Backend;
 use crate::{Device, Element, Heads, Matrix, MatrixMut, Rotary, Turn, View, ViewMut};
 
 /// The heads of a layer and the size of its blocks.
@@ -86,9 +86,9 @@ impl Sight {
 impl Device {
     /// Whether this device has attention over a pool of this shape and format, with activations of `E`.
     pub fn has_kv<E: Element>(&self, shape: &PagedShape) -> bool {
-        match &self.room {
-            Room::Cpu(_) => shape.format == KvFormat::Stored,
-            Room::Cuda(cuda) => cuda.has_kv::<E>(shape),
+        match &self.backend {
+            Backend::Cpu(_) => shape.format == KvFormat::Stored,
+            Backend::Cuda(cuda) => cuda.has_kv::<E>(shape),
         }
     }
 
@@ -111,7 +111,7 @@ impl Device {
         assert_eq!(keys.columns, shape.kv_heads * shape.head_dim, "columns of keys");
         assert_eq!(keys.shape(), values.shape(), "keys and values");
         self.check_kv::<E>(shape, pool.len());
-        in_room!(self, Memory, store_kv(shape, keys, values, rows, pool));
+        on_backend!(self, Memory, store_kv(shape, keys, values, rows, pool));
     }
 
     /// Turns the queries and keys of all rows by their positions, and puts keys and values into the blocks of their sequences. `qkv` has queries, keys and values side
@@ -130,7 +130,7 @@ impl Device {
         assert_eq!(qkv.columns, first + 2 * width, "queries, keys and values");
         self.check_kv::<E>(shape, pool.len());
         rows.check();
-        if let Room::Cuda(cuda) = &self.room {
+        if let Backend::Cuda(cuda) = &self.backend {
             let fused = || cuda.turn_and_store(shape, rotary, &qkv, rows, &pool);
             if cuda.time(Part::Memory, fused) {
                 return;
@@ -159,7 +159,7 @@ impl Device {
         assert_eq!(queries.columns, shape.heads * shape.head_dim, "columns of queries");
         assert_eq!(out.shape(), queries.shape(), "attention's output");
         self.check_kv::<E>(shape, pool.len());
-        in_room!(self, Compute, paged_attention(shape, queries, rows, sight, pool, out));
+        on_backend!(self, Compute, paged_attention(shape, queries, rows, sight, pool, out));
     }
 
     /// Copies blocks of a pool, `from` to `to`, one pair after the other.
@@ -168,7 +168,7 @@ impl Device {
         let blocks = pool.len() / block_len;
         let is_inside = |block: u32| (block as usize) < blocks;
         assert!(pairs.iter().all(|(from, to)| is_inside(*from) && is_inside(*to)), "blocks of a pool");
-        in_room!(self, Memory, copy_blocks(block_len, pairs, pool));
+        on_backend!(self, Memory, copy_blocks(block_len, pairs, pool));
     }
 }
 

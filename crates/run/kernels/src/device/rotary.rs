@@ -69,7 +69,7 @@ impl Device {
         let x = x.columns(heads.columns());
         assert_eq!(positions.len(), x.rows, "a position for each row");
         assert!(rotary.rotated() <= heads.dim, "heads of {} cannot turn {}", heads.dim, rotary.rotated());
-        in_room!(self, Memory, rotate(heads, positions, rotary, turn, x));
+        on_backend!(self, Memory, rotate(heads, positions, rotary, turn, x));
     }
 }
 

@@ -35,7 +35,7 @@ impl Device {
         assert_eq!(probabilities.shape(), logits.shape(), "probabilities of experts");
         assert_eq!([experts.len(), weights.len()], [logits.rows * per_token; 2], "chosen experts");
         assert!(per_token <= logits.columns, "{per_token} of {} experts", logits.columns);
-        in_room!(self, Memory, route(logits, per_token, normalise, probabilities, experts, weights));
+        on_backend!(self, Memory, route(logits, per_token, normalise, probabilities, experts, weights));
     }
 
     /// Replaces `d_logits` by the gradient of what follows the weights, and of `balance` where it counts.
@@ -59,7 +59,7 @@ impl Device {
             assert_eq!(balance.counted.len(), probabilities.rows, "tokens that count");
         }
         let chosen = (experts, weights, d_weights);
-        in_room!(
+        on_backend!(
             self,
             Memory,
             route_backward(probabilities, chosen, per_token, normalise, balance, d_logits)
@@ -76,7 +76,7 @@ impl Device {
         shares: ViewMut<'_, f32>,
     ) {
         assert_eq!(experts.len(), counted.len() * per_token, "chosen experts");
-        in_room!(self, Memory, expert_shares(experts, per_token, counted, tokens, shares));
+        on_backend!(self, Memory, expert_shares(experts, per_token, counted, tokens, shares));
     }
 }
 

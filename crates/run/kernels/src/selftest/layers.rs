@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{Element, Gelu, HeadGradients, Heads, IGNORED, Put, Rotary, Turn};
+use crate::{Accumulate, Element, Gelu, HeadGradients, Heads, IGNORED, Rotary, Turn};
 
 pub(super) const CHECKS: &[Check] = checks![
     rms_norm,
@@ -36,7 +36,7 @@ fn rms_norm_of<E: Element>(s: &Sample<'_>, rows: usize, columns: usize) -> Vec<f
         x.matrix(),
         weight.view(),
         inverses.view(),
-        Put::Add,
+        Accumulate::Add,
         d_x.matrix_mut(),
         Some(d_weight.view_mut()),
     );
@@ -79,7 +79,7 @@ fn layer_norm<E: Element>(s: &Sample<'_>) -> Vec<f32> {
         x.matrix(),
         weight.view(),
         statistics.view(),
-        Put::Replace,
+        Accumulate::Replace,
         d_x.matrix_mut(),
         Some(d_weight.view_mut()),
         Some(d_bias.view_mut()),
@@ -121,7 +121,7 @@ fn embedding<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let (rows, entries, columns) = (300, 20, 72);
     let (tokens, table) = (s.tokens(rows, entries), s.grid::<E>(entries, columns));
     let (mut out, d_out) = (s.grid::<E>(rows, columns), s.grid::<E>(rows, columns));
-    s.device.embedding(tokens.view(), table.matrix(), Put::Add, out.matrix_mut());
+    s.device.embedding(tokens.view(), table.matrix(), Accumulate::Add, out.matrix_mut());
     let mut d_table = s.grid::<f32>(entries, columns);
     s.device.embedding_backward(tokens.view(), d_out.matrix(), d_table.matrix_mut());
     [out.read(), d_table.read()].concat()

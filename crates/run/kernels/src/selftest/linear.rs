@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{Element, Put, WeightFormat};
+use crate::{Accumulate, Element, WeightFormat};
 
 pub(super) const CHECKS: &[Check] = checks![
     linear,
@@ -36,7 +36,7 @@ fn linear_of<E: Element>(s: &Sample<'_>, [rows, inputs, outputs]: [usize; 3]) ->
     s.device.linear(x.matrix(), weight.view(), Some(bias.view()), Some(residual.matrix()), out.matrix_mut());
     s.device.linear(x.matrix(), weight.view(), Some(bias.view()), None, plain.matrix_mut());
     let (d_out, mut d_x) = (s.grid::<E>(rows, outputs), s.grid::<E>(rows, inputs));
-    s.device.linear_backward_input(d_out.matrix(), weight.view(), Put::Add, d_x.matrix_mut());
+    s.device.linear_backward_input(d_out.matrix(), weight.view(), Accumulate::Add, d_x.matrix_mut());
     let (mut d_weight, mut d_bias) = (s.vector::<f32>(outputs * inputs), s.vector::<f32>(outputs));
     s.device.linear_backward_weight(d_out.matrix(), x.matrix(), d_weight.view_mut(), Some(d_bias.view_mut()));
     [out.read(), plain.read(), d_x.read(), s.read(&d_weight), s.read(&d_bias)].concat()
@@ -55,7 +55,7 @@ fn linear_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
         let (bias, under) = (Some(bias.view()), Some(residual.matrix()));
         s.device.linear_fp8(x.view().matrix(rows, inputs), weight.view(), bias, under, out.matrix_mut());
         let (d_out, mut d_x) = (d_out.view().matrix(rows, outputs), s.grid::<E>(rows, inputs));
-        s.device.linear_fp8_backward_input(d_out, weight.view(), Put::Add, d_x.matrix_mut());
+        s.device.linear_fp8_backward_input(d_out, weight.view(), Accumulate::Add, d_x.matrix_mut());
         [out.read(), d_x.read()].concat()
     });
     each.concat()
@@ -68,7 +68,7 @@ fn linear_mixed<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let (mut out, mut d_x) = (s.grid::<f32>(rows, outputs), s.grid::<E>(rows, inputs));
     s.device.linear::<f32, E, f32>(x.matrix(), weight.view(), None, None, out.matrix_mut());
     let d_out = s.grid::<f32>(rows, outputs);
-    s.device.linear_backward_input(d_out.matrix(), weight.view(), Put::Replace, d_x.matrix_mut());
+    s.device.linear_backward_input(d_out.matrix(), weight.view(), Accumulate::Replace, d_x.matrix_mut());
     [out.read(), d_x.read()].concat()
 }
 

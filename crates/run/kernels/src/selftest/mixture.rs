@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{Balance, Buffer, Element, Put, WeightFormat};
+use crate::{Accumulate, Balance, Buffer, Element, WeightFormat};
 
 pub(super) const CHECKS: &[Check] =
     checks![route in f32, dispatch in f32, combine, gate, expert_linear, expert_linear_packed];
@@ -66,8 +66,21 @@ fn combine<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     s.device.gather_rows(x.matrix(), order.view(), per_token, gathered.matrix_mut());
     let weights = s.vector::<f32>(tokens * per_token);
     let (mut out, mut d_x) = (s.grid::<E>(tokens, columns), s.grid::<f32>(tokens, columns));
-    s.device.combine(gathered.matrix(), slots.view(), weights.view(), per_token, Put::Add, out.matrix_mut());
-    s.device.gather_rows_backward(gathered.matrix(), slots.view(), per_token, Put::Replace, d_x.matrix_mut());
+    s.device.combine(
+        gathered.matrix(),
+        slots.view(),
+        weights.view(),
+        per_token,
+        Accumulate::Add,
+        out.matrix_mut(),
+    );
+    s.device.gather_rows_backward(
+        gathered.matrix(),
+        slots.view(),
+        per_token,
+        Accumulate::Replace,
+        d_x.matrix_mut(),
+    );
     let (d_out, mut d_y) = (s.grid::<E>(tokens, columns), s.grid::<E>(tokens * per_token, columns));
     let mut d_weights = s.device.zeros(tokens * per_token);
     s.device.combine_backward(
@@ -86,7 +99,7 @@ fn gate<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let (rows, columns) = (31, 60);
     let (x, logits, mut out) =
         (s.grid::<E>(rows, columns), s.vector::<f32>(rows), s.grid::<E>(rows, columns));
-    s.device.gate_rows(x.matrix(), logits.view(), Put::Add, out.matrix_mut());
+    s.device.gate_rows(x.matrix(), logits.view(), Accumulate::Add, out.matrix_mut());
     let (d_out, mut d_x, mut d_logits) =
         (s.grid::<E>(rows, columns), s.grid::<E>(rows, columns), s.device.zeros(rows));
     s.device.gate_rows_backward(

@@ -2,10 +2,10 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{AdamW, Draw, Element, Put};
+use crate::{Accumulate, AdamW, Element, SampleParams};
 
 pub(super) const CHECKS: &[Check] =
-    checks![fill, fill_normal, likeliest in f32, draw in f32, add, scale, put_rows, sums, adamw];
+    checks![fill, fill_normal, argmax in f32, sample in f32, add, scale, put_rows, sums, adamw];
 
 fn fill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let mut buffer = s.vector::<E>(1003);
@@ -19,32 +19,32 @@ fn fill_normal<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     s.read(&buffer)
 }
 
-fn likeliest(s: &Sample<'_>) -> Vec<f32> {
+fn argmax(s: &Sample<'_>) -> Vec<f32> {
     let (rows, columns) = (9, 5003);
     let (logits, mut places) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
-    s.device.likeliest(logits.matrix(), places.view_mut());
+    s.device.argmax(logits.matrix(), places.view_mut());
     s.read_whole(&places)
 }
 
 /// Numbers are multiples of 1/128, so that there are many equal ones at every edge.
-fn draw(s: &Sample<'_>) -> Vec<f32> {
+fn sample(s: &Sample<'_>) -> Vec<f32> {
     let (rows, columns) = (12, 5003);
     let (logits, mut tokens) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
-    let plain = Draw { temperature: 0.7, top_k: 0, top_p: 1.0, min_p: 0.0, chance: 0 };
+    let plain = SampleParams { temperature: 0.7, top_k: 0, top_p: 1.0, min_p: 0.0, chance: 0 };
     let kinds = [
         plain,
-        Draw { top_k: 40, ..plain },
-        Draw { top_p: 0.9, ..plain },
-        Draw { top_k: 700, top_p: 0.5, temperature: 0.2, ..plain },
-        Draw { min_p: 0.3, ..plain },
-        Draw { top_k: 6000, top_p: 0.0, ..plain },
+        SampleParams { top_k: 40, ..plain },
+        SampleParams { top_p: 0.9, ..plain },
+        SampleParams { top_k: 700, top_p: 0.5, temperature: 0.2, ..plain },
+        SampleParams { min_p: 0.3, ..plain },
+        SampleParams { top_k: 6000, top_p: 0.0, ..plain },
     ];
     let words = (0..rows).flat_map(|row| {
         let chance = (s.below(1 << 30) as u64) << 34;
-        Draw { chance, ..kinds[row % kinds.len()] }.words(row)
+        SampleParams { chance, ..kinds[row % kinds.len()] }.words(row)
     });
     let words = s.given(&words.collect::<Vec<u32>>());
-    s.device.draw(logits.matrix(), words.view(), tokens.view_mut());
+    s.device.sample(logits.matrix(), words.view(), tokens.view_mut());
     s.read_whole(&tokens)
 }
 
@@ -65,9 +65,9 @@ fn scale<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 
 fn put_rows<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let (from, mut to) = (s.grid::<f32>(17, 40), s.grid::<E>(17, 40));
-    s.device.put_rows(from.matrix(), Put::Add, to.matrix_mut());
+    s.device.put_rows(from.matrix(), Accumulate::Add, to.matrix_mut());
     let mut second = s.grid::<f32>(17, 40);
-    s.device.put_rows(to.matrix(), Put::Replace, second.matrix_mut());
+    s.device.put_rows(to.matrix(), Accumulate::Replace, second.matrix_mut());
     [to.read(), second.read()].concat()
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
-use bedplate_kernels::{Device, Element, Matrix, MatrixMut, Packed, Put, WeightFormat};
+use bedplate_kernels::{Accumulate, Device, Element, Matrix, MatrixMut, Packed, WeightFormat};
 use serde_json::Value;
 
 use super::room::AdapterRoom;
@@ -71,7 +71,7 @@ impl Adapters<'_> {
                 let large = room.large.range_mut(0..count * width).matrix(count, width);
                 device.linear_packed(small, &piece.b, None, None, large);
                 let to = output.reborrow().rows(rows.clone()).columns(piece.columns.clone());
-                device.put_rows(room.large.range(0..count * width).matrix(count, width), Put::Add, to);
+                device.put_rows(room.large.range(0..count * width).matrix(count, width), Accumulate::Add, to);
             }
         }
     }

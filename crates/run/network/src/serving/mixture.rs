@@ -30,8 +30,8 @@ impl<E: Element> LayerPass<'_, E> {
             }
             Some(partial) => {
                 let to = self.matrix_mut(partial, hidden);
-                let put = bedplate_kernels::Put::Replace;
-                self.device.combine(outputs, places, shares, parts.per_token, put, to);
+                let mode = bedplate_kernels::Accumulate::Replace;
+                self.device.combine(outputs, places, shares, parts.per_token, mode, to);
             }
         }
         if let (Some(shared), Some(dense)) = (&weights.shared, &parts.shared) {

@@ -1,11 +1,11 @@
 //! A step's way through the network.
 
-use bedplate_kernels::{Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Put, Sight};
+use bedplate_kernels::{Accumulate, Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Sight};
 use bedplate_transformer::Reach;
 
 use super::adapters::{AdapterTarget, Adapters};
 use super::packed::{PackedDense, PackedLayer, PackedLinear, PackedMlp, PackedNorm};
-use super::room::{Recorded, ServingRoom, StepRows};
+use super::room::{GraphState, ServingRoom, StepRows};
 use super::{KvPool, PackedWeights};
 use crate::Network;
 use crate::numerics::Activation;
@@ -33,18 +33,18 @@ impl Network {
         let mut pass = |device: &Device, room: &mut ServingRoom<E>| {
             self.pass(device, weights, pool, Adapters::NONE, room, |_, _| {});
         };
-        match room.recorded.remove(&rows) {
-            Some(Recorded::Ready(recording)) if device.replay(&recording) => {
-                room.recorded.insert(rows, Recorded::Ready(recording));
+        match room.graphs.remove(&rows) {
+            Some(GraphState::Ready(graph)) if device.launch_graph(&graph) => {
+                room.graphs.insert(rows, GraphState::Ready(graph));
             }
             // The first time, kernels are compiled and scratch memory grows.
-            None | Some(Recorded::Ready(_)) => {
+            None | Some(GraphState::Ready(_)) => {
                 pass(device, room);
-                room.recorded.insert(rows, Recorded::Done);
+                room.graphs.insert(rows, GraphState::Warm);
             }
-            Some(Recorded::Done) => match device.record(|device| pass(device, room)) {
-                Some(recording) if device.replay(&recording) => {
-                    room.recorded.insert(rows, Recorded::Ready(recording));
+            Some(GraphState::Warm) => match device.capture(|device| pass(device, room)) {
+                Some(graph) if device.launch_graph(&graph) => {
+                    room.graphs.insert(rows, GraphState::Ready(graph));
                 }
                 _ => pass(device, room),
             },
@@ -112,7 +112,7 @@ impl Network {
     fn read_out<E: Element>(&self, device: &Device, weights: &PackedWeights<E>, room: &mut ServingRoom<E>) {
         let hidden = self.architecture().transformer.hidden as usize;
         let vocab = self.architecture().transformer.vocab as usize;
-        let ServingRoom { given, streams, normed, statistics, wanted_rows, logits, likeliest, .. } = room;
+        let ServingRoom { given, streams, normed, statistics, wanted_rows, logits, next_tokens, .. } = room;
         let (rows, count) = (given.rows, given.wanted_count);
         if count == 0 {
             return;
@@ -127,7 +127,7 @@ impl Network {
         device.linear_packed(gathered, head, None, None, first_rows(&mut *logits, count, vocab));
         if !device.is_cpu() {
             let logits = logits.range(0..count * vocab).matrix(count, vocab);
-            device.likeliest(logits, likeliest.range_mut(0..count));
+            device.argmax(logits, next_tokens.range_mut(0..count));
         }
     }
 
@@ -405,5 +405,5 @@ impl<E: Element> LayerPass<'_, E> {
         self.device.copy(from.range(numbers.clone()), to.range_mut(numbers));
     }
 
-    pub(super) const ADD: Put = Put::Add;
+    pub(super) const ADD: Accumulate = Accumulate::Add;
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_kernels::{Buffer, Device, Draw, Element, PagedRows, Recording, View};
+use bedplate_kernels::{Buffer, CudaGraph, Device, Element, PagedRows, SampleParams, View};
 
 use crate::Network;
 use crate::table::MlpParts;
@@ -63,20 +63,20 @@ pub struct ServingRoom<E: Element> {
     pub(crate) adapters: Option<AdapterRoom<E>>,
     pub(crate) wanted_rows: Buffer<E>,
     pub(crate) logits: Buffer<f32>,
-    /// Of a GPU: the likeliest token after each wanted row, or the one that was drawn.
-    pub(crate) likeliest: Buffer<u32>,
-    /// Of a GPU: how tokens are drawn.
-    draws: Buffer<u32>,
+    /// Of a GPU: the most likely token after each wanted row, or the one that was sampled.
+    pub(crate) next_tokens: Buffer<u32>,
+    /// Of a GPU: how tokens are sampled.
+    samples: Buffer<u32>,
     /// By the number of rows.
-    pub(crate) recorded: BTreeMap<usize, Recorded>,
+    pub(crate) graphs: BTreeMap<usize, GraphState>,
     bytes: usize,
 }
 
-/// Whether decoding so many rows was recorded.
-pub(crate) enum Recorded {
-    /// It was done once, so that it can be.
-    Done,
-    Ready(Recording),
+/// How far the CUDA graph of decoding so many rows is.
+pub(crate) enum GraphState {
+    /// It was done once, so that it can be captured.
+    Warm,
+    Ready(CudaGraph),
 }
 
 /// The step as the device has it: lists behind each other, each at its own place, and tables last, as they are longest.
@@ -152,9 +152,9 @@ impl<E: Element> ServingRoom<E> {
             }),
             wanted_rows: maker.numbers(shape.wanted * hidden),
             logits: maker.numbers(shape.wanted * vocab),
-            likeliest: maker.numbers(found),
-            draws: maker.numbers(found * Draw::WORDS),
-            recorded: BTreeMap::new(),
+            next_tokens: maker.numbers(found),
+            samples: maker.numbers(found * SampleParams::WORDS),
+            graphs: BTreeMap::new(),
             bytes: maker.bytes.get(),
         }
     }
@@ -176,24 +176,24 @@ impl<E: Element> ServingRoom<E> {
         device.lend(self.logits.range(at * vocab..(at + 1) * vocab))
     }
 
-    /// Has a GPU draw the tokens after some of the wanted rows instead of taking the likeliest ones.
-    pub fn draw(&mut self, device: &Device, draws: &[(usize, Draw)]) {
-        if draws.is_empty() {
+    /// Has a GPU sample the tokens after some of the wanted rows instead of taking the most likely ones.
+    pub fn sample(&mut self, device: &Device, samples: &[(usize, SampleParams)]) {
+        if samples.is_empty() {
             return;
         }
-        let words: Vec<u32> = draws.iter().flat_map(|(place, draw)| draw.words(*place)).collect();
-        device.write(self.draws.range_mut(0..words.len()), &words);
+        let words: Vec<u32> = samples.iter().flat_map(|(place, params)| params.words(*place)).collect();
+        device.write(self.samples.range_mut(0..words.len()), &words);
         let (count, vocab) = (self.given.wanted_count, self.logits.len() / self.shape.wanted.max(1));
         let logits = self.logits.range(0..count * vocab).matrix(count, vocab);
-        device.draw(logits, self.draws.range(0..words.len()), self.likeliest.range_mut(0..count));
+        device.sample(logits, self.samples.range(0..words.len()), self.next_tokens.range_mut(0..count));
     }
 
-    /// Copies the token after each wanted row that a GPU has found, the likeliest or the one that it has drawn; leaves the list empty where the processor computes.
+    /// Copies the token after each wanted row that a GPU has found, the most likely or the one that it has sampled; leaves the list empty where the processor computes.
     pub fn read_found(&self, device: &Device, to: &mut Vec<u32>) {
         to.clear();
         if !device.is_cpu() {
             to.resize(self.given.wanted_count, 0);
-            device.read(self.likeliest.range(0..to.len()), to);
+            device.read(self.next_tokens.range(0..to.len()), to);
         }
     }
 

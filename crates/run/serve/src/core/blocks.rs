@@ -7,8 +7,8 @@ use bedplate_network::KvPool;
 use super::{Core, Parts};
 use crate::ask::Wants;
 use crate::compose::Run;
-use crate::crew::Order;
 use crate::live::{Live, Spare};
+use crate::worker_group::Order;
 use crate::{Event, Teller};
 
 /// Blocks of a prompt that another engine computed.
@@ -68,14 +68,14 @@ impl<E: Element> Core<E> {
 
     /// Copies a block on all ranks.
     pub(super) fn copy_block(&mut self, from: u32, to: u32) {
-        let Parts { device, pool, crew, .. } = &mut self.parts;
-        if let Some(crew) = crew {
-            crew.say(&Order::Copy(vec![(from, to)]));
+        let Parts { device, pool, group, .. } = &mut self.parts;
+        if let Some(group) = group {
+            group.say(&Order::Copy(vec![(from, to)]));
         }
         pool.copy(device, &[(from, to)]);
     }
 
-    /// Gives spare blocks back that no right guess lies in.
+    /// Gives spare blocks back that no right speculative token lies in.
     pub(super) fn free_spare(&mut self, sequence: SequenceId) {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;
         let Some(live) = &mut self.slots[sequence.0 as usize] else { return };

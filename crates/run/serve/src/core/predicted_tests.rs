@@ -111,12 +111,12 @@ fn first_and_last_tokens_come_when_the_simulator_says() {
         kv_bytes: 4 << 20,
         token_budget: 96,
         chunk_tokens: 64,
-        seats: 6,
+        max_seqs: 6,
         ..EngineOptions::default()
     };
     // What was computed before a preemption would be found again, and the simulator is told of no prefixes here.
     let few_blocks = EngineOptions { keeps_prefixes: false, kv_bytes: 28 * 16 * 2 * 8 * 4, ..usual.clone() };
-    let whole = EngineOptions { token_budget: 512, chunk_tokens: 512, seats: 64, ..usual.clone() };
+    let whole = EngineOptions { token_budget: 512, chunk_tokens: 512, max_seqs: 64, ..usual.clone() };
     for (seed, options) in [&usual, &few_blocks, &whole].into_iter().enumerate() {
         for between in [0.02, 0.2, 1.0] {
             let load = load(seed as u64, between);

@@ -56,7 +56,7 @@ impl Parser for ThirdsParser {
 }
 
 #[test]
-fn a_grammar_decides_what_may_be_drawn() {
+fn a_grammar_decides_what_may_be_sampled() {
     let engine =
         engine_ending(LLAMA, &[130], &bedplate_serve::EngineOptions { draft_tokens: 4, ..options() });
     let text =

@@ -44,7 +44,7 @@ impl Tiny {
         Self { device, network, weights }
     }
 
-    /// The likeliest tokens after a prompt, and how clear each choice is.
+    /// The most likely tokens after a prompt, and how clear each choice is.
     pub(crate) fn continued(&self, prompt: &[u32], count: usize) -> Vec<u32> {
         let shape = WorkspaceShape {
             sequences: 1,
@@ -139,7 +139,7 @@ pub(crate) fn options() -> EngineOptions {
         kv_bytes: 8 << 20,
         token_budget: 64,
         chunk_tokens: 64,
-        seats: 8,
+        max_seqs: 8,
         ..EngineOptions::default()
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bedplate_comm::{Options, Rendezvous, World};
 use bedplate_kernels::WeightFormat;
-use bedplate_serve::{Activations, Crew, Engine, EngineOptions, Model, Replica, follow};
+use bedplate_serve::{Activations, Engine, EngineOptions, Model, Replica, WorkerGroup, follow};
 
 use crate::fixture::{
     LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, folder, greedy, kv_bytes, listen, options, prompts,
@@ -33,12 +33,12 @@ impl Drop for Saved {
     }
 }
 
-fn crew(rank: u32, ranks: u32, port: u16) -> Crew {
+fn group(rank: u32, ranks: u32, port: u16) -> WorkerGroup {
     let rendezvous = Rendezvous::on_this_machine(rank, ranks, port, b"a secret of the tests");
     let (join, patience, deadline) =
         (Duration::from_secs(120), Duration::from_secs(120), Duration::from_secs(60));
     let options = Options { join, patience, deadline, ..Options::default() };
-    Crew::new(World::join(&rendezvous, &options).unwrap()).unwrap()
+    WorkerGroup::new(World::join(&rendezvous, &options).unwrap()).unwrap()
 }
 
 /// Runs `work` with an engine on so many ranks.
@@ -46,9 +46,9 @@ fn on_ranks(model: &Model, ranks: u32, options: &EngineOptions, work: impl FnOnc
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     thread::scope(|scope| {
         for rank in 1..ranks {
-            scope.spawn(move || follow(model, crew(rank, ranks, port), options).unwrap());
+            scope.spawn(move || follow(model, group(rank, ranks, port), options).unwrap());
         }
-        let (engine, _) = Engine::lead(model, crew(0, ranks, port), options).unwrap();
+        let (engine, _) = Engine::lead(model, group(0, ranks, port), options).unwrap();
         work(&engine);
         assert_nothing_left(&engine);
     });
@@ -110,7 +110,7 @@ fn whole_numbers_and_bf16_work_on_ranks_too() {
 fn heads_that_ranks_do_not_divide_are_refused_by_name() {
     let saved = Saved::new(LLAMA);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let refused = |rank| match Engine::lead(&saved.model, crew(rank, 4, port), &options()) {
+    let refused = |rank| match Engine::lead(&saved.model, group(rank, 4, port), &options()) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("two key and value heads were shared by four ranks"),
     };
@@ -127,8 +127,8 @@ fn heads_that_ranks_do_not_divide_are_refused_by_name() {
 fn an_engine_whose_rank_is_gone_says_so_and_stops() {
     let saved = Saved::new(LLAMA);
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let gone = thread::spawn(move || drop(crew(1, 2, port)));
-    let (engine, _) = Engine::lead(&saved.model, crew(0, 2, port), &options()).unwrap();
+    let gone = thread::spawn(move || drop(group(1, 2, port)));
+    let (engine, _) = Engine::lead(&saved.model, group(0, 2, port), &options()).unwrap();
     gone.join().unwrap();
     let refusal = loop {
         match engine.ask(greedy(&prompts(1)[0], 5)) {

@@ -31,7 +31,7 @@ fn ways(config: &str, base: &EngineOptions) -> Vec<(&'static str, EngineOptions)
     vec![
         ("without prefixes", EngineOptions { keeps_prefixes: false, ..base.clone() }),
         ("in chunks of 5", EngineOptions { chunk_tokens: 5, token_budget: 11, ..base.clone() }),
-        ("one at a time", EngineOptions { seats: 1, ..base.clone() }),
+        ("one at a time", EngineOptions { max_seqs: 1, ..base.clone() }),
         ("on two threads", EngineOptions { threads: 2, ..base.clone() }),
         ("preempted", EngineOptions { kv_bytes: few, ..base.clone() }),
         (
@@ -43,15 +43,18 @@ fn ways(config: &str, base: &EngineOptions) -> Vec<(&'static str, EngineOptions)
                 ..base.clone()
             },
         ),
-        ("with guesses", EngineOptions { draft_tokens: 5, ..base.clone() }),
-        ("with guesses, preempted", EngineOptions { draft_tokens: 5, kv_bytes: few, ..base.clone() }),
+        ("with speculative tokens", EngineOptions { draft_tokens: 5, ..base.clone() }),
+        (
+            "with speculative tokens, preempted",
+            EngineOptions { draft_tokens: 5, kv_bytes: few, ..base.clone() },
+        ),
         ("in blocks of 4", EngineOptions { block_tokens: 4, ..base.clone() }),
         ("spilled", EngineOptions { kv_bytes: few, spill_bytes: 1 << 20, ..base.clone() }),
     ]
 }
 
 #[test]
-fn batching_chunks_preemption_swaps_and_guesses_change_nothing() {
+fn batching_chunks_preemption_swaps_and_speculation_change_nothing() {
     let prompts = prompts(6);
     for config in [LLAMA, QWEN3, MIXTRAL] {
         let tiny = Tiny::new(config);
@@ -62,7 +65,7 @@ fn batching_chunks_preemption_swaps_and_guesses_change_nothing() {
             let state = engine.state();
             match way {
                 "preempted" | "swapped" => assert!(state.preemptions > 0, "{way}: {state:?}"),
-                "with guesses" => assert!(state.accepted_tokens > 0, "{way}: {state:?}"),
+                "with speculative tokens" => assert!(state.accepted_tokens > 0, "{way}: {state:?}"),
                 _ => {}
             }
             // Once more, with what the first time left behind.
@@ -80,7 +83,7 @@ fn a_draft_model_changes_nothing_but_the_steps() {
         for draft_tokens in [1, 4, 9] {
             let base = EngineOptions { draft_tokens, ..options() };
             let few = EngineOptions { kv_bytes: kv_bytes(config, 26, &base), ..base.clone() };
-            // The model itself guesses everything right; another one next to nothing.
+            // As its own draft the model is always right; another one next to nothing.
             let itself = engine_with_draft(config, 5, &base);
             assert_eq!(at_once(&itself, &prompts, 60), expected);
             let state = itself.state();
@@ -102,7 +105,7 @@ fn in_bf16_and_with_few_bits_too_an_answer_does_not_depend_on_its_neighbours() {
     let prompts = prompts(6);
     for weights in [Bf16, F16, Fp8, Int8, Int4] {
         let base = EngineOptions { activations: Activations::Bf16, weights: Some(weights), ..options() };
-        let alone = EngineOptions { seats: 1, keeps_prefixes: false, ..base.clone() };
+        let alone = EngineOptions { max_seqs: 1, keeps_prefixes: false, ..base.clone() };
         let expected = at_once(&engine(QWEN3, &alone), &prompts, 60);
         for (way, options) in ways(QWEN3, &base) {
             assert_eq!(at_once(&engine(QWEN3, &options), &prompts, 60), expected, "{weights:?} {way}");
@@ -170,9 +173,9 @@ fn a_prefix_that_left_for_samples_comes_back_as_it_was() {
     }
 }
 
-/// Every guess is right, so several tokens are told that the scheduler does not count yet when a sequence must make room.
+/// Every speculative token is right, so several tokens are told that the scheduler does not count yet when a sequence must make room.
 #[test]
-fn what_was_guessed_before_a_preemption_is_computed_again() {
+fn what_was_speculated_before_a_preemption_is_computed_again() {
     let prompts = prompts(6);
     let roomy = EngineOptions { draft_tokens: 6, ..options() };
     let expected = at_once(&engine_with_draft(LLAMA, 5, &roomy), &prompts, 90);

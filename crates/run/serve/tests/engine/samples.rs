@@ -1,4 +1,4 @@
-//! Several samples of one prompt, and how tokens are drawn.
+//! Several samples of one prompt, and how tokens are sampled.
 
 use std::collections::BTreeSet;
 
@@ -52,15 +52,15 @@ fn a_seed_gives_the_same_answer_whatever_else_runs() {
 }
 
 #[test]
-fn guesses_draw_from_the_same_distribution_as_without() {
+fn speculative_tokens_come_from_the_same_distribution_as_without() {
     let sampling =
         Sampling { seed: Some(4), temperature: 0.3, repetition_penalty: 1.1, ..Sampling::default() };
     let prompt: Vec<u32> = (0..60).map(|at| at % 7).collect();
     let without = listen(engine(LLAMA, &options()).ask(ask(&prompt, 1, sampling.clone(), 80)).unwrap());
-    let guessing = engine(LLAMA, &EngineOptions { draft_tokens: 6, ..options() });
-    let with = listen(guessing.ask(ask(&prompt, 1, sampling, 80)).unwrap());
+    let speculating = engine(LLAMA, &EngineOptions { draft_tokens: 6, ..options() });
+    let with = listen(speculating.ask(ask(&prompt, 1, sampling, 80)).unwrap());
     assert_eq!(without.samples, with.samples);
-    assert!(guessing.state().drafted_tokens > 0);
+    assert!(speculating.state().drafted_tokens > 0);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn log_probabilities_come_with_tokens_that_asked_for_them() {
         if let Event::Token { token, logprobs, .. } = event {
             let logprobs = logprobs.unwrap();
             assert_eq!(logprobs.top.len(), 3);
-            assert_eq!(logprobs.top[0], (token, logprobs.of_token), "the greedy token is the likeliest");
+            assert_eq!(logprobs.top[0], (token, logprobs.of_token), "the greedy token is the most likely");
             assert!(logprobs.top[0].1 >= logprobs.top[1].1 && logprobs.top[0].1 <= 0.0);
             seen += 1;
         }
@@ -83,7 +83,7 @@ fn log_probabilities_come_with_tokens_that_asked_for_them() {
 }
 
 #[test]
-fn a_sample_that_is_ended_draws_no_more_and_the_others_are_what_they_would_have_been() {
+fn a_sample_that_is_ended_gets_no_more_tokens_and_the_others_are_what_they_would_have_been() {
     let sampling = Sampling { seed: Some(3), temperature: 0.8, ..Sampling::default() };
     let engine = engine(LLAMA, &options());
     let prompt = &prompts(1)[0];
@@ -105,8 +105,8 @@ fn a_sample_that_is_ended_draws_no_more_and_the_others_are_what_they_would_have_
     // How many more come depends on how soon the engine looks.
     assert!(expected[1].starts_with(&told[1]) && told[1].len() >= 5);
     assert_nothing_left(&engine);
-    let drawn: usize = told.iter().map(Vec::len).sum();
-    assert_eq!(engine.state().generated_tokens - before, drawn as u64);
+    let sampled: usize = told.iter().map(Vec::len).sum();
+    assert_eq!(engine.state().generated_tokens - before, sampled as u64);
 }
 
 /// The first sample ends with its first token: the others still have their copy of the block that the prompt fills in part.

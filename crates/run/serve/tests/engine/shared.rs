@@ -19,7 +19,7 @@ fn steps_of_the_engine_are_those_that_the_scheduler_plans_in_virtual_time() {
         blocks: about.blocks,
         token_budget: options.token_budget,
         chunk_tokens: options.chunk_tokens,
-        seats: options.seats,
+        max_seqs: options.max_seqs,
         context_limit: about.context_limit,
         watermark_blocks: (about.blocks / 100).min(160),
         ..SchedulerOptions::default()

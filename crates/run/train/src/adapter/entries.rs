@@ -41,7 +41,7 @@ struct Places {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sharing {
     /// Each has a part of its own.
-    Cut,
+    Sharded,
     /// All have the same, with the same gradient.
     Same,
     /// All have the same, each with a share of the gradient.
@@ -54,8 +54,8 @@ impl Sharing {
     fn of(tensor: &Tensor) -> [Self; 2] {
         let ([outputs, inputs], [all_outputs, all_inputs]) = (tensor.size(), tensor.matrix_shape());
         match (outputs < all_outputs, inputs < all_inputs) {
-            (true, _) => [Sharing::Partial, Sharing::Cut],
-            (_, true) => [Sharing::Cut, Sharing::Partial],
+            (true, _) => [Sharing::Partial, Sharing::Sharded],
+            (_, true) => [Sharing::Sharded, Sharing::Partial],
             _ if tensor.is_partial => [Sharing::Partial; 2],
             _ => [Sharing::Same; 2],
         }

@@ -93,7 +93,7 @@ impl TrainConfig {
         file.key("batches", evaluation.batches, "micro-batches of an evaluation");
         file.key("prompt", quoted(&evaluation.prompt), "a text to go on from; empty: no sample");
         file.key("sample_tokens", evaluation.sample_tokens, "length of the sample");
-        file.key("temperature", number(evaluation.temperature), "0: always the likeliest token");
+        file.key("temperature", number(evaluation.temperature), "0: always the most likely token");
     }
 
     fn write_rest(&self, file: &mut File) {

@@ -23,8 +23,8 @@ impl<E: Trained> Run<'_, E> {
         }
         let weights = if was_stopped || !is_first { None } else { Some(self.export()?) };
         self.trainer.ranks.part(&self.trainer.device)?;
-        if let Some(roster) = self.options.roster.as_ref().filter(|_| is_first) {
-            roster.end();
+        if let Some(membership) = self.options.membership.as_ref().filter(|_| is_first) {
+            membership.end();
         }
         Ok(Summary {
             steps: self.trainer.step,

@@ -12,7 +12,7 @@ use super::{Observer, Past, Run, RunOptions, Wish};
 use crate::optimizer::Steps;
 use crate::ranks::Ranks;
 use crate::trained::Trained;
-use crate::{Roster, TrainConfig, TrainError};
+use crate::{Membership, TrainConfig, TrainError};
 
 /// How long the ranks that are left have to meet.
 const MEETING: Duration = Duration::from_secs(60);
@@ -37,10 +37,13 @@ impl<E: Trained> Run<'_, E> {
     /// Whether those that wait make more whole replicas, up to the layout that was asked for.
     fn can_grow(&self) -> bool {
         let count = self.trainer.ranks().count() as u32;
-        let Some(roster) = self.options.roster.as_ref().filter(|_| count < self.shapes.asked()) else {
+        let Some(membership) = self.options.membership.as_ref().filter(|_| count < self.shapes.asked())
+        else {
             return false;
         };
-        self.shapes.largest(count + roster.waiting()).is_some_and(|layout| layout.world() > u64::from(count))
+        self.shapes
+            .largest(count + membership.waiting())
+            .is_some_and(|layout| layout.world() > u64::from(count))
     }
 }
 
@@ -49,7 +52,7 @@ pub(super) fn is_survived(error: &TrainError, world: &World, options: &RunOption
     let TrainError::Ranks(error) = error else { return false };
     let own = if let CommError::Fault(fault) = error { Some(fault.clone()) } else { None };
     let is_about_ranks = |fault: Fault| fault.lost_rank().is_some() || matches!(fault, Fault::Rebuilt { .. });
-    options.roster.is_some() && world.fault().or(own).is_some_and(is_about_ranks)
+    options.membership.is_some() && world.fault().or(own).is_some_and(is_about_ranks)
 }
 
 /// Ends the work of the other ranks with the reason of this one, and the patience of those that wait for a place.
@@ -66,8 +69,8 @@ pub(super) fn tell_others(world: &World, error: &TrainError, options: &RunOption
     if !is_known {
         world.revoke(&error.to_string());
     }
-    if let Some(roster) = options.roster.as_ref().filter(|_| world.rank() == 0) {
-        roster.end();
+    if let Some(membership) = options.membership.as_ref().filter(|_| world.rank() == 0) {
+        membership.end();
     }
 }
 
@@ -93,17 +96,17 @@ impl Regrouping<'_> {
         past: &mut Past,
         observer: &mut dyn Observer,
     ) -> Result<Next, TrainError> {
-        let roster = self.options.roster.as_ref().expect("only runs that go on regroup");
+        let membership = self.options.membership.as_ref().expect("only runs that go on regroup");
         loop {
             // A rank that stood still for too long finds that the others have gone on without it.
-            if roster.has_passed(world.epoch()) {
-                return self.wait_for_a_place(world, past, roster);
+            if membership.has_passed(world.epoch()) {
+                return self.wait_for_a_place(world, past, membership);
             }
             let newcomer = world.as_newcomer();
-            let place = Waiting::new(self, &world, roster, observer);
+            let place = Waiting::new(self, &world, membership, observer);
             let at_most = MEETING + self.patience();
             world = match world.rebuild_with(&|gap| place.numbering(gap), at_most) {
-                Err(JoinError::LeftOut { .. }) => return self.rejoin(newcomer, past, roster),
+                Err(JoinError::LeftOut { .. }) => return self.rejoin(newcomer, past, membership),
                 made => made?,
             };
             let (ranks, fits) = (world.size(), self.shapes.on(world.size()));
@@ -111,10 +114,10 @@ impl Regrouping<'_> {
                 return Ok(Next::World(world));
             }
             let Some(kept) = self.shapes.largest(ranks).map(|layout: Layout| layout.world() as u32) else {
-                return Err(self.too_few(&world, roster));
+                return Err(self.too_few(&world, membership));
             };
             match self.hand_over(&world, past, kept) {
-                Ok(()) if world.rank() >= kept => return self.wait_for_a_place(world, past, roster),
+                Ok(()) if world.rank() >= kept => return self.wait_for_a_place(world, past, membership),
                 Ok(()) => {}
                 Err(error) if is_survived(&error, &world, self.options) => {}
                 Err(error) => {
@@ -130,8 +133,8 @@ impl Regrouping<'_> {
     }
 
     /// One of the ranks says it.
-    fn too_few(&self, world: &World, roster: &Roster) -> TrainError {
-        roster.end();
+    fn too_few(&self, world: &World, membership: &Membership) -> TrainError {
+        membership.end();
         let error = TrainError::TooFewRanks {
             left: world.size(),
             needed: self.shapes.fewest(),
@@ -146,27 +149,32 @@ impl Regrouping<'_> {
         let ranks = Ranks::among(world, layout, false, None)?;
         // What they hold lies where they compute.
         let device = past.open_device(self.config, Some(world), 1)?;
-        past.carried.hand_over(&device, &ranks, kept as usize, &Steps::of(self.config))
+        past.recovered.hand_over(&device, &ranks, kept as usize, &Steps::of(self.config))
     }
 
     /// Leaves the others and comes back when they need this process.
-    fn wait_for_a_place(&self, world: World, past: &mut Past, roster: &Roster) -> Result<Next, TrainError> {
+    fn wait_for_a_place(
+        &self,
+        world: World,
+        past: &mut Past,
+        membership: &Membership,
+    ) -> Result<Next, TrainError> {
         let newcomer = world.as_newcomer();
         drop(world);
-        self.rejoin(newcomer, past, roster)
+        self.rejoin(newcomer, past, membership)
     }
 
     fn rejoin(
         &self,
         (rendezvous, options): (bedplate_comm::Rendezvous, bedplate_comm::Options),
         past: &mut Past,
-        roster: &Roster,
+        membership: &Membership,
     ) -> Result<Next, TrainError> {
         // What it held is of another time than what the others hold by then.
         *past = Past::default();
         let never = AtomicBool::new(false);
         let stop = self.options.stop.unwrap_or(&never);
-        let joined = roster.join(&rendezvous, &options, stop, SystemTime::UNIX_EPOCH)?;
+        let joined = membership.join(&rendezvous, &options, stop, SystemTime::UNIX_EPOCH)?;
         Ok(joined.map_or(Next::NotNeeded, Next::World))
     }
 }
@@ -174,7 +182,7 @@ impl Regrouping<'_> {
 /// Decides, while the ranks that are left gather, which newcomers are waited for.
 struct Waiting<'a> {
     regrouping: &'a Regrouping<'a>,
-    roster: &'a Roster,
+    membership: &'a Membership,
     point: bedplate_comm::MeetingPoint,
     began: Instant,
     /// Who waited when it was last looked.
@@ -191,12 +199,12 @@ impl<'a> Waiting<'a> {
     fn new(
         regrouping: &'a Regrouping<'a>,
         world: &World,
-        roster: &'a Roster,
+        membership: &'a Membership,
         observer: &'a mut dyn Observer,
     ) -> Self {
         Self {
             regrouping,
-            roster,
+            membership,
             point: world.own_meeting_point(),
             began: Instant::now(),
             seen: Cell::new(None),
@@ -210,7 +218,7 @@ impl<'a> Waiting<'a> {
     fn numbering(&self, Gap { left, gone }: Gap) -> Numbering {
         if !self.has_noted.replace(true) {
             // Without the note nobody comes, and the others go on alone.
-            let _ = self.roster.meet_at(self.point);
+            let _ = self.membership.meet_at(self.point);
         }
         let shapes = self.regrouping.shapes;
         let is_early = self.began.elapsed() < PROMPT;
@@ -233,7 +241,7 @@ impl<'a> Waiting<'a> {
         match self.seen.get().filter(|(when, _)| when.elapsed() < LOOK) {
             Some((_, waiting)) => waiting,
             None => {
-                let waiting = self.roster.waiting();
+                let waiting = self.membership.waiting();
                 self.seen.set(Some((Instant::now(), waiting)));
                 waiting
             }
@@ -243,13 +251,13 @@ impl<'a> Waiting<'a> {
     /// Whether nobody can come any more, or the run is to stop.
     fn is_hopeless(&self) -> bool {
         let is_stopped = self.regrouping.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
-        is_stopped || self.roster.is_closed() && self.waiting() == 0
+        is_stopped || self.membership.is_closed() && self.waiting() == 0
     }
 
     /// Says once for whom the run waits.
     fn tell(&self, left: u32, missing: u32) {
         if self.missing.replace(missing) != missing {
-            let _ = self.roster.await_at(self.point, missing);
+            let _ = self.membership.await_at(self.point, missing);
             let seconds = self.regrouping.patience().as_secs();
             let layout = self.regrouping.shapes.asked_layout();
             self.observer.borrow_mut().waits(&format!(

@@ -15,15 +15,15 @@ use serde_json::{Value, json};
 
 use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
-use crate::carry::Carried;
 use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
 use crate::memory;
 use crate::output_lock::OutputLock;
 use crate::ranks::Ranks;
+use crate::recovered_state::RecoveredState;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
 use crate::trainer::{First, Trainer};
-use crate::{Precision, Roster, TrainConfig, TrainError};
+use crate::{Membership, Precision, TrainConfig, TrainError};
 
 const NO_FP8: &str = "this device has no products of fp8 (Hopper has, with cuBLASLt 12.9 or later): a processor imitates them and is \
                       slower than with bf16, another GPU multiplies in bf16";
@@ -54,13 +54,13 @@ pub(super) fn meet(
         0 => shapes.first(world.size())?,
         _ => shapes.on(world.size()).expect("ranks regroup as whole replicas"),
     };
-    if let (Some(roster), 0) = (&options.roster, world.rank()) {
+    if let (Some(membership), 0) = (&options.membership, world.rank()) {
         let path = config.output.folder.clone();
         let point = world.next_meeting_point();
-        roster.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
+        membership.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
     }
-    let copying = options.roster.as_ref().filter(|_| config.training.copy_every > 0);
-    Ranks::among(world, layout, shapes.has_tied_ends(), copying.map(Roster::node))
+    let copying = options.membership.as_ref().filter(|_| config.training.copy_every > 0);
+    Ranks::among(world, layout, shapes.has_tied_ends(), copying.map(Membership::node))
 }
 
 impl<'a, E: Trained> Run<'a, E> {
@@ -82,7 +82,7 @@ impl<'a, E: Trained> Run<'a, E> {
         let free = free.map(|free| free / sharing as f64);
         let logits = bedplate_network::logits_on(&device);
         // Ranks that go on have most of what they need already.
-        let is_new = past.carried.holdings.is_empty();
+        let is_new = past.recovered.holdings.is_empty();
         if is_new {
             memory::check_shape(&model, config, &ranks, free, logits)?;
         }
@@ -114,18 +114,18 @@ impl<'a, E: Trained> Run<'a, E> {
         let settings = Settings::of(config, trainer.network.architecture(), &data, weights);
         let mut resumed = Resumed { newest: past.newest.take(), ..Resumed::default() };
         let begun = match is_anew {
-            true => trainer.take_over(&mut past.carried),
+            true => trainer.take_over(&mut past.recovered),
             false => {
-                past.carried = Carried::default();
+                past.recovered = RecoveredState::default();
                 resume(&mut trainer, &checkpoints, config, options, &settings).map(|found| resumed = found)
             }
         };
-        let copied = begun.and_then(|()| match &options.roster {
-            Some(_) => Ok(trainer.keep_copies_after(&mut past.carried, config.training.copy_every)?),
+        let copied = begun.and_then(|()| match &options.membership {
+            Some(_) => Ok(trainer.keep_copies_after(&mut past.recovered, config.training.copy_every)?),
             None => Ok(()),
         });
         if let Err(error) = copied {
-            trainer.give_back(&mut past.carried);
+            trainer.give_back(&mut past.recovered);
             return Err(error);
         }
         trainer.begin_first_copy();
@@ -148,7 +148,7 @@ impl<'a, E: Trained> Run<'a, E> {
             shapes,
             data,
             trainer,
-            older: is_anew.then(|| std::mem::take(&mut past.carried)),
+            older: is_anew.then(|| std::mem::take(&mut past.recovered)),
             is_anew,
             checkpoints,
             settings,

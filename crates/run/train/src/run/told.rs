@@ -10,7 +10,7 @@ use bedplate_record::{EvaluationRecord, StepRecord};
 use bedplate_report::Phase;
 use bedplate_units::Bytes;
 
-use crate::{Roster, TrainError};
+use crate::{Membership, TrainError};
 
 /// Receives the events of a run as they happen.
 pub trait Observer {
@@ -97,7 +97,7 @@ pub struct RunOptions<'a> {
     /// Memory that is free; as the system says where this is absent.
     pub free_memory: Option<Bytes>,
     /// Where ranks that come later are found; with it a run goes on when ranks are lost.
-    pub roster: Option<Roster>,
+    pub membership: Option<Membership>,
     /// Ranks that the run was begun with.
     pub ranks: Option<u32>,
 }

@@ -97,7 +97,7 @@ fn bits<E: Trained>(trainer: Trainer<E>) -> Bits {
         device.read(holding.view(), &mut values);
         (holding.piece, values.iter().map(|value: &f32| value.to_bits()).collect())
     };
-    let newest = trainer.carry().holdings.into_iter().filter(|holding| holding.step == step);
+    let newest = trainer.into_recovered_state().holdings.into_iter().filter(|holding| holding.step == step);
     newest.map(read).collect()
 }
 
@@ -119,11 +119,11 @@ fn five_steps<E: Trained>(layout: &str, config: &TrainConfig, fates: &[Fate]) ->
                 }
                 let mut went_on = own.step;
                 if let Some(fate) = fates.get(rank as usize) {
-                    let mut carried = part_in_a_step(own, *fate);
+                    let mut recovered = part_in_a_step(own, *fate);
                     own = trainer(join(rank, count, ports[1]), layout, config, First::Nothing);
-                    own.take_over(&mut carried).unwrap();
+                    own.take_over(&mut recovered).unwrap();
                     went_on = own.step;
-                    own.keep_copies_after(&mut carried, every).unwrap();
+                    own.keep_copies_after(&mut recovered, every).unwrap();
                     own.begin_first_copy();
                 }
                 while own.step < 5 {
@@ -137,7 +137,7 @@ fn five_steps<E: Trained>(layout: &str, config: &TrainConfig, fates: &[Fate]) ->
     })
 }
 
-fn part_in_a_step<E: Trained>(mut trainer: Trainer<E>, fate: Fate) -> Carried {
+fn part_in_a_step<E: Trained>(mut trainer: Trainer<E>, fate: Fate) -> RecoveredState {
     let batches = share(&trainer);
     let weighing = Weighing { scale: 1.0 / (BATCH * SEQUENCE) as f32, balance: 1.0 / BATCH as f32 };
     trainer.learn(&batches, weighing).unwrap();
@@ -154,8 +154,8 @@ fn part_in_a_step<E: Trained>(mut trainer: Trainer<E>, fate: Fate) -> Carried {
         trainer.samples += BATCH as u64;
     }
     trainer.ranks.part(&trainer.device).unwrap();
-    let carried = trainer.carry();
-    if fate == Lost { Carried::default() } else { carried }
+    let recovered = trainer.into_recovered_state();
+    if fate == Lost { RecoveredState::default() } else { recovered }
 }
 
 fn check<E: Trained>(layout: &str, config: &TrainConfig, fates: &[Fate], step: u64) {
@@ -217,16 +217,16 @@ fn ranks_that_leave_say_what_they_know() {
                     for _ in 0..2 {
                         own.step(&share(&own)).unwrap();
                     }
-                    let mut carried = part_in_a_step(own, fates[rank as usize]);
+                    let mut recovered = part_in_a_step(own, fates[rank as usize]);
                     let left =
                         rank.checked_sub(u32::from(rank > 1)).filter(|_| fates[rank as usize] != Lost)?;
                     let together = Layout { data: 3, ..Layout::default() };
                     let ranks = Ranks::of(join(left, 3, ports[1]), together, false, None).unwrap();
-                    carried.hand_over(&Device::cpu(1), &ranks, 2, &Steps::of(config)).unwrap();
+                    recovered.hand_over(&Device::cpu(1), &ranks, 2, &Steps::of(config)).unwrap();
                     let alone = Layout { data: 1, ..layout };
                     let world = (left < 2).then(|| join(left, 2, ports[2]))?;
                     let mut own = trainer::<f32>(world, alone, config, First::Nothing);
-                    own.take_over(&mut carried).unwrap();
+                    own.take_over(&mut recovered).unwrap();
                     own.step(&share(&own)).unwrap();
                     Some(own.step)
                 })

@@ -16,15 +16,15 @@ impl Sized<'_> {
             remarks.push("or plan again with --precision bf16,fp8 and GPUs that hold the model".into());
             return Vec::new();
         }
-        let weights = self.cut().weights.name();
-        let chunk = self.cut().chunk;
+        let weights = self.layout().weights.name();
+        let chunk = self.layout().chunk;
         let mut flags = vec![
             format!("bedplate serve {}", self.model),
             format!("--device cuda:0 --weights {weights}"),
             format!(
-                "--seats {} --chunk {chunk} --token-budget {}",
-                self.workers.seats,
-                chunk.max(self.workers.seats)
+                "--max-seqs {} --chunk {chunk} --token-budget {}",
+                self.workers.max_seqs,
+                chunk.max(self.workers.max_seqs)
             ),
             format!("--context {}", self.context()),
         ];
@@ -33,7 +33,7 @@ impl Sized<'_> {
             Duty::Prefill => flags.push("--kv-listen 0.0.0.0:7500 --kv-secret-file kv.secret".into()),
             Duty::Decode => flags.push("--prefill \"$PREFILL\":7500 --kv-secret-file kv.secret".into()),
         }
-        if self.cut().kv == Precision::Fp8 {
+        if self.layout().kv == Precision::Fp8 {
             flags.push("--kv fp8".into());
             remarks
                 .push("keys and values in fp8 need Hopper GPUs and a model with heads of 64 or 128".into());
@@ -47,11 +47,11 @@ impl Sized<'_> {
 
     /// What the plan asks for beyond one GPU in formats that the engine computes with.
     fn lacks(&self) -> Vec<String> {
-        let Parallel { tensor, pipeline, expert, attention_data } = self.cut().parallel;
+        let Parallel { tensor, pipeline, expert, attention_data } = self.layout().parallel;
         let mut lacks = Vec::new();
         let degrees = tensor.max(pipeline).max(expert).max(attention_data);
         lacks.extend((degrees > 1).then(|| "a replica over several GPUs".to_owned()));
-        let weights = self.cut().weights;
+        let weights = self.layout().weights;
         lacks.extend((weights == WeightFormat::Fp4).then(|| format!("weights in {}", weights.name())));
         lacks.extend(self.need.options.images.map(|_| "images".to_owned()));
         lacks.extend(self.need.options.speculation.map(|_| "drafts by the model itself".to_owned()));

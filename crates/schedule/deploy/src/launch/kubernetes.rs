@@ -39,8 +39,8 @@ impl Software {
 }
 
 impl Deployment<'_> {
-    /// The documents, one after the other; `seats` is how many requests a replica takes at once.
-    pub fn manifests(&self, pools: &[Pool], seats: u32) -> String {
+    /// The documents, one after the other; `max_seqs` is how many requests a replica takes at once.
+    pub fn manifests(&self, pools: &[Pool], max_seqs: u32) -> String {
         let missing = pools.iter().find(|pool| pool.command.is_empty());
         if let Some(pool) = missing {
             return pool.remarks.iter().map(|remark| format!("# {remark}\n")).collect();
@@ -62,7 +62,7 @@ impl Deployment<'_> {
             let taken: u32 = pools.iter().map(Pool::gpus).sum();
             let more = self.gpus.saturating_sub(taken) / (pool.nodes * pool.gpus_per_node).max(1);
             if pools.len() == 1 && more > 0 {
-                documents.push(self.scaler(pool, &name, pool.replicas + more, seats));
+                documents.push(self.scaler(pool, &name, pool.replicas + more, max_seqs));
             }
         }
         if pools.len() > 1 {
@@ -171,8 +171,8 @@ spec:
         )
     }
 
-    /// More replicas once those that there are have most of their seats taken.
-    fn scaler(&self, pool: &Pool, name: &str, most: u32, seats: u32) -> String {
+    /// More replicas once those that there are have most of their sequence slots taken.
+    fn scaler(&self, pool: &Pool, name: &str, most: u32, max_seqs: u32) -> String {
         let (version, kind) = match pool.nodes {
             1 => ("apps/v1", "Deployment"),
             _ => ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
@@ -194,7 +194,7 @@ spec:
   behavior: {{scaleDown: {{stabilizationWindowSeconds: 600}}}}
 ",
             pool.replicas,
-            (seats * 4 / 5).max(1),
+            (max_seqs * 4 / 5).max(1),
         )
     }
 

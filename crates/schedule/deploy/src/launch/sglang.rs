@@ -7,12 +7,12 @@ use super::{Duty, Sized};
 
 impl Sized<'_> {
     pub(super) fn sglang(&self, remarks: &mut Vec<String>) -> Vec<String> {
-        let Parallel { pipeline, expert, attention_data, .. } = self.cut().parallel;
+        let Parallel { pipeline, expert, attention_data, .. } = self.layout().parallel;
         let nodes = self.nodes();
         // SGLang counts all GPUs of a stage as tensor ranks and splits them into attention data ranks.
         let mut flags = vec![
             format!("python -m sglang.launch_server --model-path {}", self.model),
-            format!("--tp-size {}", self.cut().parallel.stage_gpus()),
+            format!("--tp-size {}", self.layout().parallel.stage_gpus()),
         ];
         flags.extend((pipeline > 1).then(|| format!("--pp-size {pipeline}")));
         flags.extend(
@@ -27,16 +27,16 @@ impl Sized<'_> {
             flags.push(format!("--nnodes {nodes} --node-rank \"$RANK\""));
             flags.push("--dist-init-addr \"$HEAD\":20000".to_owned());
         }
-        flags.push(format!("--max-running-requests {}", self.workers.seats));
-        flags.push(format!("--chunked-prefill-size {}", self.cut().chunk));
+        flags.push(format!("--max-running-requests {}", self.workers.max_seqs));
+        flags.push(format!("--chunked-prefill-size {}", self.layout().chunk));
         flags.push(format!("--context-length {}", self.context()));
         flags.push(format!("--mem-fraction-static {:.2}", self.memory_share()));
-        flags.extend(match self.cut().weights {
+        flags.extend(match self.layout().weights {
             WeightFormat::Fp8 => Some("--quantization fp8".to_owned()),
             WeightFormat::Fp4 => Some("--quantization modelopt_fp4".to_owned()),
             WeightFormat::Bf16 | WeightFormat::Int4 => None,
         });
-        flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8_e4m3".to_owned()));
+        flags.extend((self.layout().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8_e4m3".to_owned()));
         if let Some(pictures) = self.need.options.images {
             flags.push(format!("--limit-mm-data-per-request '{{\"image\":{}}}'", pictures.per_request));
         }

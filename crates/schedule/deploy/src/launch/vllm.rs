@@ -9,8 +9,8 @@ const ADAPTERS_LATER: &str = "give adapters as --lora-modules NAME=FOLDER, or lo
 
 impl Sized<'_> {
     pub(super) fn vllm(&self, command: &str, remarks: &mut Vec<String>) -> Vec<String> {
-        let Parallel { tensor, pipeline, expert, attention_data } = self.cut().parallel;
-        let seats = self.workers.seats.div_ceil(attention_data);
+        let Parallel { tensor, pipeline, expert, attention_data } = self.layout().parallel;
+        let max_seqs = self.workers.max_seqs.div_ceil(attention_data);
         let mut flags = vec![format!("{command} {}", self.model), format!("--tensor-parallel-size {tensor}")];
         flags.extend((pipeline > 1).then(|| format!("--pipeline-parallel-size {pipeline}")));
         flags.extend((attention_data > 1).then(|| format!("--data-parallel-size {attention_data}")));
@@ -25,16 +25,16 @@ impl Sized<'_> {
                 format!("--enable-eplb --eplb-config '{{\"num_redundant_experts\":{copies}}}'")
             }));
         }
-        flags.push(format!("--max-num-seqs {seats}"));
-        flags.push(format!("--max-num-batched-tokens {}", self.cut().chunk.max(seats)));
+        flags.push(format!("--max-num-seqs {max_seqs}"));
+        flags.push(format!("--max-num-batched-tokens {}", self.layout().chunk.max(max_seqs)));
         flags.push(format!("--max-model-len {}", self.context()));
         flags.push(format!("--gpu-memory-utilization {:.2}", self.memory_share()));
-        flags.extend(match self.cut().weights {
+        flags.extend(match self.layout().weights {
             WeightFormat::Fp8 => Some("--quantization fp8".to_owned()),
             WeightFormat::Fp4 => Some("--quantization modelopt_fp4".to_owned()),
             WeightFormat::Bf16 | WeightFormat::Int4 => None,
         });
-        flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8".to_owned()));
+        flags.extend((self.layout().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8".to_owned()));
         if let Some(pictures) = self.need.options.images {
             flags.push(format!("--limit-mm-per-prompt '{{\"image\":{}}}'", pictures.per_request));
         }
@@ -66,7 +66,7 @@ impl Sized<'_> {
             return Vec::new();
         }
         let headless = "$([ \"$RANK\" = 0 ] || echo --headless)".to_owned();
-        let data = self.cut().parallel.attention_data;
+        let data = self.layout().parallel.attention_data;
         if data == 1 {
             return vec![
                 format!("--nnodes {nodes} --node-rank \"$RANK\""),

@@ -12,11 +12,11 @@ use super::PostTraining;
 use crate::candidate::fit;
 use crate::engine::TimedReplica;
 use crate::estimate::Steady;
-use crate::{Cut, DeployError, Load, Need, Options, Supply};
+use crate::{DeployError, Load, Need, Options, ServingLayout, Supply};
 
 /// The rollouts of a step.
 pub(super) struct Rolled {
-    pub(super) cut: Cut,
+    pub(super) layout: ServingLayout,
     pub(super) replicas: u32,
     pub(super) seconds: Seconds,
     /// Weights of one replica.
@@ -36,22 +36,22 @@ pub(super) fn rollout(
     let memory = supply.hardware.memory - kept;
     let free = Supply { hardware: Hardware { gpus, memory, ..supply.hardware }, ..supply.clone() };
     let need = need(question);
-    let mut sorted: Vec<(f64, Cut, Replica)> = Vec::new();
+    let mut sorted: Vec<(f64, ServingLayout, Replica)> = Vec::new();
     let mut refused = None;
-    for cut in crate::space::cuts(&need, &free) {
-        match fit(&need, &free, &cut) {
+    for layout in crate::space::layouts(&need, &free) {
+        match fit(&need, &free, &layout) {
             Ok(replica) => {
-                let estimate = estimate(question, &need, &replica, gpus / cut.gpus());
-                sorted.push((estimate, cut, replica));
+                let estimate = estimate(question, &need, &replica, gpus / layout.gpus());
+                sorted.push((estimate, layout, replica));
             }
             Err(refusal) => refused = Some(refusal),
         }
     }
     sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let played = sorted.into_iter().take(REPLAYED).map(|(_, cut, replica)| {
-        let replicas = gpus / cut.gpus();
-        let weights = replica.memory().weights_per_gpu * f64::from(cut.gpus());
-        Rolled { cut, replicas, seconds: play(question, &need, replica, replicas), weights }
+    let played = sorted.into_iter().take(REPLAYED).map(|(_, layout, replica)| {
+        let replicas = gpus / layout.gpus();
+        let weights = replica.memory().weights_per_gpu * f64::from(layout.gpus());
+        Rolled { layout, replicas, seconds: play(question, &need, replica, replicas), weights }
     });
     played.min_by(|a, b| a.seconds.cmp(&b.seconds)).ok_or_else(|| DeployError::NoSplit {
         gpus,

@@ -18,8 +18,8 @@ fn they_take_memory_and_time() {
     let measured = |adapters: Option<Adapters>| {
         let question = with(adapters);
         let need = question.need();
-        let cut = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
-        let replica = fit(&need, &question.supply, &cut).expect("it fits");
+        let layout = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
+        let replica = fit(&need, &question.supply, &layout).expect("it fits");
         let step = replica.timer().seconds(&StepShape::decode(32, 32_000));
         (replica.memory().adapters_per_gpu.get(), replica.memory().room.tokens(), step)
     };
@@ -58,8 +58,8 @@ fn none_of_rank_zero_are_no_question() {
 fn engines_are_told() {
     let question = with(Some(Adapters { loaded: 12, rank: 24 }));
     let need = question.need();
-    let cut = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
-    let plan = Plan::Aggregated(Workers { cut, replicas: 1, seats: 64 });
+    let layout = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
+    let plan = Plan::Aggregated(Workers { layout, replicas: 1, max_seqs: 64 });
     let text = |software| launch(&need, &question.supply, &plan, "some/model", software);
     // Its ranks are a list of choices.
     assert!(text(Software::Vllm).contains("--enable-lora --max-loras 12 --max-lora-rank 32"));

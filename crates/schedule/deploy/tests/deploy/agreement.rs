@@ -140,14 +140,14 @@ fn a_timed_replica_takes_as_long_as_the_performance_model_says() {
 fn a_single_prompt_passes_pipeline_stages_one_after_the_other() {
     let model = ServedModel::named("llama-3.3-70b").expect("the model is built in");
     let hardware = supply("p5en.48xlarge:1").hardware;
-    let cut = |pipeline| {
+    let layout = |pipeline| {
         let parallel = Parallel { pipeline, ..Parallel::tensor(1) };
         let deployment = Deployment::new(model.clone(), WeightFormat::Fp8, hardware, parallel, Engine::Vllm);
         let replica = Replica::new(deployment, &ServingConstants::builtin()).expect("the degrees are sound");
         TimedReplica::new(replica, 4250)
     };
     let prompt = bedplate_breakdown::StepShape::prefill(0, 4000);
-    let (one, eight) = (cut(1).prefill(&prompt), cut(8).prefill(&prompt));
+    let (one, eight) = (layout(1).prefill(&prompt), layout(8).prefill(&prompt));
     assert!(eight as f64 > 0.9 * one as f64, "{eight} against {one}");
 }
 

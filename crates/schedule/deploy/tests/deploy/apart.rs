@@ -38,8 +38,8 @@ fn each_pool_stays_on_its_gpus_and_costs_are_summed() {
 fn pods_of_each_pool_stay_on_its_machines() {
     let question = asked("llama-3.1-8b", "p5.48xlarge:1", "p4de.24xlarge:1", (4000, 200, 6.0));
     let need = question.need();
-    let cut = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
-    let workers = Workers { cut, replicas: 1, seats: 8 };
+    let layout = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
+    let workers = Workers { layout, replicas: 1, max_seqs: 8 };
     let plan = Plan::Disaggregated { prefill: workers, decode: workers };
     for software in [Software::Sglang, Software::Dynamo] {
         let pools = pools(&need, &question.supply, &plan, "some/model", software);
@@ -91,9 +91,9 @@ fn pools_without_a_common_format_or_with_too_strict_limits_are_refused_with_the_
 fn the_slower_of_two_networks_decides_the_transfer() {
     let question = asked("llama-3.1-8b", "p5.48xlarge:1", "p4de.24xlarge:1", (4000, 200, 6.0));
     let need = question.need();
-    let cut = "tp1.bf16".parse::<Pattern>().expect("a pattern").first.completed(&need);
-    let fast = cut.replica(&need, question.supply.of_prompts()).expect("it is legal");
-    let slow = cut.replica(&need, &question.supply).expect("it is legal");
+    let layout = "tp1.bf16".parse::<Pattern>().expect("a pattern").first.completed(&need);
+    let fast = layout.replica(&need, question.supply.of_prompts()).expect("it is legal");
+    let slow = layout.replica(&need, &question.supply).expect("it is legal");
     let alone = slow.kv_transfer(4000, KvLink::ScaleOut);
     assert!(fast.kv_transfer(4000, KvLink::ScaleOut) < alone);
     assert_eq!(fast.kv_transfer_to(&slow, 4000, KvLink::ScaleOut), alone);

@@ -41,7 +41,7 @@ fn each_plan(mut see: impl FnMut(&str, &dyn Fn(Software) -> Vec<Pool>, &dyn Fn(S
         }
         let need = question.need();
         let pattern: Pattern = pattern.parse().expect("it is a pattern");
-        let workers = |cut, replicas| Workers { cut, replicas, seats: 64 };
+        let workers = |layout, replicas| Workers { layout, replicas, max_seqs: 64 };
         let first = pattern.first.completed(&need);
         let plan = match pattern.second {
             None => Plan::Aggregated(workers(first, 2)),
@@ -177,8 +177,8 @@ fn our_engine_is_given_a_command_or_a_reason() {
 fn a_strange_path_stays_one_word() {
     let question = question("llama-3.1-8b", "p5en.48xlarge:1", (4000, 500, 1.0), (0.0, 0.0));
     let need = question.need();
-    let cut = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
-    let plan = Plan::Aggregated(Workers { cut, replicas: 1, seats: 64 });
+    let layout = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
+    let plan = Plan::Aggregated(Workers { layout, replicas: 1, max_seqs: 64 });
     let path = "it's $(touch x); \"a folder\"";
     for (_, software) in Software::ALL {
         for pool in pools(&need, &question.supply, &plan, path, software) {

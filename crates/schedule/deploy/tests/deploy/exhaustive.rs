@@ -1,29 +1,29 @@
 //! The search against the obvious: every number of every replica, each replayed.
 
-use bedplate_deploy::{Cut, Options, Plan, Pooling, Stage, Workers, fit, search};
+use bedplate_deploy::{Options, Plan, Pooling, ServingLayout, Stage, Workers, fit, search};
 use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_transformer::Precision;
 
 use crate::support::{Question, question};
 
-/// Fewest GPUs of one pool that hold, over all degrees, numbers of replicas and a ladder of seats.
+/// Fewest GPUs of one pool that hold, over all degrees, numbers of replicas and a ladder of sequence slots.
 fn fewest_gpus(question: &Question) -> Option<u32> {
     let need = question.need();
     let mut best: Option<u32> = None;
     for tensor in [1, 2, 4, 8] {
         for pipeline in [1, 2, 4, 8] {
-            let cut = Cut {
+            let layout = ServingLayout {
                 parallel: Parallel { pipeline, ..Parallel::tensor(tensor) },
                 weights: WeightFormat::Fp8,
                 kv: Precision::Bf16,
                 chunk: 8192,
             };
-            if fit(&need, &question.supply, &cut).is_err() {
+            if fit(&need, &question.supply, &layout).is_err() {
                 continue;
             }
-            for replicas in 1..=question.supply.gpus() / cut.gpus() {
-                let gpus = replicas * cut.gpus();
-                if best.is_none_or(|best| gpus < best) && holds(question, cut, replicas) {
+            for replicas in 1..=question.supply.gpus() / layout.gpus() {
+                let gpus = replicas * layout.gpus();
+                if best.is_none_or(|best| gpus < best) && holds(question, layout, replicas) {
                     best = Some(gpus);
                 }
             }
@@ -32,12 +32,12 @@ fn fewest_gpus(question: &Question) -> Option<u32> {
     best
 }
 
-fn holds(question: &Question, cut: Cut, replicas: u32) -> bool {
+fn holds(question: &Question, layout: ServingLayout, replicas: u32) -> bool {
     let need = question.need();
     let share = need.options.share;
-    [4, 8, 16, 32, 64, 128, 256].into_iter().any(|seats| {
-        let plan = Plan::Aggregated(Workers { cut, replicas, seats });
-        let stage = Stage::new(&need, &question.supply, plan).expect("the cut is legal");
+    [4, 8, 16, 32, 64, 128, 256].into_iter().any(|max_seqs| {
+        let plan = Plan::Aggregated(Workers { layout, replicas, max_seqs });
+        let stage = Stage::new(&need, &question.supply, plan).expect("the layout is legal");
         let seeds = [need.options.seed, need.options.seed + 1];
         seeds.into_iter().all(|seed| stage.play(5.0, seed).is_ok_and(|shown| shown.holds(share)))
     })

@@ -10,7 +10,7 @@ fn check(model: &str, pattern: &str, software: Software, expected: Expect) {
     let question = question(model, "p5en.48xlarge:2", (4000, 500, 1.0), (0.0, 0.0));
     let need = question.need();
     let pattern: Pattern = pattern.parse().expect("it is a pattern");
-    let workers = |cut, replicas| Workers { cut, replicas, seats: 64 };
+    let workers = |layout, replicas| Workers { layout, replicas, max_seqs: 64 };
     let first = pattern.first.completed(&need);
     let plan = match pattern.second {
         None => Plan::Aggregated(workers(first, 2)),
@@ -117,7 +117,7 @@ fn bedplate_serve_gets_a_command_or_what_it_cannot_do() {
             # the model is a folder in Hugging Face's format
             bedplate serve some/model \
               --device cuda:0 --weights bf16 \
-              --seats 64 --chunk 2048 --token-budget 2048 \
+              --max-seqs 64 --chunk 2048 --token-budget 2048 \
               --context 4864
 
             # once, in front of the replicas; put their addresses in place of these names

@@ -44,12 +44,12 @@ fn more_and_larger_images_delay_the_first_token() {
 fn the_encoder_takes_memory_and_time_on_top_of_its_tokens() {
     let question = asked(1, 1024);
     let need = question.need();
-    let cut = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
-    let with = fit(&need, &question.supply, &cut).expect("it fits");
+    let layout = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
+    let with = fit(&need, &question.supply, &layout).expect("it fits");
     assert_eq!(with.memory().encoder_per_gpu.get(), 2.0 * 676_550_144.0);
     let mut text = asked(0, 0);
     text.load = question.load;
-    let without = fit(&text.need(), &text.supply, &cut).expect("it fits");
+    let without = fit(&text.need(), &text.supply, &layout).expect("it fits");
     let mut prompt = StepShape::default();
     prompt.add_prefill(0, u64::from(question.load.input));
     let encoding = with.timer().seconds(&prompt) - without.timer().seconds(&prompt);
@@ -79,8 +79,8 @@ fn stages_encode_an_image_once() {
 fn engines_are_told_how_many_images_may_come() {
     let question = asked(3, 512);
     let need = question.need();
-    let cut = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
-    let plan = Plan::Aggregated(Workers { cut, replicas: 1, seats: 64 });
+    let layout = "tp1.bf16".parse::<Pattern>().expect("it is a pattern").first.completed(&need);
+    let plan = Plan::Aggregated(Workers { layout, replicas: 1, max_seqs: 64 });
     let text = |software| launch(&need, &question.supply, &plan, "some/model", software);
     assert!(text(Software::Vllm).contains(r#"--limit-mm-per-prompt '{"image":3}'"#));
     assert!(text(Software::Sglang).contains(r#"--limit-mm-data-per-request '{"image":3}'"#));

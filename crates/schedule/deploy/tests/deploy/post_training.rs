@@ -51,7 +51,7 @@ fn the_parts_of_a_step_make_up_its_time() {
             Sharing::Separate => step.rollout_gpus + step.training_gpus,
         };
         assert_eq!(gpus, 32);
-        assert!(step.replicas * step.cut.gpus() <= step.rollout_gpus);
+        assert!(step.replicas * step.rollout_layout.gpus() <= step.rollout_gpus);
     }
     assert!(answer.steps.windows(2).all(|pair| pair[0].total <= pair[1].total));
 }

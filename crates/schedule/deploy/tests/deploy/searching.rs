@@ -71,7 +71,7 @@ fn formats_are_taken_only_from_those_allowed() {
     let mut question = question("llama-3.3-70b", "p5en.48xlarge:2", (1000, 200, 2.0), (1000.0, 40.0));
     question.options.weights = vec![WeightFormat::Bf16];
     let answer = search(&question.need(), question.supplies()).expect("some deployment holds");
-    assert_eq!(answer.best.plan.decoders().cut.weights, WeightFormat::Bf16);
+    assert_eq!(answer.best.plan.decoders().layout.weights, WeightFormat::Bf16);
 }
 
 #[test]
@@ -146,11 +146,11 @@ proptest! {
     #[test]
     fn a_plan_within_fewer_gpus_is_the_same_kind_and_fits(replicas in 1u32..40, more in 1u32..40, gpus in 1u32..80) {
         let question = question("llama-3.1-8b", "p5en.48xlarge:1", (1000, 100, 1.0), (0.0, 0.0));
-        let cut = |text: &str| text.parse::<Pattern>().expect("a pattern").first.completed(&question.need());
-        let workers = |cut, replicas| bedplate_deploy::Workers { cut, replicas, seats: 8 };
+        let layout = |text: &str| text.parse::<Pattern>().expect("a pattern").first.completed(&question.need());
+        let workers = |layout, replicas| bedplate_deploy::Workers { layout, replicas, max_seqs: 8 };
         let plan = Plan::Disaggregated {
-            prefill: workers(cut("tp2"), replicas),
-            decode: workers(cut("tp4"), more),
+            prefill: workers(layout("tp2"), replicas),
+            decode: workers(layout("tp4"), more),
         };
         let mut supply = question.supply.clone();
         supply.hardware.gpus = gpus;
@@ -205,9 +205,9 @@ fn shared_prefixes_and_shorter_lengths_need_fewer_gpus() {
 #[test]
 fn experts_spread_over_whole_nvlink_domains_with_copies() {
     let question = question("deepseek-v3", "u-p6e-gb200x72:1", (2000, 500, 40.0), (4000.0, 40.0));
-    let cut: Pattern = "tp1.ep72.adp72.fp8.kv-fp8".parse().expect("it is a pattern");
+    let layout: Pattern = "tp1.ep72.adp72.fp8.kv-fp8".parse().expect("it is a pattern");
     let answer = search(&question.need(), question.supplies()).expect("there is a plan");
-    let explanation = explain(&question.need(), question.supplies(), &answer, &cut);
+    let explanation = explain(&question.need(), question.supplies(), &answer, &layout);
     assert!(!explanation.matches.is_empty(), "72 ranks are tried");
     let parallel = Parallel { attention_data: 72, expert: 72, ..Parallel::ONE };
     assert_eq!(parallel.expert_places(256), 288);

@@ -96,16 +96,16 @@ impl<'a> Fleet<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Whether its router chooses among replicas by what they have cached, and so needs a census.
-    pub(crate) fn has_census(&self) -> bool {
+    /// Whether its router chooses among replicas by what they have cached, and so needs a prefix index.
+    pub(crate) fn has_prefix_index(&self) -> bool {
         let asks = self.router.policy == RoutingPolicy::Prefix && self.scheduler.keeps_prefixes;
         asks && self.replicas.max(self.scaling.map_or(0, |scaling| scaling.desired(u32::MAX))) > 1
     }
 
-    /// The scheduler of a new replica, which counts for the router's census.
+    /// The scheduler of a new replica, which counts for the router's prefix index.
     pub(crate) fn new_scheduler(&self) -> Result<Scheduler<CountedBlocks>, OptionsFlaw> {
         let mut scheduler = Scheduler::counting(self.scheduler.clone())?;
-        if self.has_census() {
+        if self.has_prefix_index() {
             scheduler.watch_reach();
         }
         Ok(scheduler)

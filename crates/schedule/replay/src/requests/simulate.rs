@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_batching::{
-    AdmitReason, BlockKeys, Candidate, Census, Load, OptionsFlaw, Progress, Request, RequestId, Route,
+    AdmitReason, BlockKeys, Candidate, Load, OptionsFlaw, PrefixIndex, Progress, Request, RequestId, Route,
     Router, Start, TenantId,
 };
 
@@ -69,7 +69,7 @@ struct Simulation<'a> {
     /// By pool: what its router knows of every replica; those of other pools are closed.
     candidates: Vec<Vec<Candidate>>,
     /// What replicas have cached, roughly.
-    census: Census,
+    prefix_index: PrefixIndex,
     /// By replica: the most blocks of a prompt that it can have.
     bounds: Vec<u32>,
     progress: Vec<Progress>,
@@ -109,7 +109,7 @@ impl<'a> Simulation<'a> {
             records: Vec::new(),
             underway: 0,
             answered: 0,
-            census: Census::default(),
+            prefix_index: PrefixIndex::default(),
             bounds: Vec::new(),
             progress: Vec::new(),
             series: Series::default(),
@@ -172,7 +172,7 @@ impl<'a> Simulation<'a> {
         let pool = self.pools[replica.pool];
         replica.start(self.now, self.fleet.horizon, pool, &self.fleet.swap, first_token);
         self.next_end.set(index, replica.running.as_ref().map(|running| running.ends));
-        self.census.update(index, &mut replica.scheduler);
+        self.prefix_index.update(index, &mut replica.scheduler);
         self.show_router(index);
         let step = self.replicas[index].scheduler.last_step();
         self.tally.preemptions += step.preempted.len() as u64;
@@ -275,12 +275,12 @@ impl<'a> Simulation<'a> {
     /// Lets the router of a pool choose a replica.
     fn choose(&mut self, pool: usize, asked: &Request) -> Option<Route> {
         let (router, candidates) = (&mut self.routers[pool], &self.candidates[pool]);
-        if !self.pools[pool].has_census() || asked.keys.is_empty() {
+        if !self.pools[pool].has_prefix_index() || asked.keys.is_empty() {
             return router.route(asked.prompt_tokens, candidates);
         }
         let block_tokens = self.pools[pool].scheduler.block_tokens;
         let prompt_blocks = asked.prompt_tokens / block_tokens;
-        self.census.bounds(&asked.keys, prompt_blocks, self.replicas.len(), &mut self.bounds);
+        self.prefix_index.bounds(&asked.keys, prompt_blocks, self.replicas.len(), &mut self.bounds);
         let most = |at: usize| self.bounds[at] * block_tokens;
         router.route_asking(asked.prompt_tokens, candidates, most, |at, most| {
             self.replicas[at].settle(self.now);
@@ -310,7 +310,7 @@ impl<'a> Simulation<'a> {
         self.progress.extend_from_slice(&completion.started);
         let started = self.progress.len();
         self.progress.extend_from_slice(&completion.finished);
-        self.census.update(index, &mut replica.scheduler);
+        self.prefix_index.update(index, &mut replica.scheduler);
         self.show_router(index);
         self.account(index, &running, started);
         for at in 0..self.progress.len() {

@@ -123,7 +123,7 @@ fn a_flood_from_one_tenant_does_not_drown_another() {
         trace.push(Planned { tenant: 1, ..Planned::new(at * SECOND, 500, 50) });
     }
     let waited = |fairness: Fairness| {
-        let scheduler = SchedulerOptions { fairness, seats: 32, ..SchedulerOptions::default() };
+        let scheduler = SchedulerOptions { fairness, max_seqs: 32, ..SchedulerOptions::default() };
         let fleet = Fleet::aggregated(Pool { scheduler, ..Pool::new(1, &engine) });
         let outcome = simulate(Traffic::Trace(trace.clone()), &fleet).unwrap();
         assert_eq!(outcome.finished, 620);
@@ -143,7 +143,7 @@ fn deadlines_that_pass_in_the_queue_drop_requests_and_nothing_else() {
         patience: Some(SECOND),
         ..GeneratedLoad::default()
     };
-    let scheduler = SchedulerOptions { late: LatePolicy::Drop, seats: 32, ..SchedulerOptions::default() };
+    let scheduler = SchedulerOptions { late: LatePolicy::Drop, max_seqs: 32, ..SchedulerOptions::default() };
     let outcome = replay(&load, &Fleet::aggregated(Pool { scheduler, ..Pool::new(1, &engine) }));
     assert!(outcome.dropped > 0 && outcome.finished > 0);
     assert_eq!(outcome.dropped + outcome.finished, 500);

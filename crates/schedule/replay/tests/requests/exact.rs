@@ -46,12 +46,12 @@ fn request() -> impl Strategy<Value = Planned> {
 fn scheduler() -> impl Strategy<Value = SchedulerOptions> {
     let sizes = (prop_oneof![Just(16u32), Just(5)], 210u32..400, 64u32..700, 1u32..700, 4u32..40);
     (sizes, any::<[bool; 5]>(), 0u32..3).prop_map(
-        |((block_tokens, blocks, budget, chunk, seats), flags, reserve)| SchedulerOptions {
+        |((block_tokens, blocks, budget, chunk, max_seqs), flags, reserve)| SchedulerOptions {
             block_tokens,
             blocks,
-            token_budget: budget.max(seats),
+            token_budget: budget.max(max_seqs),
             chunk_tokens: chunk,
-            seats,
+            max_seqs,
             watermark_blocks: 2,
             reserve_percent: reserve * 50,
             prefill: if flags[0] { PrefillMode::Mixed } else { PrefillMode::Separate },

@@ -159,7 +159,7 @@ fn options(arguments: &Arguments, device: &Device, architecture: &Architecture) 
     let at_once = if device.is_cpu() { usual.token_budget } else { 2048 };
     EngineOptions {
         device: arguments.device,
-        seats: usual.seats.max(most),
+        max_seqs: usual.max_seqs.max(most),
         token_budget: at_once,
         chunk_tokens: at_once,
         threads: arguments.threads,

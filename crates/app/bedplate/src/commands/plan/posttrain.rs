@@ -159,7 +159,7 @@ impl Found<'_> {
         facts
             .add("best split", who)
             .add("step", format!("{:.3}; GPUs work {:.0}% of it", best.total, best.busy() * 100.0))
-            .add("rollouts", format!("{:.3} on {} x {}", best.rollout, best.replicas, best.cut))
+            .add("rollouts", format!("{:.3} on {} x {}", best.rollout, best.replicas, best.rollout_layout))
             .add("rewards", format!("{:.3}", best.reward))
             .add("training", format!("{:.3} with {}", best.training, best.layout))
             .add("weights", format!("{:.3} until the rollout replicas have the new ones", best.sync));
@@ -195,7 +195,7 @@ impl Found<'_> {
                 format!("{:.3}", step.training),
                 format!("{:.3}", step.sync),
                 format!("{:.0}%", step.busy() * 100.0),
-                format!("{} x {}", step.replicas, step.cut),
+                format!("{} x {}", step.replicas, step.rollout_layout),
                 step.layout.to_string(),
             ]);
         }
@@ -226,7 +226,7 @@ impl Found<'_> {
                 "offloaded": step.sharing == Sharing::Colocated { is_offloaded: true },
                 "rollout_gpus": step.rollout_gpus,
                 "training_gpus": step.training_gpus,
-                "rollout_replica": step.cut.to_string(),
+                "rollout_replica": step.rollout_layout.to_string(),
                 "rollout_replicas": step.replicas,
                 "training_layout": step.layout.to_string(),
                 "step_s": step.total.get(),

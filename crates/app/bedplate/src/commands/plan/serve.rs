@@ -250,7 +250,7 @@ fn how_to_start(
         gpus: supply.kinds().map(Supply::gpus).sum(),
     };
     let pools = pools(need, supply, plan, model, software);
-    deployment.manifests(&pools, plan.decoders().seats).trim_end().to_owned()
+    deployment.manifests(&pools, plan.decoders().max_seqs).trim_end().to_owned()
 }
 
 /// A name that objects of Kubernetes may have, with room for what is appended to it.

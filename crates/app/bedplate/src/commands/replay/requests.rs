@@ -111,8 +111,8 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 8192, help_heading = "Engine")]
     chunk: u32,
     /// Most sequences that run at once on a replica
-    #[arg(long, default_value_t = 256, help_heading = "Engine")]
-    seats: u32,
+    #[arg(long, alias = "seats", default_value_t = 256, help_heading = "Engine")]
+    max_seqs: u32,
     /// Compute prompts in separate steps, while decodes wait
     #[arg(long, conflicts_with = "model", help_heading = "Engine")]
     separate_prefill: bool,
@@ -143,7 +143,7 @@ pub(super) static IMPOSSIBLE_SETTINGS: Page = Page {
     code: "replay/impossible-settings",
     class: Class::User,
     meaning: "The limits of a replica contradict each other: something is zero, or a step's token budget cannot give each running sequence one token.",
-    remedy: "raise `--token-budget` to at least `--seats`, and avoid zeros",
+    remedy: "raise `--token-budget` to at least `--max-seqs`, and avoid zeros",
 };
 
 impl Diagnostic for ImpossibleSettings {
@@ -210,8 +210,8 @@ impl Arguments {
     }
 
     fn numbers(&self) -> Numbers {
-        let Self { replicas, disaggregate, seats, chunk, .. } = *self;
-        Numbers { replicas, split: disaggregate, seats, chunk }
+        let Self { replicas, disaggregate, max_seqs, chunk, .. } = *self;
+        Numbers { replicas, split: disaggregate, max_seqs, chunk }
     }
 
     /// A predicted fleet with the other options applied.
@@ -266,7 +266,7 @@ impl Arguments {
             blocks: self.kv_blocks,
             token_budget: self.token_budget,
             chunk_tokens: self.chunk,
-            seats: self.seats,
+            max_seqs: self.max_seqs,
             prefill: if self.separate_prefill { PrefillMode::Separate } else { PrefillMode::Mixed },
             keeps_prefixes: !self.no_prefix_cache,
             watermark_blocks: self.kv_blocks / 100,

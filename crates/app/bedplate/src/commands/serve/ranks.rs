@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bedplate_comm::{Options, Rendezvous, World};
-use bedplate_serve::Crew;
+use bedplate_serve::WorkerGroup;
 use bedplate_terminal::{CliError, ProgramError};
 
 use crate::commands::train::launch::RanksError;
@@ -16,8 +16,8 @@ use crate::meeting::Meeting;
 pub(super) enum Part {
     Alone,
     /// It answers, together with others that may be its own processes.
-    First(Box<Crew>, Others),
-    Other(Box<Crew>),
+    First(Box<WorkerGroup>, Others),
+    Other(Box<WorkerGroup>),
 }
 
 impl Part {
@@ -38,8 +38,8 @@ impl Part {
                 return Err(ProgramError::Usage { message }.into());
             }
         };
-        let crew = Box::new(Crew::new(world)?);
-        Ok(if crew.rank() == 0 { Part::First(crew, others) } else { Part::Other(crew) })
+        let group = Box::new(WorkerGroup::new(world)?);
+        Ok(if group.rank() == 0 { Part::First(group, others) } else { Part::Other(group) })
     }
 }
 

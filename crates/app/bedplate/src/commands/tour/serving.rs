@@ -21,7 +21,7 @@ pub(super) fn continued(folder: &Path, text: &str) -> Result<String, CliError> {
     let options = EngineOptions {
         activations: Activations::F32,
         kv_bytes: 64 << 20,
-        seats: 4,
+        max_seqs: 4,
         ..EngineOptions::default()
     };
     let (engine, _) = Engine::start(&model, None, &[], &options)?;

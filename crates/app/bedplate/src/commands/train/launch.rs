@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bedplate_diag::{Diagnostic, pages};
 use bedplate_layout::Layout;
 use bedplate_terminal::{CliError, Console, ProgramError};
-use bedplate_train::Roster;
+use bedplate_train::Membership;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -146,7 +146,7 @@ impl From<Lost> for CliError {
 struct Watch<'a> {
     launch: &'a Launch<'a>,
     meeting: Meeting,
-    roster: Roster,
+    membership: Membership,
     began: SystemTime,
     all: Vec<Started>,
     restarts: u32,
@@ -169,7 +169,7 @@ impl<'a> Watch<'a> {
         let mut watch = Self {
             launch,
             meeting: Meeting::here().map_err(|source| RanksError::Start { source })?,
-            roster: Roster::of(&launch.output),
+            membership: Membership::of(&launch.output),
             began: SystemTime::now(),
             all: Vec::new(),
             restarts: launch.restarts,
@@ -188,7 +188,7 @@ impl<'a> Watch<'a> {
 
     fn start_all(&mut self) -> Result<(), CliError> {
         // A folder that cannot be written to is the ranks' to tell.
-        let _ = self.roster.set_closed(false);
+        let _ = self.membership.set_closed(false);
         let Launch { ranks, spares, .. } = *self.launch;
         (0..ranks + spares).try_for_each(|rank| self.start(rank, rank >= ranks))
     }
@@ -259,13 +259,13 @@ impl<'a> Watch<'a> {
                 return Ok(());
             }
             self.first_lost.get_or_insert(lost.clone());
-            let has_met = self.roster.has_met_since(self.began);
+            let has_met = self.membership.has_met_since(self.began);
             match self.restarts {
                 0 if !has_met => self.failed = Some((Instant::now(), lost.into())),
                 0 => {
                     console.say(&format!("{lost}; the others go on without it"));
                     // Those that are too few without it need not wait for another.
-                    self.roster.set_closed(true).map_err(|source| RanksError::Start { source })?;
+                    self.membership.set_closed(true).map_err(|source| RanksError::Start { source })?;
                 }
                 _ => {
                     self.restarts -= 1;
@@ -282,7 +282,7 @@ impl<'a> Watch<'a> {
 
     fn tell_who_is_waited_for(&mut self, console: &Console) {
         let missing =
-            if self.looks.is_multiple_of(LOOKS_PER_NOTE) { self.roster.missing() } else { self.missing };
+            if self.looks.is_multiple_of(LOOKS_PER_NOTE) { self.membership.missing() } else { self.missing };
         self.looks = self.looks.wrapping_add(1);
         if missing > self.missing {
             console.say(&format!(
@@ -298,7 +298,8 @@ impl<'a> Watch<'a> {
         if since.is_some_and(|since| since.elapsed() > GRACE) {
             self.all.iter().for_each(|started| started.send(Signal::SIGKILL));
         }
-        let only_waits = |started: &Started| started.ended.is_some() || self.roster.waits(started.child.id());
+        let only_waits =
+            |started: &Started| started.ended.is_some() || self.membership.waits(started.child.id());
         if !self.all.iter().all(only_waits) {
             self.last_work = Instant::now();
         } else if since.is_none() && self.last_work.elapsed() > GRACE {
@@ -309,7 +310,7 @@ impl<'a> Watch<'a> {
 
     /// Ranks that were spares may be all that is left of a run; they end with it.
     fn is_over(&self) -> bool {
-        let waits = |started: &Started| started.is_spare || self.roster.waits(started.child.id());
+        let waits = |started: &Started| started.is_spare || self.membership.waits(started.child.id());
         let is_at_work = |started: &Started| started.ended.is_none() && !waits(started);
         let is_decided = self.failed.is_some() || self.done.is_some();
         let has_ended = |started: &Started| started.ended.is_some();

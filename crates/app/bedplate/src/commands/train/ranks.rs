@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use bedplate_comm::{CommError, Fault, Options, Rendezvous, World};
 use bedplate_terminal::CliError;
-use bedplate_train::{Roster, TrainError};
+use bedplate_train::{Membership, TrainError};
 
 use super::launch::{ANOTHER_FAILED, LAUNCHED, SPARE};
 
@@ -40,7 +40,7 @@ pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> R
     if is_newcomer || variables.contains_key(SPARE) {
         // A cluster lets newcomers come once the others have met; a spare may find what an earlier run left.
         let since = if is_newcomer { SystemTime::UNIX_EPOCH } else { SystemTime::now() };
-        let joined = Roster::of(output).join(&rendezvous, &options, stop, since)?;
+        let joined = Membership::of(output).join(&rendezvous, &options, stop, since)?;
         return Ok(joined.map_or(Part::NotNeeded, Part::Rank));
     }
     if rendezvous.world == 1 {

@@ -13,7 +13,7 @@ use super::{Parts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::Shared;
 use crate::cpu::{Cpu, Level};
-use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Qkv, Rows, Seen, View};
+use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, Seen, View};
 
 /// Queries and keys of a block, about.
 const BLOCK: usize = 64;
@@ -315,9 +315,9 @@ impl<E: Element> Backward<'_, E> {
         let (key_panel, value_panel) =
             (&packed[panel * cells..][..cells], &packed[by_key + panel * cells..][..cells]);
         let left = Panels { cells: block.queries, stride, count };
-        multiplier.multiply(shape.head_dim, left, key_panel.into(), Put::Replace, block.scores);
+        multiplier.multiply(shape.head_dim, left, key_panel.into(), Accumulate::Replace, block.scores);
         let left = Panels { cells: block.d_out, stride, count };
-        multiplier.multiply(shape.head_dim, left, value_panel.into(), Put::Replace, block.gradients);
+        multiplier.multiply(shape.head_dim, left, value_panel.into(), Accumulate::Replace, block.gradients);
         let first_key = keys.start + panel * COLUMNS;
         let position = self.setting.position(queries.sequence, queries.range.start);
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
@@ -364,7 +364,7 @@ impl<E: Element> Backward<'_, E> {
         ] {
             let right = multiplier.strip_as_right(weights, rows, block.packed);
             let left = Panels { cells: turned, stride, count };
-            multiplier.multiply(rows, left, right.into(), Put::Add, &mut sums[strip.clone()]);
+            multiplier.multiply(rows, left, right.into(), Accumulate::Add, &mut sums[strip.clone()]);
         }
     }
 
@@ -392,7 +392,7 @@ impl<E: Element> Backward<'_, E> {
         let panels = packed[by_key + by_value..].chunks_exact(tile.panel_cells(Side::Right, BLOCK));
         let strips = block.d_queries.chunks_exact_mut(self.block_queries() * tile.columns);
         for (right, strip) in panels.zip(strips) {
-            multiplier.multiply(keys.len(), left, right.into(), Put::Add, strip);
+            multiplier.multiply(keys.len(), left, right.into(), Accumulate::Add, strip);
         }
     }
 
@@ -407,7 +407,7 @@ impl<E: Element> Backward<'_, E> {
                 #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
                 // SAFETY: each chunk is done once, and no query of a head is in two of them.
                 let to = unsafe { d_queries.part_of_row(first_row + row, column, dims) };
-                inlined!(self.level.vectorized(|| Put::Replace.put_all(&values[..dims], to)));
+                inlined!(self.level.vectorized(|| Accumulate::Replace.apply_all(&values[..dims], to)));
             }
         }
     }
@@ -445,7 +445,7 @@ impl<E: Element> Backward<'_, E> {
                     #[expect(unsafe_code, reason = "results are shared out by keys and heads")]
                     // SAFETY: each panel is done once, and no key or value of a head is in two of them.
                     let to = unsafe { to.part_of_row(row, column, values.len()) };
-                    inlined!(self.level.vectorized(|| Put::Replace.put_all(values, to)));
+                    inlined!(self.level.vectorized(|| Accumulate::Replace.apply_all(values, to)));
                 }
             });
         }

@@ -11,7 +11,7 @@ use super::{Parts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::Shared;
 use crate::cpu::{Cpu, Level};
-use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Qkv, Rows, Seen, ViewMut};
+use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, Seen, ViewMut};
 
 /// Keys of a block, about: a strip of scores for them stays in the nearest cache.
 const KEYS: usize = 128;
@@ -169,12 +169,18 @@ impl<E: Element> Forward<'_, E> {
         for start in (first_block * self.block_keys()..end).step_by(self.block_keys()) {
             let keys = start..(start + self.block_keys()).min(end);
             let [key_panels, value_panels] = self.block(panels, queries, &keys);
-            multiplier.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Put::Replace, scores);
+            multiplier.multiply(
+                shape.head_dim,
+                key_panels,
+                (&*query_panel).into(),
+                Accumulate::Replace,
+                scores,
+            );
             let scores = &mut scores[..keys.len() * COLUMNS];
             hide::<COLUMNS>(scores, &keys, position, first_keys);
             inlined!(self.level.vectorized(|| softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out)));
             let weights = multiplier.strip_as_right(scores, keys.len(), weight_panel);
-            multiplier.multiply(keys.len(), value_panels, weights.into(), Put::Add, out);
+            multiplier.multiply(keys.len(), value_panels, weights.into(), Accumulate::Add, out);
         }
         self.finish(queries, &softmax, out, parts.take(COLUMNS * COLUMNS), results);
     }
@@ -221,7 +227,7 @@ impl<E: Element> Forward<'_, E> {
                 #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
                 // SAFETY: as above.
                 let out = unsafe { results.out.part_of_row(row, column, values.len()) };
-                inlined!(self.level.vectorized(|| Put::Replace.put_all(values, out)));
+                inlined!(self.level.vectorized(|| Accumulate::Replace.apply_all(values, out)));
             }
         });
     }

@@ -1,4 +1,4 @@
-//! The team under a scheduler that tries interleavings of its threads.
+//! The thread pool under a scheduler that tries interleavings of its threads.
 
 mod sync {
     pub(super) use shuttle::hint::spin_loop;
@@ -9,22 +9,22 @@ mod sync {
     /// Few, so that workers also sleep.
     pub(super) const LOOKS: u32 = 2;
 }
-#[expect(clippy::duplicate_mod, reason = "the same team by other means of synchronisation")]
-#[path = "../team.rs"]
-mod team;
+#[expect(clippy::duplicate_mod, reason = "the same thread pool by other means of synchronisation")]
+#[path = "../thread_pool.rs"]
+mod thread_pool;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use sync::{AtomicBool, AtomicUsize, Ordering};
-use team::Team;
+use thread_pool::ThreadPool;
 
 const SCHEDULES: usize = 2_000;
 
 /// Every chunk is done exactly once, and no member works after its run has ended.
-fn run(team: &Team, chunks: usize) {
+fn run(pool: &ThreadPool, chunks: usize) {
     let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
     let is_over = AtomicBool::new(false);
-    team.run(chunks, &|chunk, _| {
+    pool.run(chunks, &|chunk, _| {
         assert!(!is_over.load(Ordering::SeqCst), "a member works on after the end");
         counts[chunk].fetch_add(1, Ordering::SeqCst);
     });
@@ -35,24 +35,24 @@ fn run(team: &Team, chunks: usize) {
 #[test]
 fn runs_follow_each_other_and_the_team_ends_in_any_interleaving() {
     let scenario = || {
-        let team = Team::new(3);
-        assert_eq!(team.size(), 3);
-        run(&team, 3);
-        run(&team, 2);
-        run(&team, 4);
+        let pool = ThreadPool::new(3);
+        assert_eq!(pool.size(), 3);
+        run(&pool, 3);
+        run(&pool, 2);
+        run(&pool, 4);
     };
     shuttle::check_random(scenario, SCHEDULES);
     shuttle::check_pct(scenario, SCHEDULES, 3);
 }
 
 #[test]
-fn a_panic_of_any_member_ends_the_run_and_not_the_team() {
+fn a_panic_of_any_member_ends_the_run_and_not_the_pool() {
     shuttle::check_random(
         || {
-            let team = Team::new(2);
+            let pool = ThreadPool::new(2);
             // Resumed rather than begun, so that no hook prints a thousand planned panics.
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                team.run(3, &|chunk, _| {
+                pool.run(3, &|chunk, _| {
                     if chunk == 1 {
                         resume_unwind(Box::new("as planned"));
                     }
@@ -60,7 +60,7 @@ fn a_panic_of_any_member_ends_the_run_and_not_the_team() {
             }));
             let panic = outcome.expect_err("the run panics");
             assert_eq!(panic.downcast_ref(), Some(&"as planned"));
-            run(&team, 3);
+            run(&pool, 3);
         },
         SCHEDULES / 10,
     );

@@ -1,11 +1,11 @@
 //! Matrix products: the one routine under linear layers, experts and attention.
 //!
 //! An operator describes its products by their [`Operand`]s and says what becomes of finished sums. Right sides are
-//! packed into panels once, by the whole team, and then read by all. Chunks of the result are claimed one by one; a
+//! packed into panels once, by the whole thread pool, and then read by all. Chunks of the result are claimed one by one; a
 //! member packs the left panels of its chunk where only that member reads them. Sums are `f32` and are made in one order that depends on
 //! the shape alone.
 
-mod cut;
+mod chunks;
 pub(crate) mod fetch;
 mod multiplier;
 mod operand;
@@ -31,17 +31,17 @@ use super::Cpu;
 use super::packed::Job;
 use super::scratch::Grown;
 use super::share::Shared;
-use crate::Put;
-use cut::{Chunk, Cut, Shape, chunks_of_each};
+use crate::Accumulate;
+use chunks::{Chunk, ProductSpan, Shape, chunks_of_each};
 
 /// Memory that products need for the time of one operator.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Packed panels, shared by the team.
+    /// Packed panels, shared by the thread pool.
     pub(crate) panels: Grown,
     /// Sums of tiles and the like, a part for each member.
     pub(crate) sums: Grown,
-    cuts: Vec<Cut>,
+    spans: Vec<ProductSpan>,
     /// Products with packed weights.
     pub(crate) jobs: Vec<Job>,
     /// Sequences of attention over blocks.
@@ -94,52 +94,52 @@ impl Cpu {
         finish: &(dyn Fn(Finished<'_>) + Sync),
     ) {
         let tile = multiplier.tile();
-        let Scratch { panels, sums, cuts, .. } = &mut *self.scratch.borrow_mut();
-        cuts.clear();
-        let chunks = chunks_of_each(count, self.team.size());
+        let Scratch { panels, sums, spans, .. } = &mut *self.scratch.borrow_mut();
+        spans.clear();
+        let chunks = chunks_of_each(count, self.pool.size());
         for index in 0..count {
-            cuts.push(Cut::after(cuts.last(), product(index).shape(), tile, chunks));
+            spans.push(ProductSpan::after(spans.last(), product(index).shape(), tile, chunks));
         }
-        let Some(last) = cuts.last().copied() else { return };
-        let work = Work { multiplier, tile, cuts, product };
+        let Some(last) = spans.last().copied() else { return };
+        let work = Work { multiplier, tile, spans, product };
         let panels = panels.first(last.end_cell);
         let to = Shared::new(panels, 1, 1);
-        self.team.run(last.end_pack, &|index, _| work.pack(index, &to));
+        self.pool.run(last.end_pack, &|index, _| work.pack(index, &to));
         let panels = &*panels;
-        let sums = sums.first(work.member_cells() * self.team.size());
+        let sums = sums.first(work.member_cells() * self.pool.size());
         self.with_scratch(last.end_chunk, (), sums, |index, (), sums| {
             work.multiply(index, panels, sums, finish);
         });
     }
 }
 
-/// What the members of the team share while they multiply.
+/// What the members of the thread pool share while they multiply.
 struct Work<'a, 'b> {
     multiplier: &'a dyn Multiplier,
     tile: Tile,
-    cuts: &'a [Cut],
+    spans: &'a [ProductSpan],
     product: &'a (dyn Fn(usize) -> Product<'b> + Sync),
 }
 
 impl Work<'_, '_> {
     /// Cells that any chunk needs; whole cache lines, so that members do not share any.
     fn member_cells(&self) -> usize {
-        let cells = self.cuts.iter().map(|cut| cut.member_cells(self.tile).iter().sum::<usize>());
+        let cells = self.spans.iter().map(|span| span.member_cells(self.tile).iter().sum::<usize>());
         cells.max().unwrap_or_default().next_multiple_of(16)
     }
 
     fn pack(&self, index: usize, to: &Shared<'_, f32>) {
-        let number = self.cuts.partition_point(|cut| cut.end_pack <= index);
-        let cut = &self.cuts[number];
+        let number = self.spans.partition_point(|span| span.end_pack <= index);
+        let span = &self.spans[number];
         let right = (self.product)(number).right;
         // Where neighbours belong to several panels, all of them are packed while a piece of the depth is near.
         let piece = if right.depth_stride() == 1 { self.tile.block_depth } else { PIECE };
-        for block in cut.blocks(self.tile) {
-            let deep = cut.deep(block, self.tile);
+        for block in span.blocks(self.tile) {
+            let deep = span.deep(block, self.tile);
             for start in (0..deep).step_by(piece) {
                 let part = right.some_depth(block + start..block + deep.min(start + piece));
-                for panel in cut.pack(index, self.tile) {
-                    let cells = cut.right_panel(panel, block, self.tile);
+                for panel in span.pack(index, self.tile) {
+                    let cells = span.right_panel(panel, block, self.tile);
                     let skipped = self.tile.panel_cells(Side::Right, start);
                     #[expect(unsafe_code, reason = "panels of a chunk lie apart")]
                     // SAFETY: each chunk of packing is done once, and no panel is in two of them.
@@ -158,25 +158,25 @@ impl Work<'_, '_> {
         scratch: &mut [f32],
         finish: &(dyn Fn(Finished<'_>) + Sync),
     ) {
-        let number = self.cuts.partition_point(|cut| cut.end_chunk <= index);
-        let cut = &self.cuts[number];
-        let chunk = cut.chunk(index, self.tile);
-        let (left, sums) = scratch.split_at_mut(cut.member_cells(self.tile)[0]);
-        self.pack_left(&(self.product)(number).left, cut, &chunk.left, left);
+        let number = self.spans.partition_point(|span| span.end_chunk <= index);
+        let span = &self.spans[number];
+        let chunk = span.chunk(index, self.tile);
+        let (left, sums) = scratch.split_at_mut(span.member_cells(self.tile)[0]);
+        self.pack_left(&(self.product)(number).left, span, &chunk.left, left);
         let columns = self.tile.block_columns / self.tile.columns;
         for start in chunk.right.clone().step_by(columns) {
             let right = start..(start + columns).min(chunk.right.end);
-            self.sum(cut, &Chunk { right, ..chunk.clone() }, [&*left, panels], sums, &|part| {
+            self.sum(span, &Chunk { right, ..chunk.clone() }, [&*left, panels], sums, &|part| {
                 finish(Finished { product: number, ..part });
             });
         }
     }
 
     /// Packs the left panels of a chunk, block by block of the depth.
-    fn pack_left(&self, left: &Operand<'_>, cut: &Cut, panels: &Range<usize>, to: &mut [f32]) {
+    fn pack_left(&self, left: &Operand<'_>, span: &ProductSpan, panels: &Range<usize>, to: &mut [f32]) {
         let tile = self.tile;
-        for block in cut.blocks(tile) {
-            let deep = cut.deep(block, tile);
+        for block in span.blocks(tile) {
+            let deep = span.deep(block, tile);
             let cells = tile.panel_cells(Side::Left, deep);
             let to = &mut to[panels.len() * tile.panel_cells(Side::Left, block)..];
             let piece = if left.depth_stride() == 1 { tile.block_depth } else { PIECE };
@@ -193,29 +193,29 @@ impl Work<'_, '_> {
     /// Sums all blocks of the depth for a few columns, strip by strip.
     fn sum(
         &self,
-        cut: &Cut,
+        span: &ProductSpan,
         chunk: &Chunk,
         [left, right]: [&[f32]; 2],
         sums: &mut [f32],
         finish: &dyn Fn(Finished<'_>),
     ) {
         let tile = self.tile;
-        let Shape { rows, columns, depth } = cut.shape;
+        let Shape { rows, columns, depth } = span.shape;
         let count = chunk.left.len();
         let strip_len = count * tile.rows * tile.columns;
-        for block in cut.blocks(tile) {
-            let deep = cut.deep(block, tile);
-            let put = if block == 0 { Put::Replace } else { Put::Add };
+        for block in span.blocks(tile) {
+            let deep = span.deep(block, tile);
+            let mode = if block == 0 { Accumulate::Replace } else { Accumulate::Add };
             let stride = tile.panel_cells(Side::Left, deep);
             let cells = &left[count * tile.panel_cells(Side::Left, block)..][..count * stride];
             for panel in chunk.right.clone() {
                 // With a single block no sums wait for the next one, so one strip in the nearest cache serves all.
                 let slot = if depth == deep { 0 } else { panel - chunk.right.start };
                 let strip = &mut sums[slot * strip_len..][..strip_len];
-                let at = cut.right_panel(panel, block, tile);
+                let at = span.right_panel(panel, block, tile);
                 let next = &right[at.end..(at.end + at.len()).min(right.len())];
                 let left = Panels { cells, stride, count };
-                self.multiplier.multiply(deep, left, Right { cells: &right[at], next }, put, strip);
+                self.multiplier.multiply(deep, left, Right { cells: &right[at], next }, mode, strip);
                 if block + deep == depth {
                     finish(Finished {
                         product: 0,

@@ -5,7 +5,7 @@
 //! rows of one or more tiles below each other, each row as wide as a tile, all in `f32`.
 
 use crate::cpu::{Cpu, Level};
-use crate::{Element, Put};
+use crate::{Accumulate, Element};
 
 use super::fetch;
 use super::operand::{Numbers, Operand};
@@ -108,7 +108,7 @@ pub(crate) trait Multiplier: Sync {
     fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32];
 
     /// Multiplies left panels by one right panel, `depth` deep, into a strip that has `left.count` tiles.
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]);
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, strip: &mut [f32]);
 }
 
 impl Cpu {

@@ -12,7 +12,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use crate::Put;
+use crate::Accumulate;
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
@@ -51,13 +51,20 @@ impl Multiplier for SplitTiles {
         buffer
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
+    fn multiply(
+        &self,
+        depth: usize,
+        left: Panels<'_>,
+        right: Right<'_>,
+        mode: Accumulate,
+        strip: &mut [f32],
+    ) {
         let steps = depth.div_ceil(STEP);
         let cells = steps * PARTS * 2 * REGISTER;
         assert!(right.cells.len() >= cells && strip.len() >= left.count * LANES * LANES);
         if let Some(before_last) = left.count.checked_sub(1) {
             assert!(left.cells.len() >= before_last * left.stride + cells);
-            multiply_tiles(steps, left, right, put, strip);
+            multiply_tiles(steps, left, right, mode, strip);
         }
     }
 }
@@ -68,11 +75,11 @@ struct Sums([f32; LANES * LANES]);
 
 /// Multiplies at least one left panel; see [`super::tiles`] for the registers.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
+fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, strip: &mut [f32]) {
     let mut found = Configuration([0; 64]);
     let mut sums = Sums([0.0; LANES * LANES]);
     // There are no more registers than these, so this one says both whether and where.
-    let between = if put == Put::Add { sums.0.as_mut_ptr() } else { std::ptr::null_mut() };
+    let between = if mode == Accumulate::Add { sums.0.as_mut_ptr() } else { std::ptr::null_mut() };
     let bytes_of_panel = steps * 4 * PARTS * 2 * REGISTER;
     let lines_to_fetch = right.next.len().div_ceil(16).div_ceil(left.count);
     // SAFETY: reads `steps` times six registers of each left panel and of the right one; writes and reads a configuration and a tile
@@ -420,7 +427,7 @@ mod tests {
                 let (left, right) = (pack(Side::Left, left, row), pack(Side::Right, right, column));
                 let mut strip = vec![0.0; tile.rows * tile.columns];
                 let panels = Panels { cells: &left, stride: left.len(), count: 1 };
-                by.multiply(depth, panels, Right::from(&right[..]), Put::Replace, &mut strip);
+                by.multiply(depth, panels, Right::from(&right[..]), Accumulate::Replace, &mut strip);
                 for (at, sum) in strip.into_iter().enumerate() {
                     let (row, column) = (row + at / tile.columns, column + at % tile.columns);
                     if row < LANES && column < LANES {

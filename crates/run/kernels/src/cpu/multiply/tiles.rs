@@ -7,7 +7,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use crate::{Bf16, Put};
+use crate::{Accumulate, Bf16};
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
@@ -46,13 +46,20 @@ impl Multiplier for Tiles {
         buffer
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
+    fn multiply(
+        &self,
+        depth: usize,
+        left: Panels<'_>,
+        right: Right<'_>,
+        mode: Accumulate,
+        strip: &mut [f32],
+    ) {
         let steps = depth.div_ceil(STEP);
         let cells = steps * 2 * REGISTER;
         assert!(right.cells.len() >= cells && strip.len() >= left.count * LANES * LANES);
         if let Some(before_last) = left.count.checked_sub(1) {
             assert!(left.cells.len() >= before_last * left.stride + cells);
-            multiply_tiles(steps, left, right, put, strip);
+            multiply_tiles(steps, left, right, mode, strip);
         }
     }
 }
@@ -76,7 +83,7 @@ pub(super) static PLAIN: Configuration = {
 /// Multiplies at least one left panel. All that needs the tile registers is one block of assembler, which sets them up
 /// where they are not: the compiler knows nothing of them, so what they hold may be gone between two blocks.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
+fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, strip: &mut [f32]) {
     let mut found = Configuration([0; 64]);
     let bytes_of_panel = steps * 4 * 2 * REGISTER;
     let lines_to_fetch = right.next.len().div_ceil(16).div_ceil(left.count);
@@ -153,7 +160,7 @@ fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, put: Put, st
             stride = out(reg) _,
             lines = in(reg) lines_to_fetch,
             next = inout(reg) right.next.as_ptr() => _,
-            adds = in(reg) usize::from(put == Put::Add),
+            adds = in(reg) usize::from(mode == Accumulate::Add),
             sums = inout(reg) strip.as_mut_ptr() => _,
             right = in(reg) right.cells.as_ptr(),
             steps = in(reg) steps,

@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use crate::Put;
+use crate::Accumulate;
 use crate::cpu::Level;
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
@@ -79,14 +79,21 @@ impl<V: Vector, const ROWS: usize> Multiplier for Vectors<V, ROWS> {
         &strip[..rows * Self::COLUMNS]
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
+    fn multiply(
+        &self,
+        depth: usize,
+        left: Panels<'_>,
+        right: Right<'_>,
+        mode: Accumulate,
+        strip: &mut [f32],
+    ) {
         V::LEVEL.vectorized(
             #[inline(always)]
             || {
                 for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(ROWS * Self::COLUMNS)) {
                     right.fetch_next(panel, left.count);
                     let left = &left.cells[panel * left.stride..][..depth * ROWS];
-                    tile::<V, ROWS>(left, &right.cells[..depth * Self::COLUMNS], put, sums);
+                    tile::<V, ROWS>(left, &right.cells[..depth * Self::COLUMNS], mode, sums);
                 }
             },
         );
@@ -95,7 +102,7 @@ impl<V: Vector, const ROWS: usize> Multiplier for Vectors<V, ROWS> {
 
 /// One tile: all its sums stay in registers over the whole depth.
 #[inline(always)]
-fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], put: Put, sums: &mut [f32]) {
+fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], mode: Accumulate, sums: &mut [f32]) {
     let mut registers = [[V::splat(0.0); 2]; ROWS];
     for (left, right) in left.chunks_exact(ROWS).zip(right.chunks_exact(2 * V::LANES)) {
         let right = [V::load(right), V::load(&right[V::LANES..])];
@@ -108,13 +115,13 @@ fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], put: Put, sum
     let one = V::splat(1.0);
     for (row, sums) in registers.iter().zip(sums.chunks_exact_mut(2 * V::LANES)) {
         let (first, second) = sums.split_at_mut(V::LANES);
-        match put {
-            Put::Replace => row[0].store(first),
-            Put::Add => one.multiply_add(row[0], V::load(first)).store(first),
+        match mode {
+            Accumulate::Replace => row[0].store(first),
+            Accumulate::Add => one.multiply_add(row[0], V::load(first)).store(first),
         }
-        match put {
-            Put::Replace => row[1].store(second),
-            Put::Add => one.multiply_add(row[1], V::load(second)).store(second),
+        match mode {
+            Accumulate::Replace => row[1].store(second),
+            Accumulate::Add => one.multiply_add(row[1], V::load(second)).store(second),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! single row and a tile of several do the same with each number.
 
 use super::layout::LANES;
-use crate::Put;
+use crate::Accumulate;
 use crate::cpu::Level;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::multiply::{Avx2, Avx512};
@@ -20,20 +20,20 @@ pub(super) fn multiply(
     depth: usize,
     left: Panels<'_>,
     right: &[f32],
-    put: Put,
+    mode: Accumulate,
     strip: &mut [f32],
 ) {
     match (level, rows) {
         #[cfg(target_arch = "x86_64")]
-        (Level::Avx512, 1) => all::<Avx512, 1, 2>(depth, left, right, put, strip),
+        (Level::Avx512, 1) => all::<Avx512, 1, 2>(depth, left, right, mode, strip),
         #[cfg(target_arch = "x86_64")]
-        (Level::Avx512, 8) => all::<Avx512, 8, 2>(depth, left, right, put, strip),
+        (Level::Avx512, 8) => all::<Avx512, 8, 2>(depth, left, right, mode, strip),
         #[cfg(target_arch = "x86_64")]
-        (Level::Avx2, 1) => all::<Avx2, 1, 4>(depth, left, right, put, strip),
+        (Level::Avx2, 1) => all::<Avx2, 1, 4>(depth, left, right, mode, strip),
         #[cfg(target_arch = "x86_64")]
-        (Level::Avx2, 6) => all::<Avx2, 6, 2>(depth, left, right, put, strip),
-        (_, 1) => all::<Portable, 1, 8>(depth, left, right, put, strip),
-        (_, 4) => all::<Portable, 4, 2>(depth, left, right, put, strip),
+        (Level::Avx2, 6) => all::<Avx2, 6, 2>(depth, left, right, mode, strip),
+        (_, 1) => all::<Portable, 1, 8>(depth, left, right, mode, strip),
+        (_, 4) => all::<Portable, 4, 2>(depth, left, right, mode, strip),
         (_, other) => unreachable!("no level has left panels of {other} rows"),
     }
 }
@@ -42,7 +42,7 @@ fn all<V: Vector, const ROWS: usize, const VECTORS: usize>(
     depth: usize,
     left: Panels<'_>,
     right: &[f32],
-    put: Put,
+    mode: Accumulate,
     strip: &mut [f32],
 ) {
     let level = V::LEVEL;
@@ -50,7 +50,7 @@ fn all<V: Vector, const ROWS: usize, const VECTORS: usize>(
         for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(ROWS * LANES)) {
             let left = &left.cells[panel * left.stride..][..depth * ROWS];
             for first in (0..LANES).step_by(VECTORS * V::LANES) {
-                tile::<V, ROWS, VECTORS>(left, &right[..depth * LANES], first, put, sums);
+                tile::<V, ROWS, VECTORS>(left, &right[..depth * LANES], first, mode, sums);
             }
         }
     }));
@@ -62,7 +62,7 @@ fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(
     left: &[f32],
     right: &[f32],
     first: usize,
-    put: Put,
+    mode: Accumulate,
     sums: &mut [f32],
 ) {
     let mut registers = [[V::splat(0.0); VECTORS]; ROWS];
@@ -78,9 +78,9 @@ fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(
     for (row, sums) in registers.iter().zip(sums.as_chunks_mut::<LANES>().0) {
         let before: [V; VECTORS] = load(sums, first);
         for (vector, sum) in row.iter().enumerate() {
-            let sum = match put {
-                Put::Replace => *sum,
-                Put::Add => V::splat(1.0).multiply_add(*sum, before[vector]),
+            let sum = match mode {
+                Accumulate::Replace => *sum,
+                Accumulate::Add => V::splat(1.0).multiply_add(*sum, before[vector]),
             };
             sum.store(&mut sums[first + vector * V::LANES..]);
         }

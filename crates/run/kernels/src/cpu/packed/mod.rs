@@ -2,7 +2,7 @@
 //!
 //! Each sum is made in one order that depends on nothing but the unit and the number of inputs, whichever rows are computed with it. A
 //! chunk of work is some rows of one product and some panels of its weight; a panel is unfolded block by block of the depth into the
-//! nearest cache, where all rows of the chunk use it. Products with experts differ in their rows and go to the team together.
+//! nearest cache, where all rows of the chunk use it. Products with experts differ in their rows and go to the thread pool together.
 
 mod lanes;
 mod layout;
@@ -24,7 +24,7 @@ use super::expert_linear::Experts;
 use super::linear::finish;
 use super::memory::Addresses;
 use crate::device::Body;
-use crate::{Buffer, Element, Matrix, MatrixMut, Packed, Put, View, WeightFormat};
+use crate::{Accumulate, Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
 use layout::{LANES, Weight};
 
 /// A matrix as the processor multiplies by it.
@@ -90,7 +90,7 @@ impl Cpu {
             (self.rows(x), &|expert| weights[expert].weight(addresses)),
             (stored(first.format), products),
             out,
-            |_, sums, out| Put::Replace.put_all(sums, out)
+            |_, sums, out| Accumulate::Replace.apply_all(sums, out)
         ));
     }
 

@@ -7,7 +7,7 @@ use super::widen::widen;
 use super::{tiles, unfold, whole};
 use crate::cpu::multiply::{Multiplier, Numbers, Operand, Panels, Side};
 use crate::cpu::{Cpu, Level};
-use crate::{Element, Put, Rows, WeightFormat};
+use crate::{Accumulate, Element, Rows, WeightFormat};
 
 /// Cells of the buffer in which a block of a panel is unfolded.
 pub(super) const BUFFER: usize = 512 * LANES / 2 + 16 * LANES;
@@ -119,7 +119,7 @@ impl Unit {
         buffer: &mut [f32],
         strip: &mut [f32],
     ) {
-        let put = if first == 0 { Put::Replace } else { Put::Add };
+        let mode = if first == 0 { Accumulate::Replace } else { Accumulate::Add };
         let steps = weight.steps(panel, first);
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -127,15 +127,15 @@ impl Unit {
                 tiles::sum_few(panel_rows, left.cells, steps, strip);
             }
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(many) => many.multiply(depth, left, cells(steps).into(), put, strip),
+            Unit::Tiles(many) => many.multiply(depth, left, cells(steps).into(), mode, strip),
             #[cfg(target_arch = "x86_64")]
             Unit::Whole(_) => {
                 let steps = &steps[..depth.div_ceil(STEP) * step_bytes(weight.format)];
-                whole::multiply(panel_rows, left, (weight.format, steps), buffer, put, strip);
+                whole::multiply(panel_rows, left, (weight.format, steps), buffer, mode, strip);
             }
             Unit::Lanes(level, _) => {
                 let right = as_wide(level, weight.format, steps, depth, buffer);
-                lanes::multiply(level, panel_rows, depth, left, right, put, strip);
+                lanes::multiply(level, panel_rows, depth, left, right, mode, strip);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::layout::{HALF, LANES, SCALES, STEP, step_bytes};
 use super::tiles::{Configuration, FEW, configure};
 use super::unit::cells;
 use crate::cpu::multiply::Panels;
-use crate::{Bf16, Put, Rows, WeightFormat};
+use crate::{Accumulate, Bf16, Rows, WeightFormat};
 
 /// Inputs of a block, which a panel's unfolded numbers stay in the nearest cache for.
 pub(super) const BLOCK: usize = 512;
@@ -100,7 +100,7 @@ pub(super) fn multiply(
     left: Panels<'_>,
     (format, steps): (WeightFormat, &[u8]),
     buffer: &mut [f32],
-    put: Put,
+    mode: Accumulate,
     strip: &mut [f32],
 ) {
     configure(&CONFIGURATIONS[rows - 1]);
@@ -110,7 +110,7 @@ pub(super) fn multiply(
     let sums_of = |turn: usize| turn % 2 * TURN * rows * LANES..(turn % 2 + 1) * TURN * rows * LANES;
     for (panel, strip) in (0..left.count).zip(strip.chunks_exact_mut(rows * LANES)) {
         let left = &left.cells[panel * left.stride..][..count * row_cells];
-        if put == Put::Replace {
+        if mode == Accumulate::Replace {
             strip.fill(0.0);
         }
         let turns = count.div_ceil(TURN);

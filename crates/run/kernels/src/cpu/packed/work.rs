@@ -107,7 +107,7 @@ impl Cpu {
         let work = Work { unit, jobs, weight };
         let left = panels.first(last.end_cell);
         work.pack(self, x, left);
-        let (left, sums) = (&*left, sums.first(work.member_cells() * self.team.size()));
+        let (left, sums) = (&*left, sums.first(work.member_cells() * self.pool.size()));
         self.with_scratch(last.end_chunk, (), sums, |chunk, (), scratch| {
             work.chunk(chunk, left, scratch, &|at, sums, stride, columns, rows| {
                 inlined!(level.vectorized(|| {
@@ -127,7 +127,7 @@ impl Cpu {
 /// Takes the sums of a panel: where they begin, the sums, how far their rows lie apart, how many columns and rows count.
 type Finish<'f> = &'f dyn Fn(At, &[f32], usize, usize, usize);
 
-/// What the members of the team share.
+/// What the members of the thread pool share.
 struct Work<'a, 'w> {
     unit: Unit,
     jobs: &'a [Job],
@@ -135,7 +135,7 @@ struct Work<'a, 'w> {
 }
 
 impl Work<'_, '_> {
-    /// Packs the rows of all jobs: by the team where there are many.
+    /// Packs the rows of all jobs: by the thread pool where there are many.
     fn pack<X: Element>(&self, cpu: &Cpu, x: Rows<&[X]>, to: &mut [f32]) {
         let panels = self.jobs.last().map_or(0, |job| job.end_panel);
         let to = Shared::new(to, 1, 1);
@@ -149,8 +149,8 @@ impl Work<'_, '_> {
             let to = unsafe { to.range(start..start + cells) };
             self.unit.pack_left(x.rows(job.rows.clone()), number * job.panel_rows, job.panel_rows, to);
         };
-        // Waking the team takes longer than packing a few rows.
-        if x.rows <= 32 { (0..panels).for_each(pack) } else { cpu.team.run(panels, &|panel, _| pack(panel)) }
+        // Waking the thread pool takes longer than packing a few rows.
+        if x.rows <= 32 { (0..panels).for_each(pack) } else { cpu.pool.run(panels, &|panel, _| pack(panel)) }
     }
 
     /// Cells that any chunk needs; whole cache lines, so that members do not share any.

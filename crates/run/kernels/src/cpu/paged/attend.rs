@@ -15,7 +15,7 @@ use crate::cpu::attention::Parts;
 use crate::cpu::multiply::Scratch;
 use crate::cpu::share::Shared;
 use crate::cpu::{Cpu, Level};
-use crate::{Element, PagedShape, Put, Rows, Sight};
+use crate::{Accumulate, Element, PagedShape, Rows, Sight};
 
 /// Tokens of a piece: their scores for a tile stay in the nearest cache, their keys and values in the second one.
 pub(super) const PIECE: usize = 256;
@@ -70,7 +70,7 @@ struct State<'s> {
 }
 
 /// The memory of a member.
-struct Room<'s> {
+struct Workspace<'s> {
     /// The queries of all tiles as the unit wants them.
     queries: &'s mut [f32],
     scores: &'s mut [f32],
@@ -100,7 +100,7 @@ impl Cpu {
         let Some(last) = sequences.last().copied() else { return };
         let (jobs, partial) = (&*sequences, panels.first(last.end_cell));
         let most = jobs.iter().map(|job| job.lanes).max().unwrap_or_default();
-        let sums = sums.first(setting.member_cells(most) * self.team.size());
+        let sums = sums.first(setting.member_cells(most) * self.pool.size());
         let cells = Shared::new(partial, 1, 1);
         self.with_scratch(last.end_item, (), sums, |item, (), scratch| {
             setting.item(jobs, item, most, scratch, &cells, out);
@@ -159,9 +159,9 @@ impl<E: Element> Setting<'_, E> {
         (cells + 2 * lanes * (dim + 2)).next_multiple_of(16)
     }
 
-    fn room<'s>(&self, lanes: usize, scratch: &'s mut [f32]) -> Room<'s> {
+    fn workspace<'s>(&self, lanes: usize, scratch: &'s mut [f32]) -> Workspace<'s> {
         let (lanes, dim, mut parts) = (lanes.next_multiple_of(TILE), self.shape.head_dim, Parts(scratch));
-        Room {
+        Workspace {
             queries: parts.take(lanes * self.query_cells()),
             scores: parts.take(TILE * PIECE),
             weights: parts.take(TILE * PIECE / 2 + dim * TILE),
@@ -188,15 +188,15 @@ impl<E: Element> Setting<'_, E> {
         let job = &jobs[sequence];
         let each = (job.end_item - job.first_item) / self.shape.kv_heads;
         let (kv_head, index) = ((item - job.first_item) / each, (item - job.first_item) % each);
-        let mut room = self.room(most, scratch);
+        let mut workspace = self.workspace(most, scratch);
         if job.is_split {
             let lanes = self.lanes(sequence, kv_head, 0);
-            self.pack_queries(&lanes, room.queries);
+            self.pack_queries(&lanes, workspace.queries);
             self.span(
                 &lanes,
                 job.first_span + index,
-                (room.queries, room.scores, room.weights),
-                &mut room.total,
+                (workspace.queries, workspace.scores, workspace.weights),
+                &mut workspace.total,
             );
             let cells = lanes.range.len() * (self.shape.head_dim + 2);
             let start = job.first_cell + (item - job.first_item) * cells;
@@ -204,29 +204,34 @@ impl<E: Element> Setting<'_, E> {
             // SAFETY: each item is done once, and no two of them have the same place.
             let to = unsafe { partial.range(start..start + cells) };
             let (seen, sums) = to.split_at_mut(2 * lanes.range.len());
-            seen.copy_from_slice(&room.total.seen[..2 * lanes.range.len()]);
-            sums.copy_from_slice(&room.total.out[..sums.len()]);
+            seen.copy_from_slice(&workspace.total.seen[..2 * lanes.range.len()]);
+            sums.copy_from_slice(&workspace.total.out[..sums.len()]);
             return;
         }
         // Later rows see more, so they come first.
         let lanes = self.lanes(sequence, kv_head, each - 1 - index);
-        self.pack_queries(&lanes, room.queries);
-        self.all_spans(&lanes, &mut room);
-        self.finish(&lanes, &mut room.total, out);
+        self.pack_queries(&lanes, workspace.queries);
+        self.all_spans(&lanes, &mut workspace);
+        self.finish(&lanes, &mut workspace.total, out);
     }
 
     /// Goes through all spans that some lanes see, one after the other.
-    fn all_spans(&self, lanes: &Lanes, room: &mut Room<'_>) {
+    fn all_spans(&self, lanes: &Lanes, workspace: &mut Workspace<'_>) {
         let (first, last) =
             (self.seen_by(lanes, lanes.range.start), self.seen_by(lanes, lanes.range.end - 1));
         let spans = first.start / SPAN..last.end.div_ceil(SPAN);
         for span in spans.clone() {
-            let near = (&mut *room.queries, &mut *room.scores, &mut *room.weights);
+            let near = (&mut *workspace.queries, &mut *workspace.scores, &mut *workspace.weights);
             if span == spans.start {
-                self.span(lanes, span, near, &mut room.total);
+                self.span(lanes, span, near, &mut workspace.total);
             } else {
-                self.span(lanes, span, near, &mut room.part);
-                self.merge_lanes(lanes.range.len(), &mut room.total, room.part.seen, room.part.out);
+                self.span(lanes, span, near, &mut workspace.part);
+                self.merge_lanes(
+                    lanes.range.len(),
+                    &mut workspace.total,
+                    workspace.part.seen,
+                    workspace.part.out,
+                );
             }
         }
     }
@@ -246,7 +251,7 @@ impl<E: Element> Setting<'_, E> {
         if !job.is_split {
             return;
         }
-        let (lanes, mut total) = (self.lanes(sequence, kv_head, 0), self.room(most, scratch).total);
+        let (lanes, mut total) = (self.lanes(sequence, kv_head, 0), self.workspace(most, scratch).total);
         let (count, spans) = (lanes.range.len(), job.end_span - job.first_span);
         let cells = count * (self.shape.head_dim + 2);
         let parts = &partial[job.first_cell + kv_head * spans * cells..][..spans * cells];
@@ -418,7 +423,7 @@ impl<E: Element> Setting<'_, E> {
             let to = unsafe { out.part_of_row(first_row + self.row(lane), head * dim, dim) };
             inlined!(self.level.vectorized(|| {
                 sums.iter_mut().for_each(|sum| *sum *= inverse);
-                Put::Replace.put_all(sums, to);
+                Accumulate::Replace.apply_all(sums, to);
             }));
         }
     }

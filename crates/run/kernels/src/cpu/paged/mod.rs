@@ -55,7 +55,7 @@ impl Cpu {
         };
         match keys.rows * keys.columns {
             0..FEW => (0..2 * shape.kv_heads).for_each(store),
-            _ => self.team.run(2 * shape.kv_heads, &|part, _| store(part)),
+            _ => self.pool.run(2 * shape.kv_heads, &|part, _| store(part)),
         }
     }
 

@@ -123,7 +123,7 @@ KERNEL non_finite(const A* x, i64 n, u64* first) { BEGIN;
     if ((__float_as_uint(widen(x[i])) & 0x7f800000u) == 0x7f800000u) atomicMin(first, (u64)i);
 }
 // The place of the largest of each row, the first of several: a block has a row.
-KERNEL likeliest(const float* x, i64 xs, i64 columns, u32* to) { BEGIN;
+KERNEL argmax(const float* x, i64 xs, i64 columns, u32* to) { BEGIN;
   __shared__ float mosts[32]; __shared__ u32 places[32];
   const float* row = x + blockIdx.x * xs;
   float most = -INFINITE; u32 place = ~0u;
@@ -137,7 +137,7 @@ KERNEL likeliest(const float* x, i64 xs, i64 columns, u32* to) { BEGIN;
   for (int w = 1; w < blockDim.x / 32; w++) take(mosts[w], places[w]);
   to[blockIdx.x] = place;
 }
-// Numbers from the launch itself to memory, so that a recorded launch carries them.
+// Numbers from the launch itself to memory, so that a captured launch carries them.
 struct Words { u64 w[32]; };
 KERNEL words(const Words from, u64* to, int n) { BEGIN; if (threadIdx.x < n) to[threadIdx.x] = from.w[threadIdx.x]; }
 // Copies of blocks, one pair after the other within a thread's share of the block.

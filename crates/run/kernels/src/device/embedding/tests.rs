@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::testing::{Random, Spaced, assert_close, lend, on_any_processor, tolerance};
-use crate::{Bf16, Device, Element, Put};
+use crate::{Accumulate, Bf16, Device, Element};
 
 fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mut Random) {
     let table = Spaced::<E>::random(entries, columns, 2, random);
@@ -15,18 +15,18 @@ fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mu
         .iter()
         .flat_map(|token| table.wide()[*token as usize * columns..][..columns].to_vec())
         .collect();
-    for put in [Put::Replace, Put::Add] {
+    for mode in [Accumulate::Replace, Accumulate::Add] {
         let out = on_any_processor(|device| {
             let mut out = before.clone();
             device.embedding(
                 lend(device, tokens).view(),
                 table.on(device).matrix(),
-                put,
+                mode,
                 out.on_mut(device).matrix_mut(),
             );
             out.numbers()
         });
-        let under = if put == Put::Add { before.wide() } else { vec![0.0; looked_up.len()] };
+        let under = if mode == Accumulate::Add { before.wide() } else { vec![0.0; looked_up.len()] };
         let expected: Vec<f64> = under.iter().zip(&looked_up).map(|(a, b)| a + b).collect();
         assert_close(&out, &expected, tolerance::<E>());
     }
@@ -67,5 +67,5 @@ fn a_token_beyond_the_table_is_refused() {
     let (table, mut out) = (Spaced::<f32>::zeros(3, 4, 0), Spaced::<f32>::zeros(2, 4, 0));
     let device = &Device::cpu(1);
     let (tokens, table) = (lend(device, &[0, 3]), table.on(device));
-    device.embedding(tokens.view(), table.matrix(), Put::Replace, out.on_mut(device).matrix_mut());
+    device.embedding(tokens.view(), table.matrix(), Accumulate::Replace, out.on_mut(device).matrix_mut());
 }

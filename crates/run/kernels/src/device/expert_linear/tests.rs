@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::reference::{devices, random};
 use crate::testing::lend;
-use crate::{Bf16, Device, Element, Put};
+use crate::{Accumulate, Bf16, Device, Element};
 
 const INPUTS: usize = 37;
 const OUTPUTS: usize = 45;
@@ -67,7 +67,7 @@ impl<E: Element> Case<E> {
             let to = out.view_mut().matrix(rows, OUTPUTS).rows(range.clone());
             device.linear(x, weight, None, None, to);
             let to = d_x.view_mut().matrix(rows, INPUTS).rows(range);
-            device.linear_backward_input(d_out, weight, Put::Replace, to);
+            device.linear_backward_input(d_out, weight, Accumulate::Replace, to);
             device.linear_backward_weight(d_out, x, d_weights.view_mut().range(of_expert), None);
         }
         Results { out: widen(&out.numbers()), d_x: widen(&d_x.numbers()), d_weights: d_weights.numbers() }

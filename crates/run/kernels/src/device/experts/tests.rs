@@ -92,7 +92,7 @@ impl<E: Element> Case<E> {
         let (slots, order) = (slots.view(), lend(device, &self.dispatched.order));
         let (choices, per_token) = (self.y.rows, self.per_token);
         let weights = lend(device, &self.weights);
-        let (weights, put) = (weights.view(), Put::Add);
+        let (weights, mode) = (weights.view(), Accumulate::Add);
         let (x, y) = (self.x.on(device), self.y.on(device));
 
         let mut gathered = Spaced::zeros(choices, self.columns, 1);
@@ -100,10 +100,10 @@ impl<E: Element> Case<E> {
         device.gather_rows(x.matrix(), order.view(), per_token, to.on_mut(device).matrix_mut());
         let mut d_x = self.before.clone();
         let (d_slots, to) = (self.d_slots.on(device), &mut d_x);
-        device.gather_rows_backward(d_slots.matrix(), slots, per_token, put, to.on_mut(device).matrix_mut());
+        device.gather_rows_backward(d_slots.matrix(), slots, per_token, mode, to.on_mut(device).matrix_mut());
         let mut combined = self.before.clone();
         let to = &mut combined;
-        device.combine(y.matrix(), slots, weights, per_token, put, to.on_mut(device).matrix_mut());
+        device.combine(y.matrix(), slots, weights, per_token, mode, to.on_mut(device).matrix_mut());
         let mut d_y = Spaced::<E>::zeros(choices, self.columns, 1);
         let mut d_weights = lend(device, &vec![0.0; choices]);
         device.combine_backward(
@@ -194,7 +194,7 @@ fn check_gate<E: Element>(rows: usize, columns: usize, seed: u64) {
         let (mut out, mut d_x) = (before.clone(), Spaced::<E>::zeros(rows, columns, 0));
         let mut d_logits = lend(device, &vec![0.0; rows]);
         let (gates, x) = (lend(device, &logits), x.on(device));
-        device.gate_rows(x.matrix(), gates.view(), Put::Add, out.on_mut(device).matrix_mut());
+        device.gate_rows(x.matrix(), gates.view(), Accumulate::Add, out.on_mut(device).matrix_mut());
         device.gate_rows_backward(
             d.on(device).matrix(),
             x.matrix(),

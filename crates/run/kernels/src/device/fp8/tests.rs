@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::reference::{self, Grid, devices, random};
 use crate::testing::{lend, lend_mut};
-use crate::{Bf16, Device, Element, Put};
+use crate::{Accumulate, Bf16, Device, Element};
 
 /// A number with a line's largest one, as the format's definition has it.
 fn rounded(number: f64, most: f64) -> f64 {
@@ -70,13 +70,13 @@ fn check(device: &Device, (rows, inputs, outputs): (usize, usize, usize)) {
     let w8 = turned(&turned8, outputs);
     let expected =
         reference::linear_backward_input(grid(&d8, outputs), grid(&w8, inputs), (rows, inputs, outputs));
-    for (put, before) in [(Put::Replace, 0.0), (Put::Add, 0.5)] {
+    for (mode, before) in [(Accumulate::Replace, 0.0), (Accumulate::Add, 0.5)] {
         let mut d_x = vec![0.5f32; rows * inputs];
         let (d_out, weight) = (lend(device, &d_out), lend(device, &weight));
         device.linear_fp8_backward_input(
             d_out.by_rows(rows, 0).matrix(),
             weight.view(),
-            put,
+            mode,
             lend_mut(device, &mut d_x).by_rows(rows, 0).matrix_mut(),
         );
         let expected: Vec<f64> = expected.iter().map(|sum| sum + before).collect();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::reference::{self, Grid, devices, random};
 use crate::testing::{Lent, lend, lend_mut};
-use crate::{Bf16, Device, Element, Put};
+use crate::{Accumulate, Bf16, Device, Element};
 
 /// A linear layer whose matrices lie with some room between their rows.
 struct Layer<E> {
@@ -69,10 +69,10 @@ impl<E: Element> Layer<E> {
         narrow(&out, self.rows, self.outputs, self.gap)
     }
 
-    fn backward_input(&self, device: &Device, put: Put) -> Vec<f32> {
+    fn backward_input(&self, device: &Device, mode: Accumulate) -> Vec<f32> {
         let mut d_x = self.x(device);
         let (d_out, weight) = (self.d_out(device), lend(device, &self.weight));
-        device.linear_backward_input(d_out.matrix(), weight.view(), put, d_x.matrix_mut());
+        device.linear_backward_input(d_out.matrix(), weight.view(), mode, d_x.matrix_mut());
         narrow(&d_x.numbers(), self.rows, self.inputs, self.gap)
     }
 
@@ -100,9 +100,9 @@ impl<E: Element> Layer<E> {
             .enumerate()
             .map(|(index, d)| d + self.x_grid().at(index / self.inputs, index % self.inputs))
             .collect();
-        let replaced = self.backward_input(device, Put::Replace);
+        let replaced = self.backward_input(device, Accumulate::Replace);
         assert_close::<E>(&replaced, &d_x, self.outputs, &format!("input gradient {name}"));
-        let added = self.backward_input(device, Put::Add);
+        let added = self.backward_input(device, Accumulate::Add);
         assert_close::<E>(&added, &more, self.outputs, &format!("added input gradient {name}"));
 
         let (d_weight, d_bias) = self.backward_weight(device);
@@ -149,7 +149,10 @@ fn results_do_not_depend_on_the_number_of_threads() {
     assert_eq!(wide.forward(&one), wide.forward(&three));
     assert_eq!(wide.backward_weight(&one), wide.backward_weight(&three));
     let narrow = Layer::<Bf16>::new((300, 700, 290), 3);
-    assert_eq!(narrow.backward_input(&one, Put::Replace), narrow.backward_input(&three, Put::Replace));
+    assert_eq!(
+        narrow.backward_input(&one, Accumulate::Replace),
+        narrow.backward_input(&three, Accumulate::Replace)
+    );
     assert_eq!(narrow.backward_weight(&one), narrow.backward_weight(&three));
 }
 
@@ -190,7 +193,7 @@ fn gradients_are_those_of_finite_differences() {
         less[index] -= 0.5;
         at(&more) - at(&less)
     };
-    let d_x = layer.backward_input(device, Put::Replace);
+    let d_x = layer.backward_input(device, Accumulate::Replace);
     for (index, d) in d_x.iter().enumerate() {
         let expected = slope(&layer.x, index, &|x| loss(x, &layer.weight));
         assert!((f64::from(*d) - expected).abs() < 1e-4);

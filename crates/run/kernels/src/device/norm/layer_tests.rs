@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::testing::{
     Lent, Random, Spaced, assert_close, dot, gradient, lend, on_any_processor, tolerance, wide,
 };
-use crate::{Bf16, Device, Element, Put};
+use crate::{Accumulate, Bf16, Device, Element};
 
 const EPSILON: f32 = 1e-3;
 
@@ -31,7 +31,7 @@ impl<E: Element> Inputs<E> {
 }
 
 /// Output, gradient of the input added to what is there, gradients of weight and bias.
-fn run<E: Element>(device: &Device, inputs: &Inputs<E>, put: Put) -> [Vec<f32>; 4] {
+fn run<E: Element>(device: &Device, inputs: &Inputs<E>, mode: Accumulate) -> [Vec<f32>; 4] {
     let Inputs { x, d, weight, bias, d_x } = inputs;
     let mut out = Spaced::zeros(x.rows, x.columns, 0);
     let mut statistics = lend(device, &vec![0.0; 2 * x.rows]);
@@ -48,7 +48,7 @@ fn run<E: Element>(device: &Device, inputs: &Inputs<E>, put: Put) -> [Vec<f32>; 
         x.matrix(),
         weight.view(),
         statistics.view(),
-        put,
+        mode,
         d_x.on_mut(device).matrix_mut(),
         Some(d_weight.view_mut()),
         bias.is_some().then(|| d_bias.view_mut()),
@@ -73,7 +73,8 @@ fn check<E: Element>(rows: usize, columns: usize, has_bias: bool, seed: u64) {
     // A row of numbers that are nearly equal is multiplied by a large number, and its rounding with it.
     let (close, closer) = (30.0 * tolerance::<E>(), 30.0 * tolerance::<f32>());
 
-    let [out, replaced, d_weight, d_bias] = on_any_processor(|device| run(device, &inputs, Put::Replace));
+    let [out, replaced, d_weight, d_bias] =
+        on_any_processor(|device| run(device, &inputs, Accumulate::Replace));
     assert_close(&out, &definition(&x, &weight, &bias), tolerance::<E>());
     let by_x = gradient(|x| dot(&d, &definition(x, &weight, &bias)), &x);
     assert_close(&replaced, &by_x, close);
@@ -81,7 +82,7 @@ fn check<E: Element>(rows: usize, columns: usize, has_bias: bool, seed: u64) {
     let by_bias = gradient(|bias| dot(&d, &definition(&x, &weight, bias)), &bias);
     assert_close(&d_bias, &if has_bias { by_bias } else { vec![0.0; columns] }, closer);
 
-    let [_, added, ..] = on_any_processor(|device| run(device, &inputs, Put::Add));
+    let [_, added, ..] = on_any_processor(|device| run(device, &inputs, Accumulate::Add));
     let sum: Vec<f64> = inputs.d_x.wide().iter().zip(&by_x).map(|(a, b)| a + b).collect();
     assert_close(&added, &sum, close);
 }
@@ -101,8 +102,8 @@ proptest! {
 fn large_matrices_give_the_same_on_any_processor() {
     for (rows, columns) in [(1, 5000), (300, 130), (2000, 33)] {
         let inputs = Inputs::<f32>::new(rows, columns, true, 3);
-        on_any_processor(|device| run(device, &inputs, Put::Add));
+        on_any_processor(|device| run(device, &inputs, Accumulate::Add));
         let inputs = Inputs::<Bf16>::new(rows, columns, false, 3);
-        on_any_processor(|device| run(device, &inputs, Put::Add));
+        on_any_processor(|device| run(device, &inputs, Accumulate::Add));
     }
 }

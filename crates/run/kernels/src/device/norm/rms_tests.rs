@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use crate::testing::{
     Random, Spaced, assert_close, dot, gradient, lend, lend_mut, on_any_processor, tolerance, wide,
 };
-use crate::{Bf16, Device, Element, Heads, Put};
+use crate::{Accumulate, Bf16, Device, Element, Heads};
 
 const EPSILON: f32 = 1e-5;
 
@@ -45,21 +45,21 @@ fn run<E: Element>(device: &Device, shape: Shape) -> [Vec<f32>; 4] {
     let mut inverses = lend(device, &vec![0.0; shape.rows]);
     let (x, weight, to) = (x.on(device), lend(device, &weight), inverses.view_mut());
     device.rms_norm(x.matrix(), weight.view(), EPSILON, out.on_mut(device).matrix_mut(), to);
-    let backward = |put, d_weight: &mut [f32]| {
+    let backward = |mode, d_weight: &mut [f32]| {
         let mut d_x = d_x.clone();
         device.rms_norm_backward(
             d.on(device).matrix(),
             x.matrix(),
             weight.view(),
             inverses.view(),
-            put,
+            mode,
             d_x.on_mut(device).matrix_mut(),
             Some(lend_mut(device, d_weight).view_mut()),
         );
         d_x.numbers()
     };
-    let replaced = backward(Put::Replace, &mut d_weight);
-    let added = backward(Put::Add, &mut d_weight.clone());
+    let replaced = backward(Accumulate::Replace, &mut d_weight);
+    let added = backward(Accumulate::Add, &mut d_weight.clone());
     [out.numbers(), replaced, added, d_weight]
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::testing::{Random, Spaced, lend, lend_mut, on_any_processor};
-use crate::{Bf16, Device, Element, Put};
+use crate::{Accumulate, Bf16, Device, Element};
 
 fn check_sum<E: Element>(len: usize) {
     let random = &mut Random::new(len as u64);
@@ -47,9 +47,9 @@ fn rows_are_put_where_they_belong_in_either_format() {
     let random = &mut Random::new(3);
     let (x, before) = (Spaced::<Bf16>::random(70, 33, 3, random), Spaced::<f32>::random(70, 33, 5, random));
     let [replaced, added] = on_any_processor(|device| {
-        [Put::Replace, Put::Add].map(|put| {
+        [Accumulate::Replace, Accumulate::Add].map(|mode| {
             let mut to = before.clone();
-            device.put_rows(x.on(device).matrix(), put, to.on_mut(device).matrix_mut());
+            device.put_rows(x.on(device).matrix(), mode, to.on_mut(device).matrix_mut());
             to.numbers()
         })
     });

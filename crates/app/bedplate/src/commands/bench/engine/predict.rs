@@ -84,7 +84,7 @@ fn predict(engine: &Engine, options: &EngineOptions, fitted: &LinearEngine, due:
         blocks,
         token_budget: options.token_budget,
         chunk_tokens: options.chunk_tokens,
-        seats: options.seats,
+        max_seqs: options.max_seqs,
         watermark_blocks: (blocks / 100).min(160),
         ..SchedulerOptions::default()
     };

@@ -1,8 +1,8 @@
 //! The operators at the sizes of a Llama block: width 512, 8 heads, 1408 inner, 4 sequences of 512 tokens.
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Buffer, CudaError, Device, Element, Gelu, HeadGradients, Heads, Put, Qkv, Rotary,
-    Seen, Turn, Value,
+    Accumulate, AdamW, AttentionShape, Buffer, CudaError, Device, Element, Gelu, HeadGradients, Heads, Qkv,
+    Rotary, Seen, Turn, Value,
 };
 
 use super::models;
@@ -109,7 +109,7 @@ fn linear<E: Element>(device: &Device) -> Case<'static> {
             if pass == Pass::Both {
                 let d_out = d_out.view().matrix(ROWS, 2 * INNER);
                 let d_x = d_x.view_mut().matrix(ROWS, HIDDEN);
-                device.linear_backward_input(d_out, weight.view(), Put::Replace, d_x);
+                device.linear_backward_input(d_out, weight.view(), Accumulate::Replace, d_x);
                 device.linear_backward_weight(d_out, x, d_weight.view_mut(), None);
             }
         }),
@@ -171,7 +171,7 @@ fn rms_norm<E: Element>(device: &Device) -> Case<'static> {
                     x,
                     weight.view(),
                     inverses.view(),
-                    Put::Replace,
+                    Accumulate::Replace,
                     d_x,
                     d_weight,
                 );
@@ -197,7 +197,16 @@ fn layer_norm<E: Element>(device: &Device) -> Case<'static> {
                 let (d_out, d_x) = (d_out.view().matrix(ROWS, HIDDEN), d_x.view_mut().matrix(ROWS, HIDDEN));
                 let (d_weight, d_bias) = (Some(d_weight.view_mut()), Some(d_bias.view_mut()));
                 let statistics = statistics.view();
-                device.layer_norm_backward(d_out, x, weight, statistics, Put::Replace, d_x, d_weight, d_bias);
+                device.layer_norm_backward(
+                    d_out,
+                    x,
+                    weight,
+                    statistics,
+                    Accumulate::Replace,
+                    d_x,
+                    d_weight,
+                    d_bias,
+                );
             }
         }),
     }
@@ -274,7 +283,7 @@ fn embedding<E: Element>(device: &Device) -> Case<'static> {
         work: Work::Bytes { both: (ROWS * HIDDEN) as f64 * (3.0 * size::<E>() + 8.0) },
         run: Box::new(move |device, pass| {
             let to = out.view_mut().matrix(ROWS, HIDDEN);
-            device.embedding(tokens.view(), table.view().matrix(VOCAB, HIDDEN), Put::Replace, to);
+            device.embedding(tokens.view(), table.view().matrix(VOCAB, HIDDEN), Accumulate::Replace, to);
             if pass == Pass::Both {
                 let d_table = d_table.view_mut().matrix(VOCAB, HIDDEN);
                 device.embedding_backward(tokens.view(), d_out.view().matrix(ROWS, HIDDEN), d_table);

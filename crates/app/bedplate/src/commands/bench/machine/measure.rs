@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{AdamW, AttentionShape, Buffer, Device, Element, Put, Qkv, Seen};
+use bedplate_kernels::{Accumulate, AdamW, AttentionShape, Buffer, Device, Element, Qkv, Seen};
 
 /// How long an operator is repeated.
 const SPAN: Duration = Duration::from_millis(300);
@@ -186,7 +186,7 @@ fn linear<E: Element>(device: &Device, shape: [usize; 3]) -> [Sample; 3] {
     let d_out = || out.view().matrix(rows, outputs);
     let of_inputs = seconds(device, || {
         let d_x = d_x.view_mut().matrix(rows, inputs);
-        device.linear_backward_input(d_out(), weight.view(), Put::Replace, d_x);
+        device.linear_backward_input(d_out(), weight.view(), Accumulate::Replace, d_x);
     });
     let of_weights =
         seconds(device, || device.linear_backward_weight(d_out(), input(), d_weight.view_mut(), None));

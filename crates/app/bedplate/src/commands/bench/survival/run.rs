@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_train::Roster;
+use bedplate_train::Membership;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
@@ -34,7 +34,7 @@ pub(super) struct Start<'a> {
 pub(super) struct Run {
     launcher: Child,
     pub(super) records: Records,
-    roster: Roster,
+    membership: Membership,
     log: PathBuf,
 }
 
@@ -60,7 +60,7 @@ impl Start<'_> {
         let launcher = command.process_group(0).spawn();
         let launcher = launcher.map_err(|error| cannot(Path::new("bedplate train"), &error))?;
         let records = Records::of(output.join("metrics.jsonl"));
-        Ok(Run { launcher, records, roster: Roster::of(&output), log })
+        Ok(Run { launcher, records, membership: Membership::of(&output), log })
     }
 }
 
@@ -100,7 +100,7 @@ impl Run {
 
     /// The processes that train, without those that wait for a place.
     pub(super) fn working(&self) -> Vec<i32> {
-        let waits = |pid: &i32| self.roster.waits(*pid as u32);
+        let waits = |pid: &i32| self.membership.waits(*pid as u32);
         self.children().into_iter().filter(|pid| !waits(pid)).collect()
     }
 

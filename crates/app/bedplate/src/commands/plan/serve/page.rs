@@ -53,7 +53,7 @@ pub(super) fn page(found: &Found<'_>) -> Report {
     report.section("What holds", &show::account(found)).table(&show::others(found).cells());
     if !found.efforts.is_empty() {
         report
-            .section("What thinking longer costs", "On this deployment, with all seats taken.")
+            .section("What thinking longer costs", "On this deployment, with all slots taken.")
             .table(&show::efforts(&found.efforts).cells());
     }
     report

@@ -32,7 +32,7 @@ pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Resu
     console.line("\nTokens per second per user against tokens per second per GPU")?;
     console.table(&front(&sample(&found.answer.front, top), found.supplies))?;
     if !found.efforts.is_empty() {
-        console.line("\nWhat thinking longer costs here, with all seats taken")?;
+        console.line("\nWhat thinking longer costs here, with all slots taken")?;
         console.table(&efforts(&found.efforts))?;
     }
     if let Some(explanation) = &found.explanation {
@@ -75,7 +75,7 @@ pub(super) fn expected(outlook: &Outlook) -> Table {
     add("time to first token", &outlook.ttft, &time);
     add("between tokens", &outlook.itl, &time);
     add("end to end", &outlook.end_to_end, &time);
-    add("tokens/s, all seats taken", &outlook.throughput, &rate);
+    add("tokens/s, all slots taken", &outlook.throughput, &rate);
     table
 }
 
@@ -165,12 +165,15 @@ fn on(plan: &Plan, supply: &Supply) -> String {
 
 fn pool(workers: &Workers, what: &str) -> String {
     let plural = if workers.replicas == 1 { "" } else { "s" };
-    format!("{} {what}{plural} of {}, {} seats each", workers.replicas, workers.cut, workers.seats)
+    format!(
+        "{} {what}{plural} of {}, {} sequence slots each",
+        workers.replicas, workers.layout, workers.max_seqs
+    )
 }
 
 /// Memory of a replica that decodes.
 fn memory_of(found: &Found<'_>) -> Option<ServingMemory> {
-    let replica = found.answer.best.plan.decoders().cut.replica(found.need, found.supply()).ok()?;
+    let replica = found.answer.best.plan.decoders().layout.replica(found.need, found.supply()).ok()?;
     Some(*replica.memory())
 }
 
@@ -440,10 +443,10 @@ fn held(held: &Held, found: &Found<'_>) -> Value {
     let supply = &found.supplies[held.supply];
     let workers = |workers: &Workers| {
         json!({
-            "layout": workers.cut.to_string(),
+            "layout": workers.layout.to_string(),
             "replicas": workers.replicas,
-            "gpus_per_replica": workers.cut.gpus(),
-            "seats": workers.seats,
+            "gpus_per_replica": workers.layout.gpus(),
+            "seats": workers.max_seqs,
         })
     };
     let (prefill, decode) = match &held.plan {

@@ -1,7 +1,9 @@
 //! Replicas whose step times the performance model predicts: a model, GPUs and how it is split.
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_deploy::{CutPattern, CutRefusal, Load, Need, Options, Pattern, Plan, Supply, Workers, fit};
+use bedplate_deploy::{
+    LayoutPattern, Load, Need, Options, Pattern, Plan, ServingLayoutRefusal, Supply, Workers, fit,
+};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, Planned, Traffic};
@@ -27,10 +29,10 @@ pub(super) struct Modelled {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no replica can be split as {cut}: {refusal}")]
+#[error("no replica can be split as {layout}: {refusal}")]
 struct RefusedReplica {
-    cut: String,
-    refusal: CutRefusal,
+    layout: String,
+    refusal: ServingLayoutRefusal,
 }
 
 pub(crate) static REFUSED_REPLICA: Page = Page {
@@ -69,12 +71,12 @@ impl Modelled {
     }
 }
 
-/// How many replicas, and their seats.
+/// How many replicas, and their sequence slots.
 #[derive(Clone, Copy)]
 pub(super) struct Numbers {
     pub(super) replicas: u32,
     pub(super) split: Option<(u32, u32)>,
-    pub(super) seats: u32,
+    pub(super) max_seqs: u32,
     pub(super) chunk: u32,
 }
 
@@ -98,11 +100,11 @@ impl LoadedReplicas {
 
     /// The requested replicas, if each of them is possible.
     pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, CliError> {
-        let workers = |pattern: &CutPattern, replicas: u32| {
-            let cut = CutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
-            let refused = |refusal| RefusedReplica { cut: cut.to_string(), refusal };
-            fit(need, &self.supply, &cut).map_err(refused)?;
-            Ok::<_, CliError>(Workers { cut, replicas, seats: numbers.seats })
+        let workers = |pattern: &LayoutPattern, replicas: u32| {
+            let layout = LayoutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
+            let refused = |refusal| RefusedReplica { layout: layout.to_string(), refusal };
+            fit(need, &self.supply, &layout).map_err(refused)?;
+            Ok::<_, CliError>(Workers { layout, replicas, max_seqs: numbers.max_seqs })
         };
         let Pattern { first, second } = &self.pattern;
         Ok(match numbers.split {

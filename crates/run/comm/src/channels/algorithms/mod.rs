@@ -1,0 +1,109 @@
+//! The algorithms of calls over channels. All sum in an order that depends on the members alone, so a call gives the same bits
+//! every time.
+
+mod doubling;
+mod pairwise;
+mod ring;
+mod tree;
+
+use std::ops::Range;
+
+use super::Channels;
+use crate::arithmetic::{Combine, combine};
+use crate::choice::Algorithm;
+use crate::span::{Span, copy};
+use crate::waiting::Waiting;
+use crate::{Call, Fault, Operation};
+
+/// Bytes of one message of a large call: what is summed is still in the cache.
+const PIECE: usize = 512 << 10;
+
+/// The numbers of a call on this member.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) source: Span,
+    pub(super) target: Span,
+}
+
+impl Channels {
+    /// Carries out a collective; the caller has checked the sizes of source and target, and keeps both alive.
+    pub(crate) fn run(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        algorithm: Algorithm,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let ends = Ends { source, target };
+        let algorithm = if call.is_narrow_average() { Algorithm::Pairwise } else { algorithm };
+        match (call.operation, algorithm) {
+            (Operation::AllReduce, Algorithm::Ring) => self.ring_all_reduce(call, ends, waiting),
+            (Operation::AllReduce, Algorithm::Halving) if self.members().is_power_of_two() => {
+                self.halving_all_reduce(call, ends, waiting)
+            }
+            (Operation::AllReduce, Algorithm::Doubling) => self.doubling_all_reduce(call, ends, waiting),
+            (Operation::AllReduce, _) => self.pairwise_all_reduce(call, ends, waiting),
+            (Operation::AllGather, Algorithm::Ring) => self.ring_all_gather(call, ends, waiting),
+            (Operation::AllGather, _) => self.pairwise_all_gather(call, ends, waiting),
+            (Operation::ReduceScatter, Algorithm::Ring) => self.ring_reduce_scatter(call, ends, waiting),
+            (Operation::ReduceScatter, _) => self.pairwise_reduce_scatter(call, ends, waiting),
+            (Operation::AllToAll, _) => self.pairwise_all_to_all(call, ends, waiting),
+            (Operation::Broadcast, _) => self.tree_broadcast(call, ends, waiting),
+            (Operation::Reduce, Algorithm::Tree) => self.tree_reduce(call, ends, waiting),
+            (Operation::Reduce, _) => self.pairwise_reduce(call, ends, waiting),
+            (Operation::Gather, _) => self.gather(call, ends, waiting),
+            (Operation::Scatter, _) => self.scatter(call, ends, waiting),
+            (Operation::Barrier, _) => self.barrier(waiting),
+            (operation, _) => unreachable!("{operation} is no collective of equal parts"),
+        }
+    }
+
+    /// Room for what other members send, kept from call to call.
+    fn room(&mut self, bytes: usize) -> Span {
+        let words = bytes.div_ceil(size_of::<u64>());
+        if self.scratch.len() < words {
+            self.scratch.resize(words, 0);
+        }
+        Span { address: self.scratch.as_mut_ptr().cast(), bytes, is_on_gpu: false }
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (me, members) = (self.me, self.members());
+        (1..members).map(move |step| (me + step) % members)
+    }
+}
+
+/// Numbers `range` of a part that begins `first` numbers into a span.
+fn numbers(call: &Call, span: Span, first: usize, range: &Range<usize>) -> Span {
+    let size = call.format.size();
+    span.part((first + range.start) * size, range.len() * size)
+}
+
+/// A range in pieces of at most [`PIECE`] bytes; one piece where there is nothing, so that members still compare their calls.
+fn pieces(call: &Call, len: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+    let each = PIECE / call.format.size();
+    (0..len.div_ceil(each).max(1)).map(move |piece| piece * each..((piece + 1) * each).min(len))
+}
+
+/// A member's share of numbers that need not divide evenly.
+fn share(len: usize, member: usize, members: usize) -> Range<usize> {
+    len * member / members..len * (member + 1) / members
+}
+
+/// Combines sources into a target of the same size.
+#[expect(unsafe_code, reason = "works on addresses")]
+fn combine_into(call: &Call, divide_by: usize, sources: &[Span], target: Span) {
+    let addresses: Vec<*const u8> = sources.iter().map(|source| source.address.cast_const()).collect();
+    assert!(sources.iter().all(|source| source.bytes == target.bytes), "sources of one size");
+    let how = Combine { format: call.format, by: call.by, divide_by: divide_by as u32 };
+    // SAFETY: the spans are alive while the call lasts and belong to this member alone; a target is one of the sources or apart.
+    unsafe { combine(how, &addresses, &[target.address], target.bytes / call.format.size()) };
+}
+
+#[expect(unsafe_code, reason = "works on addresses")]
+fn copy_into(source: Span, target: Span) {
+    assert_eq!(source.bytes, target.bytes, "spans of one size");
+    // SAFETY: as above.
+    unsafe { copy(source.address, target.address, target.bytes) };
+}

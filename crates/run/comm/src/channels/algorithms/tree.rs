@@ -1,0 +1,94 @@
+//! Binomial trees: as many steps as the number of members has binary digits.
+
+use super::{Ends, combine_into, numbers, pieces};
+use crate::channels::Channels;
+use crate::span::Span;
+use crate::waiting::Waiting;
+use crate::{Call, Fault};
+
+/// A member's place in the tree of a root.
+struct Branch {
+    parent: Option<usize>,
+    /// The nearest first.
+    children: Vec<usize>,
+}
+
+impl Channels {
+    fn branch(&self, root: usize) -> Branch {
+        let members = self.members();
+        let place = (self.me + members - root) % members;
+        let member = |place: usize| (place + root) % members;
+        let lowest = if place == 0 { members.next_power_of_two() } else { 1 << place.trailing_zeros() };
+        let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
+        let children = distances
+            .take_while(|distance| *distance < lowest)
+            .filter(|distance| place + distance < members)
+            .map(|distance| member(place + distance))
+            .collect();
+        Branch { parent: (place > 0).then(|| member(place - lowest)), children }
+    }
+
+    pub(super) fn tree_broadcast(
+        &mut self,
+        call: &Call,
+        ends: Ends,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let branch = self.branch(call.root as usize);
+        for piece in pieces(call, call.len as usize) {
+            let part = match branch.parent {
+                None => numbers(call, ends.source, 0, &piece),
+                Some(parent) => {
+                    let part = numbers(call, ends.target, 0, &piece);
+                    self.exchange(&[], &[(parent, part)], waiting)?;
+                    part
+                }
+            };
+            // The farthest first: it has the most to do.
+            let sends: Vec<_> = branch.children.iter().rev().map(|child| (*child, part)).collect();
+            self.exchange(&sends, &[], waiting)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn tree_reduce(
+        &mut self,
+        call: &Call,
+        ends: Ends,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let branch = self.branch(call.root as usize);
+        for piece in pieces(call, call.len as usize) {
+            let own = numbers(call, ends.source, 0, &piece);
+            let room = self.room(own.bytes * (branch.children.len() + 1));
+            let sum = match branch.parent {
+                None => numbers(call, ends.target, 0, &piece),
+                Some(_) => room.part(branch.children.len() * own.bytes, own.bytes),
+            };
+            let place = |index: usize| room.part(index * own.bytes, own.bytes);
+            let receives: Vec<_> =
+                branch.children.iter().enumerate().map(|(index, child)| (*child, place(index))).collect();
+            self.exchange(&[], &receives, waiting)?;
+            let mut sources = vec![own];
+            sources.extend(receives.iter().map(|(_, place)| *place));
+            let divide_by = if branch.parent.is_none() { self.members() } else { 0 };
+            combine_into(call, divide_by, &sources, sum);
+            if let Some(parent) = branch.parent {
+                self.exchange(&[(parent, sum)], &[], waiting)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Each member hears, in growing distance, from all before it.
+    pub(super) fn barrier(&mut self, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let members = self.members();
+        let mut distance = 1;
+        while distance < members {
+            let (to, from) = ((self.me + distance) % members, (self.me + members - distance) % members);
+            self.exchange(&[(to, Span::NOTHING)], &[(from, Span::NOTHING)], waiting)?;
+            distance *= 2;
+        }
+        Ok(())
+    }
+}
