@@ -348,8 +348,13 @@ mod tests {
         let regions = vec![Region::whole("weights/a", [1 << 10, 1 << 10])];
         let sizes = ChunkSizes::new(4 << 20, 1 << 18, 0);
         assert!(sizes.chunks() > 10 && sizes.buffers < 10);
-        let entry =
-            PartEntry { file: "p".into(), bytes: 4 << 20, chunk: sizes.chunk, checksums: Vec::new(), regions };
+        let entry = PartEntry {
+            file: "p".into(),
+            bytes: 4 << 20,
+            chunk: sizes.chunk,
+            checksums: Vec::new(),
+            regions,
+        };
         let part = Failing { from, is_abandoned: Arc::clone(is_abandoned) };
         Saving::of_part(Box::new(part), sizes, entry, "there".into()).unwrap()
     }

@@ -18,7 +18,7 @@ use bedplate_diag::Source;
 use bedplate_document::Table;
 use bedplate_kernels::DeviceChoice;
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
-use bedplate_train::{Published, Membership, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
+use bedplate_train::{Membership, Published, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 

@@ -162,7 +162,8 @@ fn speak(
             return false;
         }
         let wanted = text.get(sampled).copied().unwrap_or(end);
-        let token = parser.as_mut().map_or(wanted, |parser| sample_token(parser.as_mut(), wanted, end, &written));
+        let token =
+            parser.as_mut().map_or(wanted, |parser| sample_token(parser.as_mut(), wanted, end, &written));
         if token == end && !asked.ignores_end {
             teller.tell(Event::End { sample, reason: EndReason::Stop });
             return true;

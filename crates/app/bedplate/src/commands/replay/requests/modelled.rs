@@ -101,7 +101,8 @@ impl LoadedReplicas {
     /// The requested replicas, if each of them is possible.
     pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, CliError> {
         let workers = |pattern: &LayoutPattern, replicas: u32| {
-            let layout = LayoutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
+            let layout =
+                LayoutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
             let refused = |refusal| RefusedReplica { layout: layout.to_string(), refusal };
             fit(need, &self.supply, &layout).map_err(refused)?;
             Ok::<_, CliError>(Workers { layout, replicas, max_seqs: numbers.max_seqs })
