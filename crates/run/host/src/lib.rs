@@ -1,0 +1,24 @@
+//! The host's plain facts and small tools, each written once: files replaced durably, locks on folders, clocks, memory of
+//! processes, shared libraries, and what a panic says.
+//!
+//! Everything above that touches a machine uses these, so that a file is never half written, a clock never jumps and a panic
+//! never vanishes in one crate while another gets it right. This crate knows nothing of jobs, models or clusters.
+//!
+//! ```
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("state.json");
+//! bedplate_host::replace_file(&path, b"{}")?;
+//! assert_eq!(std::fs::read(&path)?, b"{}");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+pub mod clock;
+mod library;
+mod lock;
+pub mod memory;
+pub mod panics;
+mod replace;
+
+pub use library::Library;
+pub use lock::{FolderLock, LockError};
+pub use replace::{Replacement, replace_file, replace_private_file, sync_folder};
