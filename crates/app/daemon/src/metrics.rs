@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bedplate_host::memory::own_resident_bytes;
 use bedplate_http::Connections;
 use bedplate_record::{Counter, Exposition, Histogram};
 
@@ -109,7 +110,7 @@ impl Metrics {
             "Since the daemon started.",
             self.started.elapsed().as_secs_f64(),
         );
-        if let Some(bytes) = resident_bytes() {
+        if let Some(bytes) = own_resident_bytes() {
             text.gauge("bedplate_resident_memory_bytes", "Memory of the daemon.", bytes as f64);
         }
     }
@@ -138,12 +139,4 @@ impl Metrics {
             );
         }
     }
-}
-
-/// Memory of this process, where the system tells.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
 }

@@ -1,11 +1,12 @@
 //! The state directory: what a daemon finds when it starts, and what it leaves for those who look for it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use bedplate_host::replace_private_file;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DaemonError;
@@ -64,7 +65,7 @@ impl StateDirectory {
     /// Writes a file as a whole or not at all, readable by its owner only.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), DaemonError> {
         let path = self.file(name);
-        replace(&path, bytes).map_err(|source| DaemonError::State { path, source })
+        replace_private_file(&path, bytes).map_err(|source| DaemonError::State { path, source })
     }
 
     pub(crate) fn announce(
@@ -87,14 +88,4 @@ impl StateDirectory {
         // It may be gone with its directory.
         let _ = fs::remove_file(self.file("daemon.json"));
     }
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let draft = path.with_extension("draft");
-    let _ = fs::remove_file(&draft);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
 use bedplate_gangs::Time;
+use bedplate_host::clock::SlewedClock;
 use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::kube::runtime::watcher::Event;
 use bedplate_kubernetes::kube::{self, Client};
@@ -497,7 +498,8 @@ async fn keep(holder: Option<Holder>, fence: Fence, news: UnboundedSender<News>)
     }
 }
 
+/// The wall clock's time without its jumps: a step forward must not end the leases of gangs that are being bound.
 fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    static CLOCK: LazyLock<SlewedClock> = LazyLock::new(SlewedClock::start);
+    Time(CLOCK.now_ms())
 }

@@ -27,14 +27,15 @@
 //! caller.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page, Source, nearest, shown};
 use bedplate_document::{DocumentError, Table};
+use bedplate_host::replace_private_file;
 use bedplate_kubernetes::KubernetesPlace;
 
 use crate::{DriverError, KubernetesSite, Place, SlurmPlace, StateDirectory};
@@ -345,12 +346,7 @@ impl Contexts {
         if let Ok(metadata) = fs::metadata(path) {
             regular(&metadata).map_err(failed)?;
         }
-        let beside = path.with_extension(format!("new-{}", std::process::id()));
-        let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
-        let mut file = options.map_err(failed)?;
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
-        file.write_all(self.to_toml().as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        fs::rename(&beside, path).map_err(failed)
+        replace_private_file(path, self.to_toml().as_bytes()).map_err(failed)
     }
 
     pub fn find(&self, name: &str) -> Result<&Context, ContextsError> {
@@ -525,7 +521,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(Contexts::load(&path).unwrap(), contexts);
         assert!(!format!("{contexts:?}").contains("secret"));
-        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(Contexts::load(&path).unwrap_err().page().code, "context/readable");
         fs::remove_file(&path).unwrap();
         assert_eq!(Contexts::load(&path).unwrap(), Contexts::default());

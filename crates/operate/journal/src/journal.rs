@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bedplate_control::record::{EndedRow, Record, Restored};
 use bedplate_gangs::JobId;
+use bedplate_host::FolderLock;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use crate::lock::Lock;
+use crate::lock;
 use crate::{JournalError, commit, restore, schema};
 
 /// How long to wait for another program's transaction.
@@ -23,7 +24,7 @@ pub struct Journal {
     pub(crate) connection: Connection,
     /// The text of the job written last, and its row.
     last_text: Option<LastText>,
-    _lock: Lock,
+    _lock: FolderLock,
 }
 
 #[derive(Debug, Clone)]
@@ -66,7 +67,7 @@ impl Journal {
     }
 
     pub fn open_with(path: &Path, options: &Options) -> Result<Self, JournalError> {
-        let lock = Lock::take(path)?;
+        let lock = lock::take(path)?;
         let mut connection = connect(path, options).map_err(JournalError::opening(path))?;
         schema::refuse_others(&connection, path)?;
         configure(&connection, options).map_err(JournalError::opening(path))?;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bedplate_host::replace_file;
 use bedplate_report::Checkpoint;
 use serde::{Deserialize, Serialize};
 
@@ -61,17 +62,11 @@ impl RecordFile {
         }
     }
 
-    /// Replaces the file whole, so that a crash leaves the old one or the new one.
+    /// A crash of this process or of the host leaves the old record or the new one, whole.
     pub(crate) fn write(&self, record: &Record) -> Result<(), LaunchError> {
         let text = serde_json::to_vec_pretty(record).map_err(|error| self.error(error.into()))?;
-        let new = self.path.with_extension("json.new");
-        let written = self
-            .path
-            .parent()
-            .map_or(Ok(()), fs::create_dir_all)
-            .and_then(|()| fs::write(&new, text))
-            .and_then(|()| fs::rename(&new, &self.path));
-        written.map_err(|source| self.error(source))
+        let folder = self.path.parent().map_or(Ok(()), fs::create_dir_all);
+        folder.and_then(|()| replace_file(&self.path, &text)).map_err(|source| self.error(source))
     }
 
     /// The job has ended for good.

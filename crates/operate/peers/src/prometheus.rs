@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bedplate_host::memory::resident_bytes;
+
 pub use http::{Request, Webhook};
 
 const PROGRAMS: [&str; 2] = ["/usr/bin/prometheus", "/usr/bin/prometheus-alertmanager"];
@@ -177,14 +179,8 @@ impl Prometheus {
 
     /// Memory that the processes hold, in MiB.
     pub fn resident_mib(&self) -> f64 {
-        let status =
-            |child: &Child| fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let of = |child: &Child| {
-            let text = status(child);
-            let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-            line.split_whitespace().next()?.parse::<f64>().ok()
-        };
-        self.children.iter().filter_map(of).sum::<f64>() / 1024.0
+        let held = self.children.iter().filter_map(|child| resident_bytes(child.id()));
+        held.sum::<u64>() as f64 / f64::from(1 << 20)
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::BufWriter;
 use std::ops::Range;
 use std::path::Path;
 
 use bedplate_diag::Source;
+use bedplate_host::Replacement;
 use bedplate_network::{
     Architecture, Block, CONFIG_FILE, Format, INDEX_FILE, Region, SafetensorsFile, Tensor, TensorLayout,
     WEIGHTS_FILE, WeightFiles, config_with_dtype, tables,
@@ -116,23 +117,18 @@ fn write_group(
             values.copy_from_slice(given);
         }
     };
-    let unfinished = path.with_extension("unfinished");
     let mut write = || {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
+        let mut file = BufWriter::with_capacity(1 << 20, Replacement::create(path)?);
         layout.write(&mut file, &mut read)?;
-        file.into_inner().map_err(|error| error.into_error())?.sync_all()
+        file.into_inner().map_err(|error| error.into_error())
     };
     let written = write();
-    let outcome = match trouble {
+    match trouble {
         Some(error) => Err(error),
         None => written
-            .and_then(|()| fs::rename(&unfinished, path))
+            .and_then(Replacement::commit)
             .map_err(|source| CheckpointError::Write { place: path.display().to_string(), source }),
-    };
-    if outcome.is_err() {
-        let _ = fs::remove_file(&unfinished);
     }
-    outcome
 }
 
 /// A tensor as files have it.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
+use bedplate_host::replace_file;
 use serde::{Deserialize, Serialize};
 
 use crate::{Call, Fault};
@@ -174,8 +175,6 @@ impl Ring {
 pub(crate) fn write(record: &FlightRecord, folder: &Path) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(FlightRecord::file_name(record.rank));
-    let draft = folder.join(format!(".{}.{}", FlightRecord::file_name(record.rank), std::process::id()));
-    fs::write(&draft, serde_json::to_vec(record)?)?;
-    fs::rename(&draft, &path)?;
+    replace_file(&path, &serde_json::to_vec(record)?)?;
     Ok(path)
 }

@@ -5,7 +5,7 @@
 //! writer gives up; one that a killed process left has a name of the form `.NAME.XXXXXX.part`.
 
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -72,6 +72,12 @@ impl Write for Replacement {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.as_file_mut().flush()
+    }
+}
+
+impl Seek for Replacement {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.file.as_file_mut().seek(position)
     }
 }
 

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use bedplate_host::Replacement;
 use bedplate_kernels::{Bf16, Device, Element, View, ViewMut};
 use half::f16;
 use serde_json::{Map, Value, json};
@@ -494,11 +495,9 @@ fn write_file(
     write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
 ) -> Result<(), NetworkError> {
     let mut whole = || -> std::io::Result<()> {
-        let unfinished = path.with_extension("unfinished");
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
+        let mut file = BufWriter::with_capacity(1 << 20, Replacement::create(path)?);
         write(&mut file)?;
-        file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-        fs::rename(&unfinished, path)
+        file.into_inner().map_err(|error| error.into_error())?.commit()
     };
     whole().map_err(|source| NetworkError::WriteWeights { path: path.to_owned(), source })
 }

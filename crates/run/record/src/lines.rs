@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use bedplate_breakdown::Breakdown;
+use bedplate_host::Replacement;
 use serde_json::{Map, Value, json};
 
 use crate::{EvaluationRecord, RankTimes, RanksRecord, RecordError, StepRecord};
@@ -144,38 +145,29 @@ fn seconds_by_part<Origin>(breakdown: &Breakdown<Origin>) -> Map<String, Value> 
     parts
 }
 
-/// Writes the kept lines to a temporary file and renames it, so that there is a complete file at any time.
+/// Replaces the file by the kept lines, so that there is a complete file at any time.
 fn take_back(path: &Path, step: u64, aside: Option<&Path>) -> Result<Told, RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
     let append = |aside| OpenOptions::new().append(true).create(true).open(aside).map(BufWriter::new);
     let mut rest = aside.map(append).transpose().map_err(failing)?;
-    let beside = path.with_extension("resuming");
-    let mut kept = BufWriter::new(File::create(&beside).map_err(failing)?);
-    let outcome = split(path, step, &mut kept, rest.as_mut()).and_then(|told| {
-        if let Some(rest) = rest {
-            rest.into_inner()
-                .map_err(|error| error.into_error())
-                .and_then(|file| file.sync_all())
-                .map_err(failing)?;
-        }
-        let file = kept.into_inner().map_err(|error| failing(error.into_error()))?;
-        file.sync_all().map_err(failing)?;
-        std::fs::rename(&beside, path).map_err(failing)?;
-        Ok(told)
-    });
-    if outcome.is_err() {
-        // What the earlier run wrote is untouched; only our own file is removed.
-        let _ = std::fs::remove_file(&beside);
+    let mut kept = BufWriter::new(Replacement::create(path).map_err(failing)?);
+    let told = split(path, step, &mut kept, rest.as_mut())?;
+    if let Some(rest) = rest {
+        rest.into_inner()
+            .map_err(|error| error.into_error())
+            .and_then(|file| file.sync_all())
+            .map_err(failing)?;
     }
-    outcome
+    kept.into_inner().map_err(|error| error.into_error()).and_then(Replacement::commit).map_err(failing)?;
+    Ok(told)
 }
 
 /// Copies lines up to a step to one writer, and those after it to the other.
-fn split<W: Write>(
+fn split(
     path: &Path,
     step: u64,
-    kept: &mut W,
-    mut rest: Option<&mut W>,
+    kept: &mut impl Write,
+    mut rest: Option<&mut impl Write>,
 ) -> Result<Told, RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
     let mut from = BufReader::new(File::open(path).map_err(failing)?);

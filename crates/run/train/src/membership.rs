@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use bedplate_comm::{JoinError, MeetingPoint, Options, Rendezvous, World};
+use bedplate_host::replace_file;
 use serde_json::{Value, json};
 
 use crate::TrainError;
@@ -94,9 +95,7 @@ impl Membership {
 
     fn note(&self, note: Value) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        let aside = self.folder.join(format!("{MEETING}.{}", std::process::id()));
-        fs::write(&aside, note.to_string())?;
-        fs::rename(aside, self.folder.join(MEETING))
+        replace_file(&self.folder.join(MEETING), note.to_string().as_bytes())
     }
 
     fn read_note(&self) -> Option<Value> {

@@ -14,6 +14,8 @@ use bedplate_breakdown::{Part, Span};
 use bedplate_checkpoint::{Checkpoints, Published};
 use bedplate_comm::World;
 use bedplate_data::Batches;
+use bedplate_host::FolderLock;
+use bedplate_host::memory::own_resident_bytes;
 use bedplate_kernels::{Bf16, DeviceChoice};
 use bedplate_network::Sampler;
 use bedplate_record::{EvaluationRecord, StepRecord};
@@ -21,7 +23,6 @@ use bedplate_report::Phase;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::checkpoint::Settings;
-use crate::output_lock::OutputLock;
 use crate::ranks::Ranks;
 use crate::recovered_state::RecoveredState;
 use crate::setup::{Data, read_architecture};
@@ -134,7 +135,7 @@ struct Past {
     /// One of the ranks that the run was begun with, which never had a state: while there is one, no step was done.
     is_fresh: bool,
     /// Nobody else writes to the output while the run lasts.
-    lock: Option<OutputLock>,
+    lock: Option<FolderLock>,
     /// The last step that was told.
     told: Option<u64>,
     /// The record of the last step, told or not.
@@ -166,7 +167,7 @@ struct Run<'a, E: Trained> {
     evaluation_loss: Option<f64>,
     told: Option<u64>,
     last: Option<StepRecord>,
-    lock: Option<OutputLock>,
+    lock: Option<FolderLock>,
 }
 
 impl<E: Trained> Run<'_, E> {
@@ -408,7 +409,5 @@ fn is_due(step: u64, every: u64) -> bool {
 
 /// What the process holds in memory, as the system counts it.
 fn resident_memory() -> Option<Bytes> {
-    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: f64 = text.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Bytes::new(pages * 4096.0))
+    own_resident_bytes().map(|bytes| Bytes::new(bytes as f64))
 }

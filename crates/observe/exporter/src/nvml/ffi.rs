@@ -6,9 +6,10 @@
 
 #![expect(unsafe_code, reason = "calls into a C library that is found at run time")]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::Path;
+
+use bedplate_host::Library as Opened;
 
 /// A device or event set of NVML; zero is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,13 +100,13 @@ macro_rules! functions {
         }
 
         impl Functions {
-            fn find(library: Raw) -> Self {
+            fn find(library: Opened) -> Self {
                 Self {
                     $(
                         // SAFETY: a symbol of this name has this signature in every NVML since it exists; null becomes `None`.
                         $field: unsafe {
                             std::mem::transmute::<Raw, Option<unsafe extern "C" fn($($argument),*) -> c_int>>(
-                                symbol(library, $symbol),
+                                library.symbol($symbol).unwrap_or(std::ptr::null_mut()),
                             )
                         },
                     )+
@@ -116,49 +117,43 @@ macro_rules! functions {
 }
 
 functions! {
-    init "nvmlInit_v2" ()
-    driver "nvmlSystemGetDriverVersion" (*mut c_char, c_uint)
-    count "nvmlDeviceGetCount_v2" (*mut c_uint)
-    device "nvmlDeviceGetHandleByIndex_v2" (c_uint, *mut Raw)
-    uuid "nvmlDeviceGetUUID" (Raw, *mut c_char, c_uint)
-    name "nvmlDeviceGetName" (Raw, *mut c_char, c_uint)
-    pci "nvmlDeviceGetPciInfo_v3" (Raw, *mut PciInfo)
-    temperature "nvmlDeviceGetTemperature" (Raw, c_uint, *mut c_uint)
-    power "nvmlDeviceGetPowerUsage" (Raw, *mut c_uint)
-    power_limit "nvmlDeviceGetEnforcedPowerLimit" (Raw, *mut c_uint)
-    energy "nvmlDeviceGetTotalEnergyConsumption" (Raw, *mut u64)
-    clock "nvmlDeviceGetClockInfo" (Raw, c_uint, *mut c_uint)
-    utilization "nvmlDeviceGetUtilizationRates" (Raw, *mut [c_uint; 2])
-    encoder "nvmlDeviceGetEncoderUtilization" (Raw, *mut c_uint, *mut c_uint)
-    decoder "nvmlDeviceGetDecoderUtilization" (Raw, *mut c_uint, *mut c_uint)
-    memory "nvmlDeviceGetMemoryInfo_v2" (Raw, *mut MemoryV2)
-    ecc "nvmlDeviceGetTotalEccErrors" (Raw, c_uint, c_uint, *mut u64)
-    retired "nvmlDeviceGetRetiredPages" (Raw, c_uint, *mut c_uint, *mut u64)
-    retired_pending "nvmlDeviceGetRetiredPagesPendingStatus" (Raw, *mut c_uint)
-    remapped "nvmlDeviceGetRemappedRows" (Raw, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint)
-    replays "nvmlDeviceGetPcieReplayCounter" (Raw, *mut c_uint)
-    width "nvmlDeviceGetCurrPcieLinkWidth" (Raw, *mut c_uint)
-    max_width "nvmlDeviceGetMaxPcieLinkWidth" (Raw, *mut c_uint)
-    generation "nvmlDeviceGetCurrPcieLinkGeneration" (Raw, *mut c_uint)
-    max_generation "nvmlDeviceGetMaxPcieLinkGeneration" (Raw, *mut c_uint)
-    violation "nvmlDeviceGetViolationStatus" (Raw, c_uint, *mut [u64; 2])
-    throttle "nvmlDeviceGetCurrentClocksThrottleReasons" (Raw, *mut u64)
-    nvlink "nvmlDeviceGetNvLinkState" (Raw, c_uint, *mut c_uint)
-    fields "nvmlDeviceGetFieldValues" (Raw, c_int, *mut FieldValue)
-    gpm_support "nvmlGpmQueryDeviceSupport" (Raw, *mut [c_uint; 2])
-    gpm_alloc "nvmlGpmSampleAlloc" (*mut Raw)
-    gpm_free "nvmlGpmSampleFree" (Raw)
-    gpm_sample "nvmlGpmSampleGet" (Raw, Raw)
-    gpm_metrics "nvmlGpmMetricsGet" (*mut GpmMetrics)
-    event_set "nvmlEventSetCreate" (*mut Raw)
-    register "nvmlDeviceRegisterEvents" (Raw, u64, Raw)
-    wait "nvmlEventSetWait_v2" (Raw, *mut EventData, c_uint)
-}
-
-fn symbol(library: Raw, name: &str) -> Raw {
-    let Ok(name) = CString::new(name) else { return std::ptr::null_mut() };
-    // SAFETY: the library is open for good, and the name is a C string.
-    unsafe { libc::dlsym(library, name.as_ptr()) }
+    init c"nvmlInit_v2" ()
+    driver c"nvmlSystemGetDriverVersion" (*mut c_char, c_uint)
+    count c"nvmlDeviceGetCount_v2" (*mut c_uint)
+    device c"nvmlDeviceGetHandleByIndex_v2" (c_uint, *mut Raw)
+    uuid c"nvmlDeviceGetUUID" (Raw, *mut c_char, c_uint)
+    name c"nvmlDeviceGetName" (Raw, *mut c_char, c_uint)
+    pci c"nvmlDeviceGetPciInfo_v3" (Raw, *mut PciInfo)
+    temperature c"nvmlDeviceGetTemperature" (Raw, c_uint, *mut c_uint)
+    power c"nvmlDeviceGetPowerUsage" (Raw, *mut c_uint)
+    power_limit c"nvmlDeviceGetEnforcedPowerLimit" (Raw, *mut c_uint)
+    energy c"nvmlDeviceGetTotalEnergyConsumption" (Raw, *mut u64)
+    clock c"nvmlDeviceGetClockInfo" (Raw, c_uint, *mut c_uint)
+    utilization c"nvmlDeviceGetUtilizationRates" (Raw, *mut [c_uint; 2])
+    encoder c"nvmlDeviceGetEncoderUtilization" (Raw, *mut c_uint, *mut c_uint)
+    decoder c"nvmlDeviceGetDecoderUtilization" (Raw, *mut c_uint, *mut c_uint)
+    memory c"nvmlDeviceGetMemoryInfo_v2" (Raw, *mut MemoryV2)
+    ecc c"nvmlDeviceGetTotalEccErrors" (Raw, c_uint, c_uint, *mut u64)
+    retired c"nvmlDeviceGetRetiredPages" (Raw, c_uint, *mut c_uint, *mut u64)
+    retired_pending c"nvmlDeviceGetRetiredPagesPendingStatus" (Raw, *mut c_uint)
+    remapped c"nvmlDeviceGetRemappedRows" (Raw, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint)
+    replays c"nvmlDeviceGetPcieReplayCounter" (Raw, *mut c_uint)
+    width c"nvmlDeviceGetCurrPcieLinkWidth" (Raw, *mut c_uint)
+    max_width c"nvmlDeviceGetMaxPcieLinkWidth" (Raw, *mut c_uint)
+    generation c"nvmlDeviceGetCurrPcieLinkGeneration" (Raw, *mut c_uint)
+    max_generation c"nvmlDeviceGetMaxPcieLinkGeneration" (Raw, *mut c_uint)
+    violation c"nvmlDeviceGetViolationStatus" (Raw, c_uint, *mut [u64; 2])
+    throttle c"nvmlDeviceGetCurrentClocksThrottleReasons" (Raw, *mut u64)
+    nvlink c"nvmlDeviceGetNvLinkState" (Raw, c_uint, *mut c_uint)
+    fields c"nvmlDeviceGetFieldValues" (Raw, c_int, *mut FieldValue)
+    gpm_support c"nvmlGpmQueryDeviceSupport" (Raw, *mut [c_uint; 2])
+    gpm_alloc c"nvmlGpmSampleAlloc" (*mut Raw)
+    gpm_free c"nvmlGpmSampleFree" (Raw)
+    gpm_sample c"nvmlGpmSampleGet" (Raw, Raw)
+    gpm_metrics c"nvmlGpmMetricsGet" (*mut GpmMetrics)
+    event_set c"nvmlEventSetCreate" (*mut Raw)
+    register c"nvmlDeviceRegisterEvents" (Raw, u64, Raw)
+    wait c"nvmlEventSetWait_v2" (Raw, *mut EventData, c_uint)
 }
 
 /// Calls a function if there is one and turns its number into a result.
@@ -194,18 +189,7 @@ pub(crate) enum NoLibrary {
 
 impl Library {
     pub(crate) fn open(path: &Path) -> Result<Self, NoLibrary> {
-        let name = CString::new(path.as_os_str().as_bytes())
-            .map_err(|_| NoLibrary::Absent("its path has a zero byte".into()))?;
-        if path.is_absolute() && !path.is_file() {
-            // The loader would wait for a pipe in its place.
-            return Err(NoLibrary::Absent("it is not a file".into()));
-        }
-        // SAFETY: loading runs the library's constructors; an administrator has installed it, or named it.
-        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if library.is_null() {
-            return Err(NoLibrary::Absent(last_error()));
-        }
-        let functions = Functions::find(library);
+        let functions = Functions::find(Opened::open(path).map_err(NoLibrary::Absent)?);
         if functions.init.is_none() || functions.count.is_none() || functions.device.is_none() {
             return Err(NoLibrary::Foreign);
         }
@@ -472,12 +456,4 @@ fn text(fill: impl FnOnce(*mut c_char, c_uint) -> Result<(), Code>) -> Result<St
 fn until_zero(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
-fn last_error() -> String {
-    // SAFETY: dlerror returns null or a C string that lives until the next call on this thread.
-    unsafe {
-        let text = libc::dlerror();
-        if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }
-    }
 }

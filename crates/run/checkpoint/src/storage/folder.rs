@@ -1,11 +1,12 @@
 //! A directory of checkpoints. Parts are written past the page cache, many chunks at once, into space that was reserved for them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use bedplate_host::{replace_file, sync_folder};
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 
 use super::{Attempt, LONGEST_TEXT, MANIFEST_FILE, PartFile, Storage, UNFINISHED};
@@ -90,14 +91,9 @@ impl Storage for Folder {
 
     fn publish(&self, attempt: &Attempt, name: &str, manifest: &[u8]) -> io::Result<()> {
         let folder = self.join(&attempt.unfinished());
-        let unfinished = folder.join("manifest.unfinished");
-        let mut file = File::create(&unfinished)?;
-        file.write_all(manifest)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, folder.join(MANIFEST_FILE))?;
-        sync(&folder)?;
+        replace_file(&folder.join(MANIFEST_FILE), manifest)?;
         fs::rename(&folder, self.join(name))?;
-        sync(&self.0)
+        sync_folder(&self.0)
     }
 
     fn discard(&self, attempt: &Attempt) {
@@ -110,7 +106,7 @@ impl Storage for Folder {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.join(from), self.join(to))?;
-        sync(&self.0)
+        sync_folder(&self.0)
     }
 
     /// It stops being a checkpoint before its files go: a crash half-way leaves nothing that looks damaged.
@@ -122,8 +118,8 @@ impl Storage for Folder {
 
     fn set_aside(&self, name: &str, aside: &Path) -> io::Result<()> {
         fs::rename(self.join(name), aside.join(name))?;
-        sync(aside)?;
-        sync(&self.0)
+        sync_folder(aside)?;
+        sync_folder(&self.0)
     }
 
     fn directory(&self) -> Option<&Path> {
@@ -145,10 +141,6 @@ fn open(path: &Path) -> io::Result<File> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
-}
-
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 #[derive(Debug)]

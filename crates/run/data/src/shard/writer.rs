@@ -1,21 +1,22 @@
 //! Writing a shard: to a temporary file, renamed once everything is on disk.
 
-use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use bedplate_host::Replacement;
 
 use super::block;
 use super::header::{Header, Width};
 use crate::digest::Digest;
-use crate::disk::{self, Part};
+use crate::disk;
 use crate::error::DataError;
 
 /// A window of 2,049 tokens touches one or two blocks. Larger blocks make windows more expensive, smaller ones files larger.
 const BLOCK_TOKENS: u32 = 4096;
 
 pub struct ShardWriter {
-    part: Part,
-    file: BufWriter<File>,
+    path: PathBuf,
+    file: BufWriter<Replacement>,
     header: Header,
     ids: Vec<u32>,
     starts: Vec<bool>,
@@ -28,7 +29,7 @@ pub struct ShardWriter {
 impl ShardWriter {
     /// Begins a shard; the file gets its name in [`finish`](Self::finish).
     pub fn create(path: &Path, width: Width, has_mask: bool, tokenizer: Digest) -> Result<Self, DataError> {
-        let (part, file) = Part::create(path)?;
+        let file = Replacement::create(path).map_err(disk::writing(path))?;
         let header = Header {
             width,
             has_mask,
@@ -39,7 +40,7 @@ impl ShardWriter {
             content: 0,
         };
         let mut writer = Self {
-            part,
+            path: path.to_owned(),
             file: BufWriter::with_capacity(1 << 20, file),
             header,
             ids: Vec::with_capacity(BLOCK_TOKENS as usize),
@@ -81,12 +82,10 @@ impl ShardWriter {
             self.write_block()?;
         }
         self.header.content = std::mem::take(&mut self.content).finalize();
-        let failed = disk::writing(self.part.path());
-        self.file.seek(SeekFrom::Start(0)).map_err(failed)?;
+        self.file.seek(SeekFrom::Start(0)).map_err(disk::writing(&self.path))?;
         self.write(&self.header.to_bytes())?;
-        let file =
-            self.file.into_inner().map_err(|error| disk::writing(self.part.path())(error.into_error()))?;
-        self.part.publish(&file)?;
+        let file = self.file.into_inner().map_err(|error| error.into_error());
+        file.and_then(Replacement::commit).map_err(disk::writing(&self.path))?;
         Ok(self.header)
     }
 
@@ -111,11 +110,11 @@ impl ShardWriter {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), DataError> {
-        self.file.write_all(bytes).map_err(disk::writing(self.part.path()))
+        self.file.write_all(bytes).map_err(disk::writing(&self.path))
     }
 
     /// The file that will hold the shard.
     pub fn path(&self) -> PathBuf {
-        self.part.path().to_owned()
+        self.path.clone()
     }
 }

@@ -8,7 +8,8 @@ use std::env;
 use std::ffi::{CString, c_char};
 use std::fs;
 use std::path::PathBuf;
-use std::process;
+
+use bedplate_host::replace_file;
 
 use super::CudaError;
 use super::library::{Library, NVRTC, functions};
@@ -156,11 +157,7 @@ fn is_whole(image: &[u8]) -> bool {
 }
 
 fn store(entry: &std::path::Path, image: &[u8]) {
-    let unfinished = entry.with_extension(format!("{}.new", process::id()));
-    let written = entry.parent().map(fs::create_dir_all).is_some_and(|made| made.is_ok())
-        && fs::write(&unfinished, image).is_ok()
-        && fs::rename(&unfinished, entry).is_ok();
-    if !written {
-        let _ = fs::remove_file(unfinished);
-    }
+    let folder = entry.parent().map_or(Ok(()), fs::create_dir_all);
+    // A cache that cannot be written costs time, not an answer.
+    let _ = folder.and_then(|()| replace_file(entry, image));
 }

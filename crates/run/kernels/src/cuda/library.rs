@@ -1,16 +1,16 @@
 //! Libraries that are found when the program runs: by the system's loader, in CUDA's usual folders, or among the packages of the active Python environment.
-#![expect(unsafe_code, reason = "opens libraries")]
 
 use std::env;
-use std::ffi::{CStr, CString, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
+
+use bedplate_host::Library as Opened;
 
 use super::CudaError;
 
 /// An open library; it stays open until the program ends.
 pub struct Library {
-    handle: usize,
+    opened: Opened,
     what: &'static str,
 }
 
@@ -53,55 +53,36 @@ impl Library {
 
     /// Looks also under another Python environment.
     pub(super) fn open_beside(wanted: &Wanted, environment: Option<&Path>) -> Result<Self, CudaError> {
+        let mut why = "it is not there".to_owned();
+        let mut open = |path: &Path| Opened::open_globally(path).map_err(|error| why = error).ok();
         let by_loader = wanted.files.iter().find_map(|file| open(Path::new(file)));
-        let handle = match by_loader {
-            Some(handle) => Some(handle),
-            None => folders(environment).iter().find_map(|folder| open_in(folder, wanted)),
-        };
-        let file = wanted.files[0];
-        let missing =
-            || CudaError::Missing { what: wanted.what, file, package: wanted.package, why: last_error() };
-        handle.map(|handle| Self { handle, what: wanted.what }).ok_or_else(missing)
+        let opened = by_loader
+            .or_else(|| folders(environment).iter().find_map(|folder| open(&found_in(folder, wanted)?)));
+        let (what, package, file) = (wanted.what, wanted.package, wanted.files[0]);
+        let opened = opened.ok_or(CudaError::Missing { what, file, package, why })?;
+        Ok(Self { opened, what })
     }
 
     /// The address of a function.
     pub fn symbol(&self, name: &'static CStr) -> Result<*mut c_void, CudaError> {
-        // SAFETY: the handle is an open library's and the name ends with a zero.
-        let found = unsafe { libc::dlsym(std::ptr::with_exposed_provenance_mut(self.handle), name.as_ptr()) };
         let symbol = name.to_str().unwrap_or_default();
-        if found.is_null() { Err(CudaError::TooOld { what: self.what, symbol }) } else { Ok(found) }
+        self.opened.symbol(name).ok_or(CudaError::TooOld { what: self.what, symbol })
     }
 }
 
-fn open_in(folder: &Path, wanted: &Wanted) -> Option<usize> {
+/// The library's file in a folder. Its companion there is opened: what is open already is found by its name, wherever it came from.
+fn found_in(folder: &Path, wanted: &Wanted) -> Option<PathBuf> {
     let file = wanted.files.iter().map(|file| folder.join(file)).find(|file| file.exists())?;
     if let Some(companion) = wanted.companion {
-        // What is open already is found by its name, wherever it came from.
         let is_companion = |name: &Path| {
             let name = name.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             name.starts_with(companion)
         };
         entries(folder).filter(|entry| is_companion(entry)).for_each(|entry| {
-            open(&entry);
+            let _ = Opened::open_globally(&entry);
         });
     }
-    open(&file)
-}
-
-fn open(path: &Path) -> Option<usize> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: the path ends with a zero. What runs when the library is opened is its own.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    (!handle.is_null()).then(|| handle.expose_provenance())
-}
-
-fn last_error() -> String {
-    // SAFETY: the text, if any, ends with a zero and stays until the next call of this thread.
-    let text = unsafe {
-        let text = libc::dlerror();
-        (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
-    };
-    text.unwrap_or_else(|| "it is not there".to_owned())
+    Some(file)
 }
 
 /// Where libraries may lie that the loader does not find.

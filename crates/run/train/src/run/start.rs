@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
+use bedplate_host::FolderLock;
 use bedplate_kernels::Device;
 use bedplate_serve::free_memory;
 use bedplate_transformer::FlopsConvention;
@@ -17,7 +18,7 @@ use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
 use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
 use crate::memory;
-use crate::output_lock::OutputLock;
+use crate::output_lock;
 use crate::ranks::Ranks;
 use crate::recovered_state::RecoveredState;
 use crate::setup::{Data, read_architecture};
@@ -173,8 +174,8 @@ fn newest_here(checkpoints: &Checkpoints) -> Result<Option<Published>, TrainErro
     Ok(newest.map(|checkpoint| checkpoint.published()))
 }
 
-fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, TrainError> {
-    match OutputLock::take(&config.output.folder) {
+fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<FolderLock>, TrainError> {
+    match output_lock::take(&config.output.folder) {
         // Its holder was first before and stands still; it cannot publish anything without the others.
         Err(TrainError::FolderLocked { .. }) if is_anew => Ok(None),
         taken => taken.map(Some),
