@@ -1,6 +1,6 @@
-//! Adding up the numbers of several ranks, in the order in which they are given.
+//! Adding up the elements of several ranks, in the order in which they are given.
 //!
-//! Numbers are taken in tiles that stay in the first cache: a tile is widened from the first source, the others are
+//! Elements are taken in tiles that stay in the first cache: a tile is widened from the first source, the others are
 //! accumulated, and the result goes to every target. A target may be one of the sources.
 
 #[cfg(test)]
@@ -11,7 +11,7 @@ use half::f16;
 
 use crate::{Format, Reduction};
 
-/// Numbers of a tile.
+/// Elements of a tile.
 const TILE: usize = 1024;
 
 /// What a format is accumulated in.
@@ -120,11 +120,11 @@ pub(crate) struct Combine {
     pub(crate) divide_by: u32,
 }
 
-/// Combines `len` numbers of each source into every target.
+/// Combines `len` elements of each source into every target.
 ///
 /// # Safety
 ///
-/// Sources must be readable and targets writable for `len` numbers of the format and aligned for it. A target either is one
+/// Sources must be readable and targets writable for `len` elements of the format and aligned for it. A target either is one
 /// of the sources or overlaps none. No other thread or process may write to any of them meanwhile.
 #[expect(unsafe_code, reason = "sources and targets lie in other processes' memory")]
 pub(crate) unsafe fn combine(how: Combine, sources: &[*const u8], targets: &[*mut u8], len: usize) {
@@ -182,25 +182,25 @@ unsafe fn tiles<L: Lane>(how: Combine, sources: &[*const u8], targets: &[*mut u8
         let count = TILE.min(len - at);
         let sums = &mut tile[..count];
         for (index, source) in sources.iter().enumerate() {
-            // SAFETY: the numbers from `at` on are inside the source; nothing writes to them while this slice lives.
-            let numbers = unsafe { std::slice::from_raw_parts(source.cast::<L>().add(at), count) };
-            accumulate(sums, numbers, how.by, index == 0);
+            // SAFETY: the elements from `at` on are inside the source; nothing writes to them while this slice lives.
+            let elements = unsafe { std::slice::from_raw_parts(source.cast::<L>().add(at), count) };
+            accumulate(sums, elements, how.by, index == 0);
         }
         if how.by == Reduction::Average && how.divide_by > 0 {
             sums.iter_mut().for_each(|sum| *sum = L::divided(*sum, how.divide_by));
         }
         for target in targets {
             // SAFETY: as above, and no slice of a source is alive.
-            let numbers = unsafe { std::slice::from_raw_parts_mut(target.cast::<L>().add(at), count) };
-            numbers.iter_mut().zip(&*sums).for_each(|(number, sum)| *number = L::narrow(*sum));
+            let elements = unsafe { std::slice::from_raw_parts_mut(target.cast::<L>().add(at), count) };
+            elements.iter_mut().zip(&*sums).for_each(|(number, sum)| *number = L::narrow(*sum));
         }
         at += count;
     }
 }
 
 #[inline(always)]
-fn accumulate<L: Lane>(sums: &mut [L::Sum], numbers: &[L], by: Reduction, is_first: bool) {
-    let both = sums.iter_mut().zip(numbers);
+fn accumulate<L: Lane>(sums: &mut [L::Sum], elements: &[L], by: Reduction, is_first: bool) {
+    let both = sums.iter_mut().zip(elements);
     if is_first {
         return both.for_each(|(sum, number)| *sum = number.widen());
     }

@@ -25,7 +25,7 @@ pub enum Algorithm {
     Tree,
     /// Between GPUs, by NCCL, which chooses by itself.
     Nccl,
-    /// A GPU's numbers through the processor's memory, there as the processor's go.
+    /// A GPU's elements through the processor's memory, there as the processor's go.
     Staged,
 }
 

@@ -46,7 +46,7 @@ impl Request {
         }
     }
 
-    /// Whether it is about a GPU's numbers. None where it mixes them with the processor's.
+    /// Whether it is about a GPU's elements. None where it mixes them with the processor's.
     pub(crate) fn is_on_gpu(&self) -> Option<bool> {
         let spans: Vec<Span> = match self {
             Request::Collective { source, target, .. } | Request::Unequal { source, target, .. } => {

@@ -23,7 +23,7 @@ pub enum Fault {
     )]
     Mismatch { group: String, number: u64, a_rank: u32, a: Call, b_rank: u32, b_number: u64, b: Call },
     #[error(
-        "rank {sender} sends {sent} numbers to rank {receiver}, which expects {expected} (call {number} of group `{group}`)"
+        "rank {sender} sends {sent} elements to rank {receiver}, which expects {expected} (call {number} of group `{group}`)"
     )]
     UnequalParts { group: String, number: u64, sender: u32, sent: u64, receiver: u32, expected: u64 },
     #[error(
@@ -36,7 +36,7 @@ pub enum Fault {
     #[error("rank {rank} revoked the world: {reason}")]
     Revoked { rank: u32, reason: String },
     /// A call between GPUs failed, or could not be begun.
-    #[error("rank {rank} cannot exchange numbers of its GPU: {why}")]
+    #[error("rank {rank} cannot exchange elements of its GPU: {why}")]
     Gpu { rank: u32, why: String },
     /// A rank makes the next world; all ranks that are left are to do the same.
     #[error("rank {rank} rebuilds the world")]
@@ -214,16 +214,16 @@ page!(
     GPU,
     "comm/gpu",
     User,
-    "GPUs exchange numbers by NCCL, of the same version on all ranks of a group and with a GPU of its own for every rank. It was not found, differs, or \
+    "GPUs exchange elements by NCCL, of the same version on all ranks of a group and with a GPU of its own for every rank. It was not found, differs, or \
      refused a call; its own words are in the message, and NCCL_DEBUG=WARN shows more.",
     "install the same NCCL on all hosts (`pip install nvidia-nccl-cu13`) and give every rank a GPU of its own, or set BEDPLATE_COMM_TRANSPORT=tcp on all \
-     ranks: numbers then go through the processor's memory, which is slower"
+     ranks: elements then go through the processor's memory, which is slower"
 );
 page!(
     SHARE,
     "comm/share",
     User,
-    "Ranks on one host exchange numbers through shared memory, which could not be made or mapped.",
+    "Ranks on one host exchange elements through shared memory, which could not be made or mapped.",
     "check the limits on memory and open files of the job (`ulimit -a`, the memory of its cgroup)"
 );
 page!(

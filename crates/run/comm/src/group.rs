@@ -4,7 +4,7 @@
 //! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
 //! Roots and peers are *members*: places in the group, not ranks of the world.
 
-mod numbers;
+mod elements;
 mod started;
 
 use std::sync::{Arc, OnceLock};
@@ -21,12 +21,12 @@ use crate::span::Span;
 use crate::turns::{Place, Turns};
 use crate::{Call, CommError, Fault, Number, Operation, Reduction};
 
-pub use numbers::Numbers;
+pub use elements::Elements;
 
 /// Some ranks of a world, in an order that all of them use.
 pub struct Group {
     inner: Arc<Turns>,
-    /// Of the GPU whose numbers it is asked for, from the first time on.
+    /// Of the GPU whose elements it is asked for, from the first time on.
     transfers: OnceLock<Arc<Transfers>>,
 }
 
@@ -107,18 +107,18 @@ impl Group {
         Ok(Part { colour, me: self.member(), members: self.members(), transfers })
     }
 
-    /// Combines the numbers of all members, in place.
+    /// Combines the elements of all members, in place.
     pub fn all_reduce<E: Number>(
         &self,
         device: &Device,
-        numbers: ViewMut<'_, E>,
+        elements: ViewMut<'_, E>,
         by: Reduction,
     ) -> Result<(), CommError> {
-        let span = self.span_mut(device, numbers)?;
+        let span = self.span_mut(device, elements)?;
         self.run(self.all_reducing::<E>(span, span, by))
     }
 
-    /// Combines the numbers of all members into a target of the same length.
+    /// Combines the elements of all members into a target of the same length.
     pub fn all_reduce_into<E: Number>(
         &self,
         device: &Device,
@@ -136,7 +136,7 @@ impl Group {
         Request::Collective { call, source, target }
     }
 
-    /// Puts the numbers of all members one after the other.
+    /// Puts the elements of all members one after the other.
     pub fn all_gather<E: Number>(
         &self,
         device: &Device,
@@ -148,7 +148,7 @@ impl Group {
         self.run(request)
     }
 
-    /// The same, where each member's numbers already lie in their place of `all`.
+    /// The same, where each member's elements already lie in their place of `all`.
     pub fn all_gather_in_place<E: Number>(
         &self,
         device: &Device,
@@ -172,7 +172,7 @@ impl Group {
         Ok(Request::Collective { call, source, target })
     }
 
-    /// Combines the numbers of all members and gives each member its part of the result.
+    /// Combines the elements of all members and gives each member its part of the result.
     pub fn reduce_scatter<E: Number>(
         &self,
         device: &Device,
@@ -185,7 +185,7 @@ impl Group {
         self.run(request)
     }
 
-    /// The same, with the result in this member's place of `all`; the other places keep their numbers.
+    /// The same, with the result in this member's place of `all`; the other places keep their elements.
     pub fn reduce_scatter_in_place<E: Number>(
         &self,
         device: &Device,
@@ -215,7 +215,7 @@ impl Group {
         Ok(Request::Collective { call, source, target })
     }
 
-    /// Gives part `m` of the numbers to member `m`, and puts what each member gives one after the other.
+    /// Gives part `m` of the elements to member `m`, and puts what each member gives one after the other.
     pub fn all_to_all<E: Number>(
         &self,
         device: &Device,
@@ -228,15 +228,15 @@ impl Group {
     }
 
     fn all_to_alling<E: Number>(&self, source: Span, target: Span) -> Result<Request, CommError> {
-        let numbers = source.bytes / size_of::<E>();
-        self.fits(source.bytes == target.bytes && numbers.is_multiple_of(self.members()), || {
+        let elements = source.bytes / size_of::<E>();
+        self.fits(source.bytes == target.bytes && elements.is_multiple_of(self.members()), || {
             format!("{} for {} members", lengths::<E>("source and target", source, target), self.members())
         })?;
-        let call = Call::new(Operation::AllToAll, E::FORMAT, numbers / self.members());
+        let call = Call::new(Operation::AllToAll, E::FORMAT, elements / self.members());
         Ok(Request::Collective { call, source, target })
     }
 
-    /// As [`all_to_all`](Self::all_to_all) with parts of any lengths: `sent[m]` numbers go to member `m`, `received[m]` come from
+    /// As [`all_to_all`](Self::all_to_all) with parts of any lengths: `sent[m]` elements go to member `m`, `received[m]` come from
     /// it. Members that expect another number than is sent get an error.
     pub fn all_to_all_v<E: Number>(
         &self,
@@ -282,14 +282,14 @@ impl Group {
         Ok(Request::Unequal { call, source, sent, target, received })
     }
 
-    /// Gives the root's numbers to all.
+    /// Gives the root's elements to all.
     pub fn broadcast<E: Number>(
         &self,
         device: &Device,
-        numbers: ViewMut<'_, E>,
+        elements: ViewMut<'_, E>,
         root: usize,
     ) -> Result<(), CommError> {
-        let span = self.span_mut(device, numbers)?;
+        let span = self.span_mut(device, elements)?;
         let request = self.broadcasting::<E>(span, root)?;
         self.run(request)
     }
@@ -300,7 +300,7 @@ impl Group {
         Ok(Request::Collective { call, source: span, target: span })
     }
 
-    /// Combines the numbers of all members at the root, which alone passes `into`.
+    /// Combines the elements of all members at the root, which alone passes `into`.
     pub fn reduce<E: Number>(
         &self,
         device: &Device,
@@ -320,7 +320,7 @@ impl Group {
         self.run(Request::Collective { call, source, target })
     }
 
-    /// Puts the numbers of all members one after the other at the root, which alone passes `all`.
+    /// Puts the elements of all members one after the other at the root, which alone passes `all`.
     pub fn gather<E: Number>(
         &self,
         device: &Device,
@@ -343,7 +343,7 @@ impl Group {
         self.run(Request::Collective { call, source, target })
     }
 
-    /// Gives part `m` of the root's numbers to member `m`; the root alone passes `all`.
+    /// Gives part `m` of the root's elements to member `m`; the root alone passes `all`.
     pub fn scatter<E: Number>(
         &self,
         device: &Device,
@@ -373,11 +373,16 @@ impl Group {
         self.run(Request::Collective { call, source: Span::NOTHING, target: Span::NOTHING })
     }
 
-    /// Gives numbers to a member that [receives](Self::receive) as many. Returns when they may be changed, which may be before
+    /// Gives elements to a member that [receives](Self::receive) as many. Returns when they may be changed, which may be before
     /// the member has them. Two members that both send much before they receive wait for each other: use
     /// [`exchange`](Self::exchange).
-    pub fn send<E: Number>(&self, device: &Device, numbers: View<'_, E>, to: usize) -> Result<(), CommError> {
-        let span = self.span(device, numbers)?;
+    pub fn send<E: Number>(
+        &self,
+        device: &Device,
+        elements: View<'_, E>,
+        to: usize,
+    ) -> Result<(), CommError> {
+        let span = self.span(device, elements)?;
         let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
         self.run(request)
     }
@@ -385,10 +390,10 @@ impl Group {
     pub fn receive<E: Number>(
         &self,
         device: &Device,
-        numbers: ViewMut<'_, E>,
+        elements: ViewMut<'_, E>,
         from: usize,
     ) -> Result<(), CommError> {
-        let span = self.span_mut(device, numbers)?;
+        let span = self.span_mut(device, elements)?;
         let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
         self.run(request)
     }
@@ -422,9 +427,9 @@ impl Group {
 
     /// This member's part of a whole.
     fn own_part<E: Number>(&self, whole: Span) -> Result<Span, CommError> {
-        let numbers = whole.bytes / size_of::<E>();
-        self.fits(numbers.is_multiple_of(self.members()), || {
-            format!("{numbers} {} cannot be divided among {} members", E::FORMAT, self.members())
+        let elements = whole.bytes / size_of::<E>();
+        self.fits(elements.is_multiple_of(self.members()), || {
+            format!("{elements} {} cannot be divided among {} members", E::FORMAT, self.members())
         })?;
         let bytes = whole.bytes / self.members();
         Ok(whole.part(self.member() * bytes, bytes))
@@ -455,7 +460,7 @@ impl Group {
         Err(self.inner.place.core.fail(Fault::Arguments { rank: self.inner.place.core.rank, what }).into())
     }
 
-    /// The numbers of a call, with the GPU made known that they lie on.
+    /// The elements of a call, with the GPU made known that they lie on.
     fn span<E: Number>(&self, device: &Device, view: View<'_, E>) -> Result<Span, CommError> {
         if !device.is_cpu() {
             self.transfers_of(device)?;
@@ -481,11 +486,11 @@ impl Group {
         Ok(self.transfers.get_or_init(|| made))
     }
 
-    /// What a call on a GPU's numbers comes after; nothing for the processor's, whose operators are done.
+    /// What a call on a GPU's elements comes after; nothing for the processor's, whose operators are done.
     fn on_gpu(&self, request: &Request) -> Result<Option<OnGpu>, CommError> {
         let is_on_gpu = request.is_on_gpu();
         self.fits(is_on_gpu.is_some(), || {
-            format!("numbers of a GPU and of the processor in one {}", request.call())
+            format!("elements of a GPU and of the processor in one {}", request.call())
         })?;
         let transfers = self.transfers.get().filter(|_| is_on_gpu == Some(true));
         Ok(transfers

@@ -1,7 +1,7 @@
 //! Two sides prove to each other that they know the same secret, without telling it.
 //!
 //! Each sends a number of its choice and gets it back signed together with its own. What follows on the connection is neither
-//! encrypted nor signed: the secret keeps strangers out, it does not hide numbers from who can read the network.
+//! encrypted nor signed: the secret keeps strangers out, it does not hide data from who can read the network.
 
 use std::fmt;
 use std::io::{self, Read, Write};

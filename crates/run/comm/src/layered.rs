@@ -1,7 +1,7 @@
 //! Collectives over several hosts with several ranks each: shared memory inside a host, channels between hosts.
 //!
 //! Where all hosts have as many members, the member with the same place on every host form a *rail*, and each rail carries its
-//! share of the numbers. Otherwise the first member of each host speaks for it. Sums are in the order of members on a host,
+//! share of the elements. Otherwise the first member of each host speaks for it. Sums are in the order of members on a host,
 //! then in the order of hosts.
 
 use crate::arithmetic::{Combine, combine};
@@ -144,20 +144,20 @@ impl Layered {
     ) -> Result<(), Fault> {
         let (host, place) = self.find(call.root as usize);
         let is_root = (host, place) == (self.my_host, self.my_place);
-        let numbers = if is_root { source } else { target };
+        let elements = if is_root { source } else { target };
         let on_host = Call { root: place as u32, ..*call };
         if Self::is_even(&self.hosts) {
             let on_rail = Call { root: host as u32, ..*call };
             if self.my_place == place {
-                self.on_rail(&on_rail, numbers, target, waiting)?;
+                self.on_rail(&on_rail, elements, target, waiting)?;
             }
-            return self.on_host(&on_host, numbers, target, waiting);
+            return self.on_host(&on_host, elements, target, waiting);
         }
         if self.my_host == host {
-            self.on_host(&on_host, numbers, target, waiting)?;
+            self.on_host(&on_host, elements, target, waiting)?;
         }
         if self.my_place == 0 {
-            self.on_rail(&Call { root: host as u32, ..*call }, numbers, target, waiting)?;
+            self.on_rail(&Call { root: host as u32, ..*call }, elements, target, waiting)?;
         }
         if self.my_host == host {
             Ok(())
@@ -282,9 +282,9 @@ impl Layered {
     fn divide(&self, call: &Call, target: Span) {
         let members = self.hosts.iter().map(Vec::len).sum::<usize>();
         let how = Combine { format: call.format, by: call.by, divide_by: members as u32 };
-        let numbers = target.bytes / call.format.size();
+        let elements = target.bytes / call.format.size();
         // SAFETY: the target is alive while the call lasts and belongs to this member; a member that gets nothing has none.
-        unsafe { combine(how, &[target.address.cast_const()], &[target.address], numbers) };
+        unsafe { combine(how, &[target.address.cast_const()], &[target.address], elements) };
     }
 }
 

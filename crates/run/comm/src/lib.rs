@@ -1,6 +1,6 @@
-//! Collectives between ranks, without any toolkit; NCCL is found when a GPU's numbers are exchanged.
+//! Collectives between ranks, without any toolkit; NCCL is found when a GPU's elements are exchanged.
 //!
-//! Ranks meet ([`Rendezvous`], [`World::join`]) and form [`Group`]s, whose members exchange numbers of a device's buffers:
+//! Ranks meet ([`Rendezvous`], [`World::join`]) and form [`Group`]s, whose members exchange elements of a device's buffers:
 //! through shared memory on a host, over TCP between hosts, through both in layers; between GPUs by NCCL. Memory that is [shared](World::shared)
 //! is read and written in place by the ranks of a host; other memory goes through small slots.
 //!
@@ -11,7 +11,7 @@
 //! A rank that ends, falls silent or makes another call than its peers is a [`Fault`] on every rank, with the rank that is to
 //! blame; no call waits for ever. After a fault the ranks that are left [rebuild](World::rebuild) the world at a new epoch.
 //!
-//! This crate does not know what the numbers mean, who starts ranks, or how a layout is chosen.
+//! This crate does not know what the elements mean, who starts ranks, or how a layout is chosen.
 //!
 //! ```
 //! use bedplate_comm::{Options, Reduction, Rendezvous, World};
@@ -21,9 +21,9 @@
 //! let alone = Rendezvous::on_this_machine(0, 1, 0, b"a secret of all ranks");
 //! let world = World::join(&alone, &Options::default())?;
 //! let group = world.everyone()?;
-//! let mut numbers = world.shared::<f32>(&device, 2)?;
-//! device.write(numbers.view_mut(), &[1.0, 2.0]);
-//! group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)?;
+//! let mut elements = world.shared::<f32>(&device, 2)?;
+//! device.write(elements.view_mut(), &[1.0, 2.0]);
+//! group.all_reduce(&device, elements.view_mut(), Reduction::Sum)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -59,7 +59,7 @@ mod world;
 pub use choice::{Algorithm, Rule, Table};
 pub use error::{CommError, Fault, JoinError, PAGES};
 pub use flight::{LastCall, Standstill, compare};
-pub use group::{Group, Numbers};
+pub use group::{Elements, Group};
 pub use handshake::{Secret, random_text};
 pub use number::{Format, Number, Reduction};
 pub use operation::{Call, Operation};

@@ -1,4 +1,4 @@
-//! What ranks exchange: formats of numbers, and how numbers of several ranks become one.
+//! What ranks exchange: formats of elements, and how elements of several ranks become one.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use bedplate_kernels::{Bf16, Value};
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-/// A format of numbers. All ranks of a call use the same.
+/// A format of elements. All ranks of a call use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -69,20 +69,20 @@ impl fmt::Display for Format {
     }
 }
 
-/// A type of numbers that ranks can exchange.
+/// A type of elements that ranks can exchange.
 pub trait Number: Value {
     const FORMAT: Format;
 }
 
-macro_rules! numbers {
+macro_rules! elements {
     ($($value:ty => $format:ident),*) => {
         $(impl Number for $value { const FORMAT: Format = Format::$format; })*
     };
 }
 
-numbers!(f32 => F32, f64 => F64, Bf16 => Bf16, f16 => F16, i8 => I8, u8 => U8, i32 => I32, u32 => U32, i64 => I64, u64 => U64);
+elements!(f32 => F32, f64 => F64, Bf16 => Bf16, f16 => F16, i8 => I8, u8 => U8, i32 => I32, u32 => U32, i64 => I64, u64 => U64);
 
-/// How the numbers of several ranks become one. Floating-point numbers of 16 bits are accumulated in `f32` and rounded once
+/// How the elements of several ranks become one. Floating-point numbers of 16 bits are accumulated in `f32` and rounded once
 /// per message; whole numbers wrap around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

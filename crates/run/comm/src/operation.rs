@@ -63,7 +63,7 @@ impl Operation {
         }
     }
 
-    /// Whether the numbers of ranks are combined.
+    /// Whether the elements of ranks are combined.
     pub fn reduces(self) -> bool {
         matches!(self, Operation::AllReduce | Operation::ReduceScatter | Operation::Reduce)
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A call as every member must make it: the same operation, on as many numbers of the same format.
+/// A call as every member must make it: the same operation, on as many elements of the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     pub operation: Operation,
@@ -103,7 +103,7 @@ pub struct Call {
     pub by: Reduction,
     /// The member that gives or gets; 0 where there is none.
     pub root: u32,
-    /// Numbers of one part: of the whole for all-reduce, broadcast and reduce; of a member's share for the others.
+    /// Elements of one part: of the whole for all-reduce, broadcast and reduce; of a member's share for the others.
     pub len: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers of a call as addresses, so that another thread can carry the call out.
+//! Elements of a call as addresses, so that another thread can carry the call out.
 
 use bedplate_kernels::{Device, View, ViewMut};
 
@@ -38,16 +38,16 @@ impl Span {
         if let Some(address) = device.address_of(view) {
             return Self::on_gpu(address, view.len() * size_of::<E>());
         }
-        let numbers = device.lend(view).expect("the processor's memory is lent");
-        Self { address: numbers.as_ptr().cast_mut().cast(), bytes: size_of_val(numbers), is_on_gpu: false }
+        let elements = device.lend(view).expect("the processor's memory is lent");
+        Self { address: elements.as_ptr().cast_mut().cast(), bytes: size_of_val(elements), is_on_gpu: false }
     }
 
     pub(crate) fn of_mut<E: Number>(device: &Device, view: ViewMut<'_, E>) -> Self {
         if let Some(address) = device.address_of(view.view()) {
             return Self::on_gpu(address, view.len() * size_of::<E>());
         }
-        let numbers = device.lend_mut(view).expect("the processor's memory is lent");
-        Self { address: numbers.as_mut_ptr().cast(), bytes: size_of_val(numbers), is_on_gpu: false }
+        let elements = device.lend_mut(view).expect("the processor's memory is lent");
+        Self { address: elements.as_mut_ptr().cast(), bytes: size_of_val(elements), is_on_gpu: false }
     }
 
     fn on_gpu(address: u64, bytes: usize) -> Self {

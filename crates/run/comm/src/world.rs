@@ -256,7 +256,7 @@ impl World {
 
     /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice. A GPU's is its own. After a fault of the
     /// world, a peer that was in a call may still write to what the call worked on, also when it was stopped and goes on much
-    /// later: numbers that are needed after a fault are copied elsewhere.
+    /// later: elements that are needed after a fault are copied elsewhere.
     pub fn shared<E: Number>(&self, device: &Device, len: usize) -> Result<Registered<E>, CommError> {
         let share = |error: io::Error| CommError::Share(error.to_string());
         if !device.is_cpu() {

@@ -36,7 +36,7 @@ fn fastest(mut work: impl FnMut()) -> f64 {
     fastest_of(0..2, |_| work())
 }
 
-fn numbers<E: Element>(device: &Device, len: usize) -> Buffer<E> {
+fn elements<E: Element>(device: &Device, len: usize) -> Buffer<E> {
     let mut buffer = device.zeros(len);
     let values: Vec<E> = (0..len).map(|at| E::narrow((at * 7919 % 1013) as f32 / 506.5 - 1.0)).collect();
     device.write(buffer.view_mut(), &values);
@@ -45,18 +45,18 @@ fn numbers<E: Element>(device: &Device, len: usize) -> Buffer<E> {
 
 /// Bytes per second of a plain read with all threads.
 fn streaming(device: &Device) -> f64 {
-    let mut numbers = device.zeros::<f32>(BYTES / 4);
+    let mut elements = device.zeros::<f32>(BYTES / 4);
     // Memory that was never written is one page of zeros.
-    device.fill(numbers.view_mut(), 1.0);
+    device.fill(elements.view_mut(), 1.0);
     let seconds = fastest_of(0..BYTES / PART, |part| {
-        let part = numbers.range(part * PART / 4..(part + 1) * PART / 4);
+        let part = elements.range(part * PART / 4..(part + 1) * PART / 4);
         assert_eq!(device.first_non_finite(part), None);
     });
     PART as f64 / seconds
 }
 
 fn weights(device: &Device, format: WeightFormat) -> Vec<Packed> {
-    let weight = numbers::<Bf16>(device, INPUTS * OUTPUTS);
+    let weight = elements::<Bf16>(device, INPUTS * OUTPUTS);
     let first = device.pack(weight.view(), OUTPUTS, format);
     let more = BYTES / first.bytes();
     std::iter::once(first).chain((1..more).map(|_| device.pack(weight.view(), OUTPUTS, format))).collect()
@@ -64,7 +64,7 @@ fn weights(device: &Device, format: WeightFormat) -> Vec<Packed> {
 
 /// Seconds of one product with `rows` rows.
 fn product<X: Element>(device: &Device, weights: &[Packed], rows: usize) -> f64 {
-    let (x, mut out) = (numbers::<X>(device, rows * INPUTS), device.zeros::<X>(rows * OUTPUTS));
+    let (x, mut out) = (elements::<X>(device, rows * INPUTS), device.zeros::<X>(rows * OUTPUTS));
     let some = if rows > 64 { 2.min(weights.len()) } else { weights.len() };
     fastest_of(weights[..some].iter(), |weight| {
         let to = out.view_mut().matrix(rows, OUTPUTS);
@@ -73,8 +73,8 @@ fn product<X: Element>(device: &Device, weights: &[Packed], rows: usize) -> f64 
 }
 
 fn in_training<X: Element>(device: &Device, rows: usize) -> f64 {
-    let (x, mut out) = (numbers::<X>(device, rows * INPUTS), device.zeros::<X>(rows * OUTPUTS));
-    let weight = numbers::<X>(device, INPUTS * OUTPUTS);
+    let (x, mut out) = (elements::<X>(device, rows * INPUTS), device.zeros::<X>(rows * OUTPUTS));
+    let weight = elements::<X>(device, INPUTS * OUTPUTS);
     fastest(|| {
         let to = out.view_mut().matrix(rows, OUTPUTS);
         device.linear(x.view().matrix(rows, INPUTS), weight.view(), None, None, to);
@@ -107,10 +107,10 @@ fn attention<E: Element>(
     rows: usize,
 ) -> f64 {
     let (count, blocks) = (sequences * rows, (context + rows).div_ceil(shape.block_tokens));
-    let pool = numbers::<E>(device, sequences * blocks * shape.block_len());
-    let of = |numbers: Vec<u32>| {
-        let mut buffer = device.zeros::<u32>(numbers.len());
-        device.write(buffer.view_mut(), &numbers);
+    let pool = elements::<E>(device, sequences * blocks * shape.block_len());
+    let of = |elements: Vec<u32>| {
+        let mut buffer = device.zeros::<u32>(elements.len());
+        device.write(buffer.view_mut(), &elements);
         buffer
     };
     let (starts, contexts, table_starts, tables) = (
@@ -126,7 +126,7 @@ fn attention<E: Element>(
         tables: tables.view(),
     };
     let width = shape.heads * shape.head_dim;
-    let (queries, mut out) = (numbers::<E>(device, count * width), device.zeros::<E>(count * width));
+    let (queries, mut out) = (elements::<E>(device, count * width), device.zeros::<E>(count * width));
     fastest(|| {
         let (queries, out) = (queries.view().matrix(count, width), out.view_mut().matrix(count, width));
         device.paged_attention(shape, queries, steps, Sight::All, pool.view(), out);
@@ -137,7 +137,7 @@ fn attention<E: Element>(
 fn attention_in_training<E: Element>(device: &Device, shape: &PagedShape, tokens: usize) -> f64 {
     let PagedShape { heads, kv_heads, head_dim, scale, .. } = *shape;
     let shape = AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale };
-    let qkv = numbers::<E>(device, tokens * (heads + 2 * kv_heads) * head_dim);
+    let qkv = elements::<E>(device, tokens * (heads + 2 * kv_heads) * head_dim);
     let mut out = device.zeros::<E>(tokens * heads * head_dim);
     let (first_keys, mut log_sums) = (device.zeros::<u32>(tokens), device.zeros::<f32>(tokens * heads));
     fastest(|| {

@@ -129,9 +129,9 @@ fn random<E: Element>(device: &Device, len: usize, size: f32) -> Buffer<E> {
     buffer
 }
 
-fn given<E: Value>(device: &Device, numbers: &[E]) -> Buffer<E> {
-    let mut buffer = device.zeros(numbers.len());
-    device.write(buffer.view_mut(), numbers);
+fn given<E: Value>(device: &Device, elements: &[E]) -> Buffer<E> {
+    let mut buffer = device.zeros(elements.len());
+    device.write(buffer.view_mut(), elements);
     buffer
 }
 

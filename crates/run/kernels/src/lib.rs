@@ -1,7 +1,7 @@
 //! The operators of a transformer, each forward and backward, on a [`Device`].
 //!
 //! An operator is a method of the device that takes [`View`]s of the device's buffers. A view is no slice: callers reach
-//! numbers only by [`Device::write`] and [`Device::read`], so a device with memory of its own can stand behind the same
+//! elements only by [`Device::write`] and [`Device::read`], so a device with memory of its own can stand behind the same
 //! methods. `device` is what every device offers; behind it are two backends, `cpu` for the processor and `cuda` for NVIDIA's
 //! GPUs, which are found at run time. Another kind of device adds a backend and changes no caller. Activations and weights are `f32` or [`Bf16`] ([`Element`]);
 //! gradients of weights, statistics and sums are always `f32`. There is no graph: a caller of forward keeps what backward
@@ -18,9 +18,9 @@
 //! use bedplate_kernels::Device;
 //!
 //! let device = Device::cpu(1);
-//! let mut numbers = device.zeros::<f32>(4);
-//! device.write(numbers.view_mut(), &[3.0, 0.0, 4.0, 0.0]);
-//! assert_eq!(device.sum_of_squares(numbers.view()), 25.0);
+//! let mut elements = device.zeros::<f32>(4);
+//! device.write(elements.view_mut(), &[3.0, 0.0, 4.0, 0.0]);
+//! assert_eq!(device.sum_of_squares(elements.view()), 25.0);
 //! ```
 
 mod cpu;

@@ -27,7 +27,7 @@ pub(crate) fn random<E: Element>(seed: u64, len: usize) -> Vec<E> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The numbers and how they lie.
+/// The elements and how they lie.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid<'a, E> {
     pub(crate) values: &'a [E],

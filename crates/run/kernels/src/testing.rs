@@ -35,7 +35,7 @@ impl Random {
 }
 
 /// A matrix whose rows lie apart. The gaps hold NaN: an operator that reads one spoils its result, and one that
-/// writes to one is found out by [`Spaced::numbers`].
+/// writes to one is found out by [`Spaced::elements`].
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Spaced<E> {
     values: Vec<E>,
@@ -61,11 +61,11 @@ impl<E: Element> Spaced<E> {
         Self::new(rows, columns, gap, || 0.0)
     }
 
-    /// Given numbers, without gaps.
-    pub(crate) fn of(rows: usize, columns: usize, numbers: &[f32]) -> Self {
-        assert_eq!(numbers.len(), rows * columns, "numbers of a matrix");
-        let mut numbers = numbers.iter();
-        Self::new(rows, columns, 0, || *numbers.next().expect("as many as asserted"))
+    /// Given elements, without gaps.
+    pub(crate) fn of(rows: usize, columns: usize, elements: &[f32]) -> Self {
+        assert_eq!(elements.len(), rows * columns, "elements of a matrix");
+        let mut elements = elements.iter();
+        Self::new(rows, columns, 0, || *elements.next().expect("as many as asserted"))
     }
 
     /// On a device, to be read.
@@ -79,28 +79,28 @@ impl<E: Element> Spaced<E> {
         lend_mut(device, &mut self.values).by_rows(rows, gap)
     }
 
-    /// The numbers without the gaps. Panics when a gap was written to.
-    pub(crate) fn numbers(&self) -> Vec<f32> {
-        let mut numbers = Vec::with_capacity(self.rows * self.columns);
+    /// The elements without the gaps. Panics when a gap was written to.
+    pub(crate) fn elements(&self) -> Vec<f32> {
+        let mut elements = Vec::with_capacity(self.rows * self.columns);
         for row in self.values.chunks((self.columns + self.gap).max(1)) {
-            numbers.extend(row[..self.columns].iter().map(|number| number.widen()));
+            elements.extend(row[..self.columns].iter().map(|number| number.widen()));
             assert!(row[self.columns..].iter().all(|gap| gap.widen().is_nan()), "a gap was written to");
         }
-        numbers
+        elements
     }
 
     pub(crate) fn wide(&self) -> Vec<f64> {
-        self.numbers().into_iter().map(f64::from).collect()
+        self.elements().into_iter().map(f64::from).collect()
     }
 }
 
-/// Numbers that lie on a device for a while; what was lent to be changed comes back at the end.
+/// Elements that lie on a device for a while; what was lent to be changed comes back at the end.
 pub(crate) struct Lent<'a, E: Value> {
     device: &'a Device,
     buffer: Buffer<E>,
     rows: usize,
     gap: usize,
-    /// Where the numbers go back to.
+    /// Where the elements go back to.
     back: Option<&'a mut [E]>,
 }
 
@@ -119,10 +119,10 @@ impl<E: Value> Lent<'_, E> {
         self.buffer.view_mut()
     }
 
-    pub(crate) fn numbers(&self) -> Vec<E> {
-        let mut numbers = vec![E::default(); self.buffer.len()];
-        self.device.read(self.view(), &mut numbers);
-        numbers
+    pub(crate) fn elements(&self) -> Vec<E> {
+        let mut elements = vec![E::default(); self.buffer.len()];
+        self.device.read(self.view(), &mut elements);
+        elements
     }
 
     /// Without the gaps.
@@ -157,8 +157,8 @@ pub(crate) fn lend_mut<'a, E: Value>(device: &'a Device, values: &'a mut [E]) ->
     lent
 }
 
-pub(crate) fn wide<E: Element>(numbers: &[E]) -> Vec<f64> {
-    numbers.iter().map(|number| f64::from(number.widen())).collect()
+pub(crate) fn wide<E: Element>(elements: &[E]) -> Vec<f64> {
+    elements.iter().map(|number| f64::from(number.widen())).collect()
 }
 
 /// How far a result in format `E` may be from the exact one, for numbers around 1 that go through few roundings.
@@ -169,7 +169,7 @@ pub(crate) fn tolerance<E: Element>() -> f64 {
 /// Fails where two numbers differ by more than `tolerance`, relative to the larger of 1 and the expected number.
 #[track_caller]
 pub(crate) fn assert_close<E: Element>(found: &[E], expected: &[f64], tolerance: f64) {
-    assert_eq!(found.len(), expected.len(), "numbers to compare");
+    assert_eq!(found.len(), expected.len(), "elements to compare");
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let found = f64::from(found.widen());
         let distance = (found - expected).abs() / expected.abs().max(1.0);

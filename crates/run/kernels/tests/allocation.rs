@@ -136,10 +136,10 @@ impl<E: Element> Buffers<E> {
             rotary: Rotary::new(device, 16, &[1.0; 8], ROWS, 1.0),
             packed: WeightFormat::ALL.map(|format| pack::<E>(device, format)).into(),
             pool: device.zeros(BLOCKS * PAGED.block_len()),
-            starts: numbers(device, &[0, ROWS as u32]),
+            starts: elements(device, &[0, ROWS as u32]),
             contexts: device.zeros(1),
-            table_starts: numbers(device, &[0, BLOCKS as u32]),
-            blocks: numbers(device, &(0..BLOCKS as u32).collect::<Vec<_>>()),
+            table_starts: elements(device, &[0, BLOCKS as u32]),
+            blocks: elements(device, &(0..BLOCKS as u32).collect::<Vec<_>>()),
         }
     }
 
@@ -311,9 +311,9 @@ fn pack<E: Element>(device: &Device, format: WeightFormat) -> Vec<Packed> {
     (0..EXPERTS).map(|_| device.pack(weight.view(), COLUMNS, format)).collect()
 }
 
-fn numbers(device: &Device, numbers: &[u32]) -> Buffer<u32> {
-    let mut buffer = device.zeros(numbers.len());
-    device.write(buffer.view_mut(), numbers);
+fn elements(device: &Device, elements: &[u32]) -> Buffer<u32> {
+    let mut buffer = device.zeros(elements.len());
+    device.write(buffer.view_mut(), elements);
     buffer
 }
 

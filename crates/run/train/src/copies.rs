@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bedplate_comm::{CommError, Group, Numbers, Pending};
+use bedplate_comm::{CommError, Elements, Group, Pending};
 use bedplate_kernels::{AdamW, Buffer, Device, ViewMut};
 use bedplate_network::Held;
 
@@ -20,7 +20,7 @@ use crate::optimizer;
 use crate::ranks::{Ranks, other};
 use crate::recovered_state::{Gradient, Holding, Learned, Piece, RecoveredState};
 
-/// Numbers that go at once.
+/// Elements that go at once.
 const CHUNK: usize = 2 << 20;
 
 /// The copies that this rank makes and keeps.
@@ -51,7 +51,7 @@ enum Kept {
     Every { steps: u64, states: [Slot; 2], own: Slot },
 }
 
-/// Numbers for some pieces, each in a buffer of its own.
+/// Elements for some pieces, each in a buffer of its own.
 struct Slot {
     /// None while they are being written.
     step: Option<u64>,
@@ -77,7 +77,7 @@ enum What {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sent {
-    Numbers(usize),
+    Elements(usize),
     All,
 }
 
@@ -215,7 +215,7 @@ impl Copies {
             slot.step = None;
         }
         let received = if had.here { slot.len() } else { 0 };
-        let sent = if had.next { Sent::All } else { Sent::Numbers(0) };
+        let sent = if had.next { Sent::All } else { Sent::Elements(0) };
         self.making = Some(Making { what, sent, received, sending: None, receiving: None });
     }
 
@@ -319,7 +319,7 @@ impl Copies {
     }
 
     fn stage(&mut self, device: &Device, ranks: &Ranks, len: usize) -> Result<Held<f32>, CommError> {
-        match self.staging.iter().position(|held| Numbers::view(held).len() == len) {
+        match self.staging.iter().position(|held| Elements::view(held).len() == len) {
             Some(index) => Ok(self.staging.swap_remove(index)),
             None => ranks.memory(device, len),
         }
@@ -333,17 +333,17 @@ impl Copies {
             self.staging.push(held);
             outcome?;
         }
-        let Sent::Numbers(sent) = making.sent else { return Ok(()) };
+        let Sent::Elements(sent) = making.sent else { return Ok(()) };
         let range = sent..source.len().min(sent.saturating_add(CHUNK));
         if range.is_empty() {
             making.sent = Sent::All;
             return Ok(());
         }
         let mut held = self.stage(device, ranks, range.len())?;
-        source.put(range.clone(), Numbers::view_mut(&mut held));
+        source.put(range.clone(), Elements::view_mut(&mut held));
         let pending = self.to.start_send(device, held, other(&self.to))?;
         if let Some(making) = &mut self.making {
-            making.sent = Sent::Numbers(range.end);
+            making.sent = Sent::Elements(range.end);
             making.sending = Some(pending);
         }
         Ok(())
@@ -354,7 +354,7 @@ impl Copies {
         let slot = self.kept.place(making.what);
         if let Some(pending) = making.receiving.take() {
             let (held, outcome) = pending.wait();
-            let numbers = Numbers::view(&held);
+            let numbers = Elements::view(&held);
             let range = making.received..making.received + numbers.len();
             if outcome.is_ok() {
                 slot.parts(range.clone(), |within, to| device.copy(numbers.range(within), to));

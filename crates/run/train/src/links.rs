@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bedplate_comm::{CommError, Group, Number, Numbers, Pending};
+use bedplate_comm::{CommError, Elements, Group, Number, Pending};
 use bedplate_kernels::{Device, View, ViewMut};
 use bedplate_network::Held;
 
@@ -65,7 +65,7 @@ impl<E: Number> Outbox<E> {
             Some(held) => held,
             None => ranks.memory(device, numbers.len())?,
         };
-        device.copy(numbers, Numbers::view_mut(&mut held));
+        device.copy(numbers, Elements::view_mut(&mut held));
         self.under_way.push(self.group.start_send(device, held, other(&self.group))?);
         Ok(())
     }
@@ -117,7 +117,7 @@ impl<E: Number> Inbox<E> {
         let pending = self.awaited.take().expect("a message is awaited");
         let (held, outcome) = ranks.waits.time_bubble(|| pending.wait());
         if outcome.is_ok() {
-            device.copy(Numbers::view(&held), to);
+            device.copy(Elements::view(&held), to);
         }
         self.spare = Some(held);
         outcome

@@ -11,7 +11,7 @@ mod reduce;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bedplate_comm::{CommError, Group, Numbers, Pending};
+use bedplate_comm::{CommError, Elements, Group, Pending};
 use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
 use bedplate_layout::Sharding;
 use bedplate_network::{Held, Network, Weights};
@@ -47,9 +47,9 @@ struct Gathering<E: Trained> {
 /// A rank's part while it is read by others.
 pub(crate) struct Source<E: Trained>(Arc<Held<E>>);
 
-impl<E: Trained> Numbers<E> for Source<E> {
+impl<E: Trained> Elements<E> for Source<E> {
     fn view(&self) -> View<'_, E> {
-        Numbers::view(&*self.0)
+        Elements::view(&*self.0)
     }
 
     fn view_mut(&mut self) -> ViewMut<'_, E> {
@@ -63,13 +63,13 @@ pub(crate) struct Section<E: Trained> {
     range: Range<usize>,
 }
 
-impl<E: Trained> Numbers<E> for Section<E> {
+impl<E: Trained> Elements<E> for Section<E> {
     fn view(&self) -> View<'_, E> {
-        Numbers::view(&self.held).range(self.range.clone())
+        Elements::view(&self.held).range(self.range.clone())
     }
 
     fn view_mut(&mut self) -> ViewMut<'_, E> {
-        Numbers::view_mut(&mut self.held).range(self.range.clone())
+        Elements::view_mut(&mut self.held).range(self.range.clone())
     }
 }
 
@@ -272,7 +272,7 @@ impl<E: Trained> Store<E> {
 
     /// A buffer of a block's length, from the last use or new.
     fn spare(&mut self, device: &Device, ranks: &Ranks, len: usize) -> Option<Held<E>> {
-        match self.spare_weights.iter().position(|held| Numbers::view(held).len() == len) {
+        match self.spare_weights.iter().position(|held| Elements::view(held).len() == len) {
             Some(index) => Some(self.spare_weights.swap_remove(index)),
             None => {
                 self.bytes += len * size_of::<E>();
@@ -297,7 +297,7 @@ impl<E: Trained> Store<E> {
     fn arrived_whole(&mut self, device: &Device, index: usize, mut held: Held<E>) {
         let Owned { shard, section, block, .. } = &self.owned[index];
         if let Some(shard) = shard {
-            device.copy(Numbers::view(&**shard), Numbers::view_mut(&mut held).range(section.clone()));
+            device.copy(Elements::view(&**shard), Elements::view_mut(&mut held).range(section.clone()));
         }
         let block = *block;
         self.working.put(block, held);

@@ -10,7 +10,7 @@ fn combined<L: Copy + Default>(how: Combine, sources: &mut [Vec<L>]) -> (Vec<L>,
     let from: Vec<*const u8> = addresses.iter().map(|address| address.cast_const()).collect();
     let targets = [addresses[0], apart.as_mut_ptr().cast()];
     #[expect(unsafe_code, reason = "the function under test works on addresses")]
-    // SAFETY: all vectors have `len` numbers; the first target is the first source, the other overlaps nothing.
+    // SAFETY: all vectors have `len` elements; the first target is the first source, the other overlaps nothing.
     unsafe {
         combine(how, &from, &targets, len);
     }

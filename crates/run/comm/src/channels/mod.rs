@@ -28,7 +28,7 @@ pub(crate) struct Channels {
     channels: Vec<Option<Channel>>,
     /// Messages between two members that are not part of a collective.
     counts: Vec<Counts>,
-    /// Words, so that it holds numbers of any format.
+    /// Words, so that it holds elements of any format.
     scratch: Vec<u64>,
     pace: Pace,
 }

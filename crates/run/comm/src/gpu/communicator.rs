@@ -135,7 +135,7 @@ impl Communicator {
             | Operation::Barrier
             | Operation::Send
             | Operation::Receive
-            | Operation::Exchange => unreachable!("{call} is no equal collective of a GPU's numbers"),
+            | Operation::Exchange => unreachable!("{call} is no equal collective of a GPU's elements"),
         }
     }
 

@@ -36,7 +36,7 @@ impl HandshakeInfo {
 pub(super) fn agree(infos: &[HandshakeInfo], ranks: &[u32]) -> Result<UniqueId, (u32, String)> {
     let without = infos.iter().zip(ranks).find(|(info, _)| info.version.is_none());
     if let Some((_, rank)) = without {
-        return Err((*rank, "it finds no NCCL that can be used, which GPUs exchange numbers by".to_owned()));
+        return Err((*rank, "it finds no NCCL that can be used, which GPUs exchange elements by".to_owned()));
     }
     let first = infos[0];
     match infos.iter().zip(ranks).find(|(info, _)| info.version != first.version) {

@@ -1,10 +1,10 @@
-//! Calls on numbers in a GPU's memory: by NCCL, or through the processor's memory.
+//! Calls on elements in a GPU's memory: by NCCL, or through the processor's memory.
 //!
-//! A group that is first asked for such numbers agrees on a version of NCCL and makes a communicator; the members meet by the ways that they have for
-//! the processor's numbers. Calls run on a stream of their own, after the operators that were asked for before them, and a wait that is given up
+//! A group that is first asked for such elements agrees on a version of NCCL and makes a communicator; the members meet by the ways that they have for
+//! the processor's elements. Calls run on a stream of their own, after the operators that were asked for before them, and a wait that is given up
 //! [aborts](Communicator) the communicator: a rank that is lost ends GPU calls as it ends all others.
 //!
-//! Where [the transport](crate::Transport) is set to something else than `auto`, and for single messages in groups of more than two, numbers go through the
+//! Where [the transport](crate::Transport) is set to something else than `auto`, and for single messages in groups of more than two, elements go through the
 //! processor's memory instead.
 //!
 //! What differs from the other ways: NCCL rounds 16-bit numbers at every hop, its reductions of NaN are its own, and members of an `all_to_all_v` that
@@ -51,7 +51,7 @@ pub(crate) struct Part<'a> {
     pub(crate) transfers: &'a Arc<Transfers>,
 }
 
-/// The GPU whose numbers a call is about, and what its operators had been asked for when the call was made.
+/// The GPU whose elements a call is about, and what its operators had been asked for when the call was made.
 pub(crate) struct OnGpu {
     pub(crate) transfers: Arc<Transfers>,
     pub(crate) operators: Result<Moment, CudaError>,
@@ -86,7 +86,7 @@ pub(crate) fn is_staged(operation: Operation, members: usize, transport: Transpo
 }
 
 impl Engine {
-    /// Carries out a call on a GPU's numbers.
+    /// Carries out a call on a GPU's elements.
     pub(crate) fn run_on_gpu(
         &mut self,
         request: &Request,
@@ -175,7 +175,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Brings numbers to the processor's memory, has the call carried out there, and takes what came back.
+    /// Brings elements to the processor's memory, has the call carried out there, and takes what came back.
     fn run_staged(&mut self, request: &Request, on: &OnGpu, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let refused = |error: CudaError| trouble(&error.to_string(), waiting);
         let fetched = |span: Span| -> Result<Vec<u8>, Fault> {

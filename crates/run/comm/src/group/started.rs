@@ -2,24 +2,24 @@
 
 use bedplate_kernels::Device;
 
-use super::{Group, Numbers};
+use super::{Elements, Group};
 use crate::pending::Pending;
 use crate::{CommError, Number, Operation, Reduction};
 
 impl Group {
     /// As [`all_reduce`](Self::all_reduce), while this rank computes.
-    pub fn start_all_reduce<E: Number, B: Numbers<E>>(
+    pub fn start_all_reduce<E: Number, B: Elements<E>>(
         &self,
         device: &Device,
-        mut numbers: B,
+        mut elements: B,
         by: Reduction,
     ) -> Result<Pending<B>, CommError> {
-        let span = self.span_mut(device, numbers.view_mut())?;
-        self.start(self.all_reducing::<E>(span, span, by), numbers)
+        let span = self.span_mut(device, elements.view_mut())?;
+        self.start(self.all_reducing::<E>(span, span, by), elements)
     }
 
     /// As [`all_gather`](Self::all_gather), while this rank computes.
-    pub fn start_all_gather<E: Number, A: Numbers<E>, B: Numbers<E>>(
+    pub fn start_all_gather<E: Number, A: Elements<E>, B: Elements<E>>(
         &self,
         device: &Device,
         mine: A,
@@ -31,7 +31,7 @@ impl Group {
     }
 
     /// As [`all_gather_in_place`](Self::all_gather_in_place), while this rank computes.
-    pub fn start_all_gather_in_place<E: Number, B: Numbers<E>>(
+    pub fn start_all_gather_in_place<E: Number, B: Elements<E>>(
         &self,
         device: &Device,
         mut all: B,
@@ -42,7 +42,7 @@ impl Group {
     }
 
     /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), while this rank computes.
-    pub fn start_reduce_scatter_in_place<E: Number, B: Numbers<E>>(
+    pub fn start_reduce_scatter_in_place<E: Number, B: Elements<E>>(
         &self,
         device: &Device,
         mut all: B,
@@ -54,7 +54,7 @@ impl Group {
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), while this rank computes.
-    pub fn start_reduce_scatter<E: Number, A: Numbers<E>, B: Numbers<E>>(
+    pub fn start_reduce_scatter<E: Number, A: Elements<E>, B: Elements<E>>(
         &self,
         device: &Device,
         all: A,
@@ -67,7 +67,7 @@ impl Group {
     }
 
     /// As [`all_to_all_v`](Self::all_to_all_v), while this rank computes.
-    pub fn start_all_to_all_v<E: Number, A: Numbers<E>, B: Numbers<E>>(
+    pub fn start_all_to_all_v<E: Number, A: Elements<E>, B: Elements<E>>(
         &self,
         device: &Device,
         (from, sent): (A, &[usize]),
@@ -79,43 +79,43 @@ impl Group {
     }
 
     /// As [`broadcast`](Self::broadcast), while this rank computes.
-    pub fn start_broadcast<E: Number, B: Numbers<E>>(
+    pub fn start_broadcast<E: Number, B: Elements<E>>(
         &self,
         device: &Device,
-        mut numbers: B,
+        mut elements: B,
         root: usize,
     ) -> Result<Pending<B>, CommError> {
-        let span = self.span_mut(device, numbers.view_mut())?;
+        let span = self.span_mut(device, elements.view_mut())?;
         let request = self.broadcasting::<E>(span, root)?;
-        self.start(request, numbers)
+        self.start(request, elements)
     }
 
     /// As [`send`](Self::send), while this rank computes.
-    pub fn start_send<E: Number, B: Numbers<E>>(
+    pub fn start_send<E: Number, B: Elements<E>>(
         &self,
         device: &Device,
-        numbers: B,
+        elements: B,
         to: usize,
     ) -> Result<Pending<B>, CommError> {
-        let span = self.span(device, numbers.view())?;
+        let span = self.span(device, elements.view())?;
         let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
-        self.start(request, numbers)
+        self.start(request, elements)
     }
 
     /// As [`receive`](Self::receive), while this rank computes.
-    pub fn start_receive<E: Number, B: Numbers<E>>(
+    pub fn start_receive<E: Number, B: Elements<E>>(
         &self,
         device: &Device,
-        mut numbers: B,
+        mut elements: B,
         from: usize,
     ) -> Result<Pending<B>, CommError> {
-        let span = self.span_mut(device, numbers.view_mut())?;
+        let span = self.span_mut(device, elements.view_mut())?;
         let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
-        self.start(request, numbers)
+        self.start(request, elements)
     }
 
     /// As [`exchange`](Self::exchange), while this rank computes.
-    pub fn start_exchange<E: Number, A: Numbers<E>, B: Numbers<E>>(
+    pub fn start_exchange<E: Number, A: Elements<E>, B: Elements<E>>(
         &self,
         device: &Device,
         (outgoing, to): (A, usize),

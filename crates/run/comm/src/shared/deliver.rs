@@ -1,4 +1,4 @@
-//! What a collective does to memory, once every member's numbers can be read: which bytes of which member end up where.
+//! What a collective does to memory, once every member's elements can be read: which bytes of which member end up where.
 //!
 //! Sums are in the order of members, whoever computes them and however the work is cut.
 
@@ -11,7 +11,7 @@ use crate::arithmetic::{Combine, combine};
 use crate::span::copy;
 use crate::{Call, Operation};
 
-/// Where a member's numbers can be read. Part `p`, number `i` lies at `(p * stride + i - origin)` numbers from `address`.
+/// Where a member's elements can be read. Part `p`, number `i` lies at `(p * stride + i - origin)` elements from `address`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source {
     pub(super) address: *const u8,

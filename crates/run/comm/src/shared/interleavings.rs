@@ -61,7 +61,7 @@ fn wait(flag: &Flag, wanted: u32) {
     let Ok(_) = flag.wait(wanted, PACE, never);
 }
 
-/// Members that publish numbers in two slots each, under the rule of a shared segment: a slot is written only when all others have
+/// Members that publish elements in two slots each, under the rule of a shared segment: a slot is written only when all others have
 /// published their last one.
 struct Members {
     clocks: Vec<Flag>,

@@ -3,7 +3,7 @@
 //! Members agree on a *shared segment*. A member that enters a call writes what it calls to its cell and raises its clock; the others
 //! see the clock, compare, and go on. From then on there are three ways:
 //!
-//! - *Small* numbers lie in the member's slot before its clock says so; each member delivers to itself. One wait, no more.
+//! - *Small* elements lie in the member's slot before its clock says so; each member delivers to itself. One wait, no more.
 //! - *Claimed*: all sources and targets are registered, so any member can do any piece. Whoever runs claims the next one, and
 //!   a member that the system has put aside holds nothing up. Each byte is read once and written where it is wanted.
 //! - *Staged*: sources that are not registered go through slots in segments, and each member delivers to itself from there.
@@ -71,7 +71,7 @@ struct Unchecked {
 /// How a call that is not small is carried out; all members come to the same.
 enum Way {
     Claimed(Vec<Source>, Vec<*mut u8>, Kept),
-    /// As above, and the others have done it all before this member saw where the numbers are.
+    /// As above, and the others have done it all before this member saw where the elements are.
     Done,
     Staged,
 }
@@ -209,7 +209,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Piece by piece: numbers into slots where peers cannot reach them, then to the own target.
+    /// Piece by piece: elements into slots where peers cannot reach them, then to the own target.
     fn run_staged(
         &mut self,
         call: &Call,
@@ -288,7 +288,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Numbers of one part that a piece has.
+    /// Elements of one part that a piece has.
     fn piece_len(&self, call: &Call) -> usize {
         let most_parts = match call.operation {
             Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => self.members(),
@@ -298,7 +298,7 @@ impl Shared {
         (SLOT / most_parts / call.format.size() / 64 * 64).max(1)
     }
 
-    /// Copies a range of every part of the own source to the next slot, `stride` numbers apart.
+    /// Copies a range of every part of the own source to the next slot, `stride` elements apart.
     fn stage(&self, call: &Call, source: Span, parts: usize, range: Range<usize>, stride: usize) {
         let (len, size) = (call.len as usize, call.format.size());
         let slot = self.segment.slot(self.me, self.slot);
@@ -314,7 +314,7 @@ impl Shared {
         }
     }
 
-    /// Claimed, when everybody's numbers can be reached by everybody.
+    /// Claimed, when everybody's elements can be reached by everybody.
     fn way(
         &self,
         call: &Call,

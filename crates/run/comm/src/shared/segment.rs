@@ -1,5 +1,5 @@
 //! What the members of a group on one host share: for each member a clock and the calls that it has entered, counters for
-//! work that any member may claim, two slots for numbers on their way, and a pipe to every other member.
+//! work that any member may claim, two slots for elements on their way, and a pipe to every other member.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -35,7 +35,7 @@ pub(crate) struct Entry {
     target: [AtomicU64; 2],
 }
 
-/// Where peers find a member's numbers: registered memory and a place in it.
+/// Where peers find a member's elements: registered memory and a place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) id: u64,

@@ -6,7 +6,7 @@ use bedplate_random::Random;
 use half::f16;
 
 use crate::fixture::{TRANSPORTS, options, ranks};
-use crate::reference::{number, numbers, reduced};
+use crate::reference::{elements, number, reduced};
 
 /// A format that the reference can speak.
 trait Tested: Number {
@@ -126,7 +126,7 @@ impl Member<'_> {
     }
 
     fn all_reduce<E: Tested>(&self, case: &Case) {
-        let own = numbers(case.seed, self.rank(), case.len);
+        let own = elements(case.seed, self.rank(), case.len);
         let mut source = self.memory::<E>(case, &own);
         let expected = |index| reduced(case.seed, &self.all(), index, case.by);
         if case.is_in_place {
@@ -142,7 +142,7 @@ impl Member<'_> {
 
     fn all_gather<E: Tested>(&self, case: &Case) {
         let (members, me, all) = (self.group.members(), self.group.member(), self.all());
-        let own = numbers(case.seed, self.rank(), case.len);
+        let own = elements(case.seed, self.rank(), case.len);
         let mut whole = vec![99; case.len * members];
         whole[me * case.len..][..case.len].copy_from_slice(&own);
         let mut target = self.memory::<E>(case, &whole);
@@ -160,7 +160,7 @@ impl Member<'_> {
 
     fn reduce_scatter<E: Tested>(&self, case: &Case) {
         let (members, me) = (self.group.members(), self.group.member());
-        let mut source = self.memory::<E>(case, &numbers(case.seed, self.rank(), case.len * members));
+        let mut source = self.memory::<E>(case, &elements(case.seed, self.rank(), case.len * members));
         let expected = |index| reduced(case.seed, &self.all(), me * case.len + index, case.by);
         let mut target = self.memory::<E>(case, &vec![77; case.len]);
         if case.is_in_place {
@@ -178,7 +178,7 @@ impl Member<'_> {
 
     fn all_to_all<E: Tested>(&self, case: &Case) {
         let (members, me, all) = (self.group.members(), self.group.member(), self.all());
-        let mut source = self.memory::<E>(case, &numbers(case.seed, self.rank(), case.len * members));
+        let mut source = self.memory::<E>(case, &elements(case.seed, self.rank(), case.len * members));
         let mut target = self.memory::<E>(case, &vec![55; case.len * members]);
         let (from, to) = (source.buffer().view(), target.buffer().view_mut());
         self.group.all_to_all(self.device, from, to).unwrap();
@@ -193,7 +193,7 @@ impl Member<'_> {
             |from: usize, to: usize| number(case.seed, 100 + from, to) as usize * (case.len % 5_000) / 12;
         let sent: Vec<usize> = (0..members).map(|to| count(me, to)).collect();
         let received: Vec<usize> = (0..members).map(|from| count(from, me)).collect();
-        let mut source = self.memory::<E>(case, &numbers(case.seed, self.rank(), sent.iter().sum()));
+        let mut source = self.memory::<E>(case, &elements(case.seed, self.rank(), sent.iter().sum()));
         let mut target = self.memory::<E>(case, &vec![33; received.iter().sum()]);
         let (from, to) = (source.buffer().view(), target.buffer().view_mut());
         self.group.all_to_all_v(self.device, from, &sent, to, &received).unwrap();
@@ -210,7 +210,7 @@ impl Member<'_> {
     fn rooted<E: Tested>(&self, case: &Case) {
         let (members, me, all) = (self.group.members(), self.group.member(), self.all());
         let is_root = me == case.root;
-        let own = numbers(case.seed, self.rank(), case.len);
+        let own = elements(case.seed, self.rank(), case.len);
         let mut mine = self.memory::<E>(case, &own);
         self.group.broadcast(self.device, mine.buffer().view_mut(), case.root).unwrap();
         self.check("broadcast", &mut mine, |index| number(case.seed, all[case.root], index) as f64);
@@ -232,7 +232,7 @@ impl Member<'_> {
             });
         }
 
-        let mut whole = self.memory::<E>(case, &numbers(case.seed, self.rank(), case.len * members));
+        let mut whole = self.memory::<E>(case, &elements(case.seed, self.rank(), case.len * members));
         let mut part = self.memory::<E>(case, &vec![44; case.len]);
         let from = is_root.then(|| whole.buffer().view());
         self.group.scatter(self.device, from, part.buffer().view_mut(), case.root).unwrap();
@@ -247,7 +247,7 @@ impl Member<'_> {
             return;
         }
         let (next, previous) = ((me + 1) % members, (me + members - 1) % members);
-        let mut outgoing = self.memory::<E>(case, &numbers(case.seed, self.rank(), case.len));
+        let mut outgoing = self.memory::<E>(case, &elements(case.seed, self.rank(), case.len));
         let mut incoming = self.memory::<E>(case, &vec![66; case.len]);
         let (out, into) = (outgoing.buffer().view(), incoming.buffer().view_mut());
         self.group.exchange(self.device, (out, next), (into, previous)).unwrap();
@@ -339,11 +339,11 @@ fn worlds_of_many_ranks_sum_and_exchange() {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
             let own = world.rank();
             for len in [1, 777, 50_001] {
-                let mut numbers = device.zeros::<u32>(len);
-                device.write(numbers.view_mut(), &vec![own; len]);
-                group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+                let mut elements = device.zeros::<u32>(len);
+                device.write(elements.view_mut(), &vec![own; len]);
+                group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
                 let mut found = vec![0; len];
-                device.read(numbers.view(), &mut found);
+                device.read(elements.view(), &mut found);
                 assert!(found.iter().all(|number| *number == 190));
             }
             let (mut from, mut to) = (device.zeros::<u32>(20 * 999), device.zeros::<u32>(20 * 999));

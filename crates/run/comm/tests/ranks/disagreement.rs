@@ -33,8 +33,8 @@ fn check(call: impl Fn(&Group, &Device, bool) -> Result<(), CommError> + Sync, p
 }
 
 fn all_reduce(group: &Group, device: &Device, len: usize, by: Reduction) -> Result<(), CommError> {
-    let mut numbers = device.zeros::<f32>(len);
-    group.all_reduce(device, numbers.view_mut(), by)
+    let mut elements = device.zeros::<f32>(len);
+    group.all_reduce(device, elements.view_mut(), by)
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn different_reductions_operations_and_roots_are_named() {
     };
     check(operation, &["barrier", "all_reduce of 10 f32"]);
     let root = |group: &Group, device: &Device, is_odd: bool| {
-        let mut numbers = device.zeros::<f32>(50_000);
-        group.broadcast(device, numbers.view_mut(), if is_odd { 1 } else { 0 })
+        let mut elements = device.zeros::<f32>(50_000);
+        group.broadcast(device, elements.view_mut(), if is_odd { 1 } else { 0 })
     };
-    // A rank that has its numbers from member 0 may be a call ahead when it meets one that waits for member 1.
+    // A rank that has its elements from member 0 may be a call ahead when it meets one that waits for member 1.
     check(root, &["ranks disagree", "broadcast of 50000 f32 from member"]);
 }
 
@@ -76,8 +76,8 @@ fn different_reductions_operations_and_roots_are_named() {
 fn different_formats_are_named() {
     let format = |group: &Group, device: &Device, is_odd: bool| {
         if is_odd {
-            let mut numbers = device.zeros::<u32>(100);
-            return group.all_reduce(device, numbers.view_mut(), Reduction::Sum);
+            let mut elements = device.zeros::<u32>(100);
+            return group.all_reduce(device, elements.view_mut(), Reduction::Sum);
         }
         all_reduce(group, device, 100, Reduction::Sum)
     };
@@ -89,7 +89,7 @@ fn parts_that_are_not_as_expected_are_named() {
     for transport in TRANSPORTS {
         let errors = ranks(3, &options(transport), |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-            // Rank 1 gives rank 0 four numbers, which expects three.
+            // Rank 1 gives rank 0 four elements, which expects three.
             let given = |to: usize| if world.rank() == 1 && to == 0 { 4 } else { 3 };
             let sent: Vec<usize> = (0..3).map(given).collect();
             let received = [3, 3, 3];
@@ -101,7 +101,7 @@ fn parts_that_are_not_as_expected_are_named() {
                 .expect_err("ranks disagree")
                 .to_string()
         });
-        let text = "rank 1 sends 4 numbers to rank 0, which expects 3";
+        let text = "rank 1 sends 4 elements to rank 0, which expects 3";
         assert!(errors.iter().all(|error| error.contains(text)), "{errors:?}");
     }
 }
@@ -152,12 +152,12 @@ fn members_that_each_believe_to_give_or_that_another_takes_are_told() {
         for gives in [true, false] {
             let errors = ranks(2, &options(transport), |world| {
                 let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-                let mut numbers = device.zeros::<f32>(10);
+                let mut elements = device.zeros::<f32>(10);
                 let (me, other) = (group.member(), 1 - group.member());
                 let outcome = if gives {
-                    group.broadcast(&device, numbers.view_mut(), me)
+                    group.broadcast(&device, elements.view_mut(), me)
                 } else {
-                    group.reduce(&device, numbers.view(), None, other, Reduction::Sum)
+                    group.reduce(&device, elements.view(), None, other, Reduction::Sum)
                 };
                 outcome
                     .and_then(|()| group.barrier())
@@ -178,12 +178,12 @@ fn calls_that_travel_by_different_means_are_compared_too() {
     for transport in TRANSPORTS {
         let errors = ranks(3, &options(transport), |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-            let mut numbers = device.zeros::<f32>(3);
+            let mut elements = device.zeros::<f32>(3);
             let from = device.zeros::<f32>(3);
             let outcome = if world.rank() == 2 {
-                group.all_to_all_v(&device, from.view(), &[1; 3], numbers.view_mut(), &[1; 3])
+                group.all_to_all_v(&device, from.view(), &[1; 3], elements.view_mut(), &[1; 3])
             } else {
-                group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)
+                group.all_reduce(&device, elements.view_mut(), Reduction::Sum)
             };
             outcome.expect_err("ranks disagree").to_string()
         });

@@ -17,8 +17,8 @@ fn rank_that_stays_away() {
     let Some(world) = world() else { return };
     let device = Device::cpu(1);
     let group = world.everyone().unwrap();
-    let mut numbers = device.zeros::<f32>(100);
-    group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+    let mut elements = device.zeros::<f32>(100);
+    group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
     say("runs");
     if world.rank() == 2 {
         thread::sleep(Duration::from_secs(600));
@@ -73,9 +73,9 @@ fn records_keep_the_last_calls_and_show_who_waits() {
     let options = bedplate_comm::Options { recorded: 8, ..options(Transport::Automatic) };
     let records = ranks(3, &options, |world| {
         let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-        let mut numbers = device.zeros::<f32>(5);
+        let mut elements = device.zeros::<f32>(5);
         for _ in 0..20 {
-            group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+            group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
         }
         world.flight_record()
     });

@@ -79,15 +79,15 @@ fn rank_on_a_host() {
     let device = Device::cpu(1);
     let group = world.everyone().unwrap();
     assert_eq!(world.host_ranks().len(), 2, "two ranks share a host");
-    let mut numbers = world.shared::<f32>(&device, 100_000).unwrap();
+    let mut elements = world.shared::<f32>(&device, 100_000).unwrap();
     let mut rounds = 0;
     let error = loop {
-        device.write(numbers.view_mut(), &vec![1.0; 100_000]);
-        if let Err(error) = group.all_reduce(&device, numbers.view_mut(), Reduction::Sum) {
+        device.write(elements.view_mut(), &vec![1.0; 100_000]);
+        if let Err(error) = group.all_reduce(&device, elements.view_mut(), Reduction::Sum) {
             break error;
         }
         let mut found = vec![0.0; 100_000];
-        device.read(numbers.view(), &mut found);
+        device.read(elements.view(), &mut found);
         assert!(found.iter().all(|number| *number == 4.0));
         rounds += 1;
         if rounds == 20 {

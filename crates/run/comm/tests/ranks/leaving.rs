@@ -29,12 +29,12 @@ fn numbers_of_a_rank_that_has_left_are_received() {
     for transport in TRANSPORTS {
         ranks(2, &options(transport), |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-            let mut numbers = device.zeros::<u8>(100);
+            let mut elements = device.zeros::<u8>(100);
             if world.rank() == 0 {
-                return group.send(&device, numbers.view(), 1).unwrap();
+                return group.send(&device, elements.view(), 1).unwrap();
             }
             thread::sleep(Duration::from_millis(1500));
-            group.receive(&device, numbers.view_mut(), 0).unwrap();
+            group.receive(&device, elements.view_mut(), 0).unwrap();
         });
     }
 }

@@ -19,10 +19,10 @@ fn rank_that_sums_until_a_fault() {
     let Some(world) = world() else { return };
     let device = Device::cpu(1);
     let group = world.everyone().unwrap();
-    let mut numbers = world.shared::<f32>(&device, 200_000).unwrap();
+    let mut elements = world.shared::<f32>(&device, 200_000).unwrap();
     let mut rounds = 0u64;
     let error = loop {
-        match group.all_reduce(&device, numbers.view_mut(), Reduction::Max) {
+        match group.all_reduce(&device, elements.view_mut(), Reduction::Max) {
             Ok(()) => rounds += 1,
             Err(error) => break error,
         }
@@ -34,7 +34,7 @@ fn rank_that_sums_until_a_fault() {
         }
     };
     say(&format!("error {error}"));
-    drop((numbers, group));
+    drop((elements, group));
     let world = world.rebuild(Numbering::Compact { newcomers: 0 }, LONG).unwrap();
     world.everyone().unwrap().barrier().unwrap();
     say(&format!("rebuilt {} of {}", world.rank(), world.size()));

@@ -83,8 +83,8 @@ fn ranks_use_the_streams_and_the_deadline_of_rank_0() {
                 let (device, group) = (bedplate_kernels::Device::cpu(1), world.everyone().unwrap());
                 // Rank 1 would speak once in a minute by its own deadline.
                 thread::sleep(Duration::from_secs(3));
-                let mut numbers = device.zeros::<f32>(1_000_000);
-                group.all_reduce(&device, numbers.view_mut(), bedplate_comm::Reduction::Sum).unwrap();
+                let mut elements = device.zeros::<f32>(1_000_000);
+                group.all_reduce(&device, elements.view_mut(), bedplate_comm::Reduction::Sum).unwrap();
             });
         }
     });

@@ -15,16 +15,16 @@ fn noise(rank: u32, len: usize) -> Vec<f32> {
 fn sums(size: u32, options: &Options, len: usize, is_shared: bool) -> Vec<Vec<f32>> {
     ranks(size, options, |world| {
         let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-        let numbers = noise(world.rank(), len);
+        let elements = noise(world.rank(), len);
         let mut found = vec![0.0; len];
         if is_shared {
             let mut buffer = world.shared(&device, len).unwrap();
-            device.write(buffer.view_mut(), &numbers);
+            device.write(buffer.view_mut(), &elements);
             group.all_reduce(&device, buffer.view_mut(), Reduction::Sum).unwrap();
             device.read(buffer.view(), &mut found);
         } else {
             let mut buffer = device.zeros(len);
-            device.write(buffer.view_mut(), &numbers);
+            device.write(buffer.view_mut(), &elements);
             group.all_reduce(&device, buffer.view_mut(), Reduction::Sum).unwrap();
             device.read(buffer.view(), &mut found);
         }
@@ -33,8 +33,8 @@ fn sums(size: u32, options: &Options, len: usize, is_shared: bool) -> Vec<Vec<f3
     })
 }
 
-fn bits(numbers: &[f32]) -> Vec<u32> {
-    numbers.iter().map(|number| number.to_bits()).collect()
+fn bits(elements: &[f32]) -> Vec<u32> {
+    elements.iter().map(|number| number.to_bits()).collect()
 }
 
 #[test]
@@ -77,12 +77,12 @@ fn sixteen_bit_numbers_are_rounded_once() {
         let options = Options { table: Table::only(Algorithm::Pairwise), ..options(transport) };
         let found = ranks(4, &options, |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-            let mut numbers = device.zeros::<Bf16>(40_000);
+            let mut elements = device.zeros::<Bf16>(40_000);
             let own = Bf16::from_f32(if world.rank() == 0 { 1.0 } else { 0.004 });
-            device.write(numbers.view_mut(), &vec![own; 40_000]);
-            group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+            device.write(elements.view_mut(), &vec![own; 40_000]);
+            group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
             let mut found = vec![Bf16::default(); 40_000];
-            device.read(numbers.view(), &mut found);
+            device.read(elements.view(), &mut found);
             group.barrier().unwrap();
             found
         });
@@ -95,12 +95,12 @@ fn a_number_that_is_not_one_stays_visible_in_maximum_and_minimum() {
     for by in [Reduction::Max, Reduction::Min] {
         let found = ranks(3, &options(Transport::Automatic), |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
-            let mut numbers = device.zeros::<f32>(3);
+            let mut elements = device.zeros::<f32>(3);
             let mut own = [1.0; 3];
             own[world.rank() as usize] = f32::NAN;
-            device.write(numbers.view_mut(), &own);
-            group.all_reduce(&device, numbers.view_mut(), by).unwrap();
-            device.read(numbers.view(), &mut own);
+            device.write(elements.view_mut(), &own);
+            group.all_reduce(&device, elements.view_mut(), by).unwrap();
+            device.read(elements.view(), &mut own);
             own
         });
         assert!(found.iter().flatten().all(|number| number.is_nan()), "{by}: {found:?}");
@@ -113,11 +113,11 @@ fn averages_of_narrow_numbers_do_not_overflow_on_the_way() {
         ranks(4, &options(transport), |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
             for len in [5, 100_000] {
-                let mut numbers = device.zeros::<f16>(len);
-                device.write(numbers.view_mut(), &vec![f16::from_f32(60_000.0); len]);
-                group.all_reduce(&device, numbers.view_mut(), Reduction::Average).unwrap();
+                let mut elements = device.zeros::<f16>(len);
+                device.write(elements.view_mut(), &vec![f16::from_f32(60_000.0); len]);
+                group.all_reduce(&device, elements.view_mut(), Reduction::Average).unwrap();
                 let mut found = vec![f16::ZERO; len];
-                device.read(numbers.view(), &mut found);
+                device.read(elements.view(), &mut found);
                 assert!(found.iter().all(|number| number.to_f32() == 60_000.0), "{}", found[0]);
             }
         });

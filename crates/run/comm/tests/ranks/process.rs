@@ -123,15 +123,15 @@ pub(crate) fn start(
 /// In a process that [`start`] started: its world.
 pub(crate) fn world() -> Option<World> {
     let place = std::env::var("COMM_RANK").ok()?;
-    let numbers: Vec<u64> = place.split(' ').map(|number| number.parse().expect("a number")).collect();
-    let transport = match numbers[3] {
+    let elements: Vec<u64> = place.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let transport = match elements[3] {
         0 => Transport::Automatic,
         1 => Transport::Tcp,
         ranks => Transport::Hosts(ranks as u32 - 1),
     };
     let flight = std::env::var_os("BEDPLATE_FLIGHT").map(PathBuf::from);
-    let options = Options { deadline: Duration::from_millis(numbers[4]), flight, ..options(transport) };
-    let (rank, size, port) = (numbers[0] as u32, numbers[1] as u32, numbers[2] as u16);
+    let options = Options { deadline: Duration::from_millis(elements[4]), flight, ..options(transport) };
+    let (rank, size, port) = (elements[0] as u32, elements[1] as u32, elements[2] as u16);
     let address = std::env::var("COMM_ADDRESS").expect("the rank is told where to meet");
     let rendezvous = Rendezvous { address, ..Rendezvous::on_this_machine(rank, size, port, SECRET) };
     Some(World::join(&rendezvous, &options).expect("all ranks join"))

@@ -10,11 +10,11 @@ use crate::fixture::{SECRET, TRANSPORTS, Together, options, ranks};
 const AT_MOST: Duration = Duration::from_secs(60);
 
 fn sum(group: &Group, device: &Device, own: u32) -> Result<u32, CommError> {
-    let mut numbers = device.zeros::<u32>(20_000);
-    device.write(numbers.view_mut(), &vec![own; 20_000]);
-    group.all_reduce(device, numbers.view_mut(), Reduction::Sum)?;
+    let mut elements = device.zeros::<u32>(20_000);
+    device.write(elements.view_mut(), &vec![own; 20_000]);
+    group.all_reduce(device, elements.view_mut(), Reduction::Sum)?;
     let mut found = vec![0; 20_000];
-    device.read(numbers.view(), &mut found);
+    device.read(elements.view(), &mut found);
     assert!(found.iter().all(|number| *number == found[0]));
     Ok(found[0])
 }

@@ -1,4 +1,4 @@
-//! What collectives mean, the slow and obvious way: all ranks' numbers in one place.
+//! What collectives mean, the slow and obvious way: all ranks' elements in one place.
 
 use bedplate_comm::Reduction;
 
@@ -11,11 +11,11 @@ pub(crate) fn number(seed: u64, rank: usize, index: usize) -> i64 {
     ((bits >> 40) % 13) as i64
 }
 
-pub(crate) fn numbers(seed: u64, rank: usize, len: usize) -> Vec<i64> {
+pub(crate) fn elements(seed: u64, rank: usize, len: usize) -> Vec<i64> {
     (0..len).map(|index| number(seed, rank, index)).collect()
 }
 
-/// The numbers of all ranks at one place become one.
+/// The elements of all ranks at one place become one.
 pub(crate) fn reduced(seed: u64, ranks: &[usize], index: usize, by: Reduction) -> f64 {
     let all = ranks.iter().map(|rank| number(seed, *rank, index));
     match by {

@@ -105,13 +105,13 @@ fn through_relay(
 
 fn sums(world: &World, rounds: u32, mut each: impl FnMut(u32)) -> Result<(), CommError> {
     let (device, group) = (Device::cpu(1), world.everyone()?);
-    let mut numbers = device.zeros::<f32>(30_000);
+    let mut elements = device.zeros::<f32>(30_000);
     for round in 0..rounds {
         each(round);
-        device.write(numbers.view_mut(), &vec![1.0; 30_000]);
-        group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)?;
+        device.write(elements.view_mut(), &vec![1.0; 30_000]);
+        group.all_reduce(&device, elements.view_mut(), Reduction::Sum)?;
         let mut found = vec![0.0; 30_000];
-        device.read(numbers.view(), &mut found);
+        device.read(elements.view(), &mut found);
         assert!(found.iter().all(|number| *number == 2.0));
     }
     Ok(())

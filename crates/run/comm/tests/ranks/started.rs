@@ -85,11 +85,11 @@ fn groups_follow_the_dimensions_of_a_layout() {
                 let group = world.along(&map, dimension).unwrap();
                 let expected: Vec<u32> = map.group(dimension, world.rank()).ranks().collect();
                 assert_eq!(group.ranks(), expected);
-                let mut numbers = device.zeros::<u32>(1);
-                device.write(numbers.view_mut(), &[world.rank()]);
-                group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+                let mut elements = device.zeros::<u32>(1);
+                device.write(elements.view_mut(), &[world.rank()]);
+                group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
                 let mut sum = [0];
-                device.read(numbers.view(), &mut sum);
+                device.read(elements.view(), &mut sum);
                 assert_eq!(sum[0], expected.iter().sum::<u32>());
             }
         });

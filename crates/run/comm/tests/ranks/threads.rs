@@ -16,9 +16,9 @@ fn threads_that_share_a_group_take_turns_and_none_is_forgotten() {
                 for _ in 0..3 {
                     scope.spawn(|| {
                         let device = Device::cpu(1);
-                        let mut numbers = device.zeros::<f32>(10);
+                        let mut elements = device.zeros::<f32>(10);
                         for _ in 0..200 {
-                            group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+                            group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
                         }
                     });
                 }

@@ -39,15 +39,15 @@ impl Cpu {
     pub(crate) fn gelu<E: Element>(&self, kind: Gelu, x: Matrix<'_, E>, out: MatrixMut<'_, E>) {
         let x = self.rows(x);
         inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
-            let numbers = out.iter_mut().zip(x.row(row));
+            let elements = out.iter_mut().zip(x.row(row));
             match kind {
                 Gelu::Tanh => {
-                    for (out, x) in numbers {
+                    for (out, x) in elements {
                         *out = E::narrow(x.widen() * tanh_share(x.widen()).0);
                     }
                 }
                 Gelu::Exact => {
-                    for (out, x) in numbers {
+                    for (out, x) in elements {
                         *out = E::narrow(x.widen() * normal(x.widen()).share);
                     }
                 }
@@ -64,16 +64,16 @@ impl Cpu {
     ) {
         let (x, d_out) = (self.rows(x), self.rows(d_out));
         inlined!(self.in_rows(x.shape(), self.rows_mut(d_x), |row, d_x| {
-            let numbers = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));
+            let elements = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));
             match kind {
                 Gelu::Tanh => {
-                    for ((d_x, x), d) in numbers {
+                    for ((d_x, x), d) in elements {
                         let (share, slope) = tanh_share(x.widen());
                         *d_x = E::narrow(d.widen() * (share + x.widen() * slope));
                     }
                 }
                 Gelu::Exact => {
-                    for ((d_x, x), d) in numbers {
+                    for ((d_x, x), d) in elements {
                         let normal = normal(x.widen());
                         *d_x = E::narrow(d.widen() * (normal.share + x.widen() * normal.density));
                     }

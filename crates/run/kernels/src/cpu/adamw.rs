@@ -70,8 +70,8 @@ impl Cpu {
                 (state, self.shared(copy, 1)),
                 |range, ((weights, first, second), copy)| {
                     let moments = first.iter_mut().zip(second);
-                    let numbers = weights.iter_mut().zip(&gradient[range]).zip(moments);
-                    for (((weight, gradient), (first, second)), copy) in numbers.zip(copy) {
+                    let elements = weights.iter_mut().zip(&gradient[range]).zip(moments);
+                    for (((weight, gradient), (first, second)), copy) in elements.zip(copy) {
                         *weight = factors.update(*weight, *gradient, first, second);
                         *copy = Bf16::from_f32(*weight);
                     }

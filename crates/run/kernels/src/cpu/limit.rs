@@ -37,7 +37,7 @@ impl Cpu {
     }
 }
 
-/// Numbers of a vector.
+/// Elements of a vector.
 fn lanes(level: Level) -> usize {
     match level {
         Level::Avx512 => 16,

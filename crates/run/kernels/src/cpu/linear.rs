@@ -104,7 +104,7 @@ impl Cpu {
         }));
     }
 
-    /// Multiplies, and calls `finish(at, sums, out)` for each line of sums with the numbers of the output where it belongs.
+    /// Multiplies, and calls `finish(at, sums, out)` for each line of sums with the elements of the output where it belongs.
     #[inline(always)]
     pub(crate) fn multiply_into<O: Element>(
         &self,

@@ -44,7 +44,7 @@ enum Kind {
 pub struct Traffic {
     /// Memory that is allocated now.
     pub bytes: usize,
-    /// How often numbers were written to the device and read from it.
+    /// How often elements were written to the device and read from it.
     pub writes: usize,
     pub reads: usize,
 }
@@ -90,7 +90,7 @@ impl Addresses {
         address - self.offset
     }
 
-    /// The numbers of a view. Panics when the view is of another device.
+    /// The elements of a view. Panics when the view is of another device.
     #[expect(unsafe_code, reason = "addresses become slices here")]
     pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
         let start = std::ptr::with_exposed_provenance(self.find(view.place, view.address));
@@ -161,12 +161,12 @@ impl Cpu {
         })
     }
 
-    /// The numbers of a view. Panics when the view is of another device.
+    /// The elements of a view. Panics when the view is of another device.
     pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
         self.addresses.slice(view)
     }
 
-    /// The numbers of a view. Panics when the view is of another device.
+    /// The elements of a view. Panics when the view is of another device.
     #[expect(unsafe_code, reason = "addresses become slices here")]
     pub(crate) fn slice_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> &'a mut [E] {
         let start = std::ptr::with_exposed_provenance_mut(self.addresses.find(view.0.place, view.0.address));
@@ -175,21 +175,21 @@ impl Cpu {
     }
 
     pub(crate) fn rows<'a, E: Value>(&self, matrix: Matrix<'a, E>) -> Rows<&'a [E]> {
-        let Rows { numbers, rows, columns, stride } = matrix;
-        Rows { numbers: self.slice(numbers), rows, columns, stride }
+        let Rows { elements, rows, columns, stride } = matrix;
+        Rows { elements: self.slice(elements), rows, columns, stride }
     }
 
     /// The rows of a matrix, to be shared out.
     pub(crate) fn rows_mut<'a, E: Value>(&self, matrix: MatrixMut<'a, E>) -> Shared<'a, E> {
-        let Rows { numbers, rows, columns, stride } = matrix;
+        let Rows { elements, rows, columns, stride } = matrix;
         assert!(stride >= columns || rows <= 1, "rows of a matrix overlap");
-        // No slice on the way: numbers between the rows may belong to another matrix of the same operator.
+        // No slice on the way: elements between the rows may belong to another matrix of the same operator.
         let start =
-            std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.0.place, numbers.0.address));
-        Shared::at(start, numbers.len(), columns, stride)
+            std::ptr::with_exposed_provenance_mut(self.addresses.find(elements.0.place, elements.0.address));
+        Shared::at(start, elements.len(), columns, stride)
     }
 
-    /// Numbers to be shared out, `each` for every row.
+    /// Elements to be shared out, `each` for every row.
     pub(crate) fn shared<'a, E: Value>(&self, view: ViewMut<'a, E>, each: usize) -> Shared<'a, E> {
         Shared::new(self.slice_mut(view), each, each)
     }
@@ -198,7 +198,7 @@ impl Cpu {
 impl<E> Rows<&[E]> {
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> &[E] {
-        &self.numbers[row * self.stride..][..self.columns]
+        &self.elements[row * self.stride..][..self.columns]
     }
 }
 
@@ -261,7 +261,7 @@ impl Memory {
         if file.metadata()?.len() < bytes as u64 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "shared memory is shorter than its numbers",
+                "shared memory is shorter than its elements",
             ));
         }
         let from = OwnedFd::from(file);
@@ -290,9 +290,9 @@ impl Memory {
         }
     }
 
-    /// Private memory as numbers.
-    pub(crate) fn numbers_mut(&mut self) -> &mut [f32] {
-        // SAFETY: the memory is aligned to cache lines, initialised and borrowed mutably; all bits are valid numbers.
+    /// Private memory as elements.
+    pub(crate) fn elements_mut(&mut self) -> &mut [f32] {
+        // SAFETY: the memory is aligned to cache lines, initialised and borrowed mutably; all bits are valid elements.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<f32>()) }
     }
 }

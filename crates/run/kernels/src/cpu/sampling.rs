@@ -11,12 +11,12 @@ impl Cpu {
             let [row, top_k, top_p, reach, _, temperature, low, high] = *words;
             let chance = u64::from(low) | u64::from(high) << 32;
             let row = row as usize;
-            let numbers = logits.row(row);
-            let most = numbers.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let elements = logits.row(row);
+            let most = elements.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             to[row] = NONE;
             if most > f32::NEG_INFINITY {
                 let [top_p, reach, temperature] = [top_p, reach, temperature].map(f32::from_bits);
-                let mut candidates = Candidates::new(numbers, most, reach, temperature);
+                let mut candidates = Candidates::new(elements, most, reach, temperature);
                 candidates.cut(top_k, top_p);
                 to[row] = candidates.at(chance).unwrap_or(NONE);
             }

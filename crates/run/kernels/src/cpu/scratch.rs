@@ -2,7 +2,7 @@
 
 use super::Memory;
 
-/// Numbers with no meaning between two operators. Allocates only when more is asked for than ever before.
+/// Elements with no meaning between two operators. Allocates only when more is asked for than ever before.
 pub(crate) struct Grown(Memory);
 
 impl Default for Grown {
@@ -12,11 +12,11 @@ impl Default for Grown {
 }
 
 impl Grown {
-    /// The first `len` numbers; what they hold is left from earlier use.
+    /// The first `len` elements; what they hold is left from earlier use.
     pub(crate) fn first(&mut self, len: usize) -> &mut [f32] {
-        if self.0.numbers_mut().len() < len {
+        if self.0.elements_mut().len() < len {
             self.0 = Memory::zeros(len * size_of::<f32>());
         }
-        &mut self.0.numbers_mut()[..len]
+        &mut self.0.elements_mut()[..len]
     }
 }

@@ -10,26 +10,26 @@ use super::Cpu;
 use super::multiply::fetch;
 use crate::{Accumulate, Element};
 
-/// Numbers of the rows that one member takes at a time: they stay in its first cache.
+/// Elements of the rows that one member takes at a time: they stay in its first cache.
 const ROWS_CHUNK: usize = 1 << 13;
 
 /// Chunks that sums are cut into, at most: as many partial sums are kept.
 const PARTIAL_SUMS: usize = 64;
 
-/// Rows of numbers that several members write, each to rows of its own.
+/// Rows of elements that several members write, each to rows of its own.
 pub(crate) struct Shared<'a, E> {
     start: *mut E,
     len: usize,
     columns: usize,
     stride: usize,
-    numbers: PhantomData<&'a mut [E]>,
+    elements: PhantomData<&'a mut [E]>,
 }
 
 /// Outputs of an operator, of which members get pieces.
 pub(crate) trait Outputs: Sync {
     type Piece;
 
-    /// The numbers of some rows: from the first of the first row to the last of the last one.
+    /// The elements of some rows: from the first of the first row to the last of the last one.
     ///
     /// # Safety
     ///
@@ -39,13 +39,13 @@ pub(crate) trait Outputs: Sync {
 }
 
 impl<'a, E> Shared<'a, E> {
-    pub(crate) fn new(numbers: &'a mut [E], columns: usize, stride: usize) -> Self {
-        Self::at(numbers.as_mut_ptr(), numbers.len(), columns, stride)
+    pub(crate) fn new(elements: &'a mut [E], columns: usize, stride: usize) -> Self {
+        Self::at(elements.as_mut_ptr(), elements.len(), columns, stride)
     }
 
-    /// Numbers that are borrowed mutably for `'a`; taking a piece of them says so again.
+    /// Elements that are borrowed mutably for `'a`; taking a piece of them says so again.
     pub(crate) fn at(start: *mut E, len: usize, columns: usize, stride: usize) -> Self {
-        Self { start, len, columns, stride, numbers: PhantomData }
+        Self { start, len, columns, stride, elements: PhantomData }
     }
 
     /// Panics when the range is outside.
@@ -65,7 +65,7 @@ impl<'a, E> Shared<'a, E> {
     ///
     /// # Safety
     ///
-    /// Nothing else may hold any of these numbers.
+    /// Nothing else may hold any of these elements.
     #[expect(unsafe_code, reason = "the compiler cannot see that ranges differ")]
     #[inline(always)]
     pub(crate) unsafe fn part_of_row(&self, row: usize, column: usize, count: usize) -> &'a mut [E] {

@@ -8,7 +8,7 @@ use super::Cpu;
 use crate::device::NONE;
 use crate::{Accumulate, Element, Matrix, MatrixMut, Value, View, ViewMut};
 
-/// Numbers that one member takes at a time: large enough to stream, small enough to share out.
+/// Elements that one member takes at a time: large enough to stream, small enough to share out.
 pub(crate) const CHUNK: usize = 1 << 15;
 
 impl Cpu {

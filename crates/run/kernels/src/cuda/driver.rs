@@ -260,7 +260,7 @@ impl Context {
         self.moves.load(Ordering::Relaxed)
     }
 
-    /// Tiles of 64 columns and `tile_rows` rows of a bf16 matrix whose rows lie `stride` numbers apart.
+    /// Tiles of 64 columns and `tile_rows` rows of a bf16 matrix whose rows lie `stride` elements apart.
     pub(super) fn tiles(
         &self,
         address: u64,

@@ -98,15 +98,15 @@ impl Cuda {
         let to = self.sides[which].of(&self.context, bytes + 8 * columns);
         let (scales, most) = (to + bytes as u64, to + (bytes + 4 * columns) as u64);
         let kernel = |name| self.kernel(Round, [format; 3], name);
-        let [numbers, stride, height, width] =
+        let [elements, stride, height, width] =
             [address(lines.address), word(lines.stride), word(rows), word(columns)];
         kernel("no_columns").over(columns, &[address(most), word(columns)]);
         let strips =
             Launch { grid: [columns.div_ceil(256), rows.div_ceil(STRIP), 1], ..blocks_of(1, THREADS) };
-        kernel("most_of_columns").launch(strips, &[numbers, stride, height, width, address(most)]);
+        kernel("most_of_columns").launch(strips, &[elements, stride, height, width, address(most)]);
         let tiles =
             Launch { grid: [columns.div_ceil(TILE), rows.div_ceil(TILE), 1], ..blocks_of(1, THREADS) };
-        let arguments = [numbers, stride, height, width, address(most), address(to), address(scales)];
+        let arguments = [elements, stride, height, width, address(most), address(to), address(scales)];
         kernel("to_fp8_turned").launch(tiles, &arguments);
         let lines = Lines { address: to, stride: rows, bytes: 1 };
         Side { lines, format: Format::Fp8, rows: columns, columns: rows, scales }

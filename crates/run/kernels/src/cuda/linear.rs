@@ -43,7 +43,7 @@ pub(super) struct Steps {
 pub(super) struct ExpertSplit {
     pub(super) offsets: u64,
     pub(super) experts: usize,
-    /// Numbers from one expert's matrix to the next, or where the table of their addresses is.
+    /// Elements from one expert's matrix to the next, or where the table of their addresses is.
     pub(super) each: usize,
     pub(super) table: u64,
     /// Whether experts share out the depth and not the rows.
@@ -188,7 +188,7 @@ impl Cuda {
         self.kernel(Stream, [rows.format, Format::F32, Format::F32], "sum_rows").launch(launch, &arguments);
     }
 
-    /// The same numbers in another format, in scratch memory where they are not in it already.
+    /// The same elements in another format, in scratch memory where they are not in it already.
     pub(super) fn in_format(&self, which: usize, side: Side, format: Format) -> Side {
         if side.format == format {
             return side;

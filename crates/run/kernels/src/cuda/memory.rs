@@ -140,7 +140,7 @@ unsafe impl Send for Report {}
 impl Cuda {
     pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
         self.allocate(len)
-            .unwrap_or_else(|error| panic!("{error}: {len} numbers of {} bytes", size_of::<E>()))
+            .unwrap_or_else(|error| panic!("{error}: {len} elements of {} bytes", size_of::<E>()))
     }
 
     pub(crate) fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
@@ -173,18 +173,18 @@ impl Cuda {
     }
 
     pub(crate) fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
-        assert_eq!(to.len(), from.len(), "numbers to write");
+        assert_eq!(to.len(), from.len(), "elements to write");
         let (to, driver) = (self.at_mut(&to), self.context.driver());
         let code = driver.host_to_device(to, from.as_ptr().cast(), size_of_val(from), self.context.stream());
-        self.context.must(code, "take numbers");
+        self.context.must(code, "take elements");
     }
 
     pub(crate) fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
-        assert_eq!(from.len(), to.len(), "numbers to read");
+        assert_eq!(from.len(), to.len(), "elements to read");
         let (from, driver) = (self.at(from), self.context.driver());
         let code =
             driver.device_to_host(to.as_mut_ptr().cast(), from, size_of_val(to), self.context.stream());
-        self.context.must(code, "give numbers");
+        self.context.must(code, "give elements");
         self.wait();
     }
 
@@ -208,12 +208,12 @@ impl Cuda {
 
     /// The address of a matrix and the distance of its rows.
     pub(super) fn rows<E: Value>(&self, matrix: &Matrix<'_, E>) -> Lines {
-        Lines { address: self.at(matrix.numbers), stride: matrix.stride, bytes: size_of::<E>() }
+        Lines { address: self.at(matrix.elements), stride: matrix.stride, bytes: size_of::<E>() }
     }
 
     pub(super) fn rows_mut<E: Value>(&self, matrix: &MatrixMut<'_, E>) -> Lines {
         assert!(matrix.stride >= matrix.columns || matrix.rows <= 1, "rows of a matrix overlap");
-        Lines { address: self.at_mut(&matrix.numbers), stride: matrix.stride, bytes: size_of::<E>() }
+        Lines { address: self.at_mut(&matrix.elements), stride: matrix.stride, bytes: size_of::<E>() }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{Accumulate, Element, Heads, Matrix, MatrixMut, View, ViewMut};
 /// Blocks that share the units of a backward pass, each with sums of its own.
 const SHARERS: usize = 528;
 
-/// Rows, heads of a row, numbers of a head.
+/// Rows, heads of a row, elements of a head.
 struct Units([usize; 3]);
 
 impl Units {
@@ -32,7 +32,7 @@ impl Units {
 /// How a norm differs from others.
 struct Kind {
     forward: &'static str,
-    /// For few numbers a thread.
+    /// For few elements a thread.
     forward_short: Option<&'static str>,
     backward: &'static str,
     /// Sums of gradients that each column has: weight, and bias.

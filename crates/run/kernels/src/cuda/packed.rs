@@ -62,7 +62,7 @@ impl WeightFormat {
         matches!(self, WeightFormat::Int8 | WeightFormat::Int4)
     }
 
-    /// Whether numbers are smaller than those of products, and have scales.
+    /// Whether elements are smaller than those of products, and have scales.
     fn is_small(self) -> bool {
         self.is_whole() || self == WeightFormat::Fp8
     }
@@ -91,8 +91,8 @@ impl WeightFormat {
 impl Cuda {
     pub(crate) fn pack<W: Element>(&self, weight: Matrix<'_, W>, format: WeightFormat) -> PackedBody {
         let (outputs, inputs) = weight.shape();
-        let (numbers, groups) = (outputs * format.row_bytes(inputs), inputs.div_ceil(GROUP));
-        let scales = numbers.next_multiple_of(16);
+        let (elements, groups) = (outputs * format.row_bytes(inputs), inputs.div_ceil(GROUP));
+        let scales = elements.next_multiple_of(16);
         let more = format.scale_bytes(outputs, inputs);
         let body = PackedBody { bytes: self.zeros(scales + more), scales };
         let (from, to) = (self.rows(&weight), self.at(body.bytes.view()));
@@ -240,7 +240,7 @@ impl Cuda {
         let blocks = groups.div_ceil(THREADS / 32).min(RESIDENT * self.context.processors);
         let mut launch = blocks_of(blocks, THREADS);
         launch.shared = 2 * x.rows * weight.inputs;
-        let arguments = [address(self.numbers(weight)), word(weight.outputs), word(weight.inputs)];
+        let arguments = [address(self.elements(weight)), word(weight.outputs), word(weight.inputs)];
         let [w, n, k] = arguments;
         let (residual, distance) = extras.residual.map_or((0, 0), |lines| (lines.address, lines.stride));
         self.kernel(Vector, [x.format, out.format, Format::Bf16], name).launch(
@@ -291,8 +291,8 @@ impl Cuda {
         if x.format != Format::Bf16 || !fits || (self.context.major, self.context.minor) < (8, 9) {
             return false;
         }
-        let [numbers, scales, ..] = self.weight_words(weight);
-        let lines = Lines { address: numbers, stride: weight.inputs, bytes: 1 };
+        let [elements, scales, ..] = self.weight_words(weight);
+        let lines = Lines { address: elements, stride: weight.inputs, bytes: 1 };
         let (rows, columns) = (weight.outputs, weight.inputs);
         let weight = Side { lines, format: Format::Fp8, rows, columns, scales };
         self.forward_fp8(self.rows_in_fp8(0, x), weight, extras, out, Sums::Fast)
@@ -310,7 +310,7 @@ impl Cuda {
             return Side { lines, format, rows: outputs, columns: inputs, scales: 0 };
         }
         let bytes = if kind == Format::F32 { 4 } else { 2 };
-        let lines = Lines { address: self.numbers(weight), stride: inputs, bytes };
+        let lines = Lines { address: self.elements(weight), stride: inputs, bytes };
         let side = Side { lines, format: kind, rows: outputs, columns: inputs, scales: 0 };
         self.in_format(1, side, format)
     }
@@ -369,7 +369,7 @@ impl Cuda {
         let to = self.small.of(&self.context, 8 * weights.len());
         for (index, some) in weights.chunks(AT_ONCE).enumerate() {
             let mut words = [0; AT_ONCE];
-            words.iter_mut().zip(some).for_each(|(word, weight)| *word = self.numbers(weight));
+            words.iter_mut().zip(some).for_each(|(word, weight)| *word = self.elements(weight));
             let arguments = [Words(&words), address(to + (8 * AT_ONCE * index) as u64), word(some.len())];
             self.kernel(Stream, [Format::F32; 3], "words").launch(blocks_of(1, AT_ONCE), &arguments);
         }
@@ -393,15 +393,15 @@ impl Cuda {
         }
     }
 
-    fn numbers(&self, weight: &Packed) -> u64 {
+    fn elements(&self, weight: &Packed) -> u64 {
         self.at(self.body(weight).bytes.view())
     }
 
     /// As the kernel's struct has it.
     fn weight_words(&self, weight: &Packed) -> [u64; 5] {
-        let numbers = self.numbers(weight);
-        let scales = numbers + self.body(weight).scales as u64;
+        let elements = self.elements(weight);
+        let scales = elements + self.body(weight).scales as u64;
         let groups = weight.inputs.div_ceil(GROUP);
-        [numbers, scales, weight.outputs as u64, weight.inputs as u64, groups as u64]
+        [elements, scales, weight.outputs as u64, weight.inputs as u64, groups as u64]
     }
 }

@@ -71,7 +71,7 @@ impl Cuda {
         }
         let words = self.words_of::<E>(shape, &rows, qkv.rows, Sight::All, pool.len());
         if shape.format == KvFormat::Fp8 {
-            let behind = |numbers: usize| Lines { address: lines.address + (2 * numbers) as u64, ..lines };
+            let behind = |elements: usize| Lines { address: lines.address + (2 * elements) as u64, ..lines };
             let keys = shape.heads * shape.head_dim;
             let parts = [lines, behind(keys), behind(keys + shape.kv_heads * shape.head_dim)].map(Some);
             self.store_fp8(words, &rows, qkv.rows, parts, Some(rotary), self.at_mut(pool));

@@ -19,7 +19,7 @@ pub(super) enum Source {
     FlashBackward,
 }
 
-/// The format of a kernel's numbers.
+/// The format of a kernel's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Format {
     F32,

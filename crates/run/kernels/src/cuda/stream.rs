@@ -7,7 +7,7 @@ use super::source::Source::Stream;
 use super::{Cuda, format_of};
 use crate::{Accumulate, Element, Matrix, MatrixMut, Value, View, ViewMut};
 
-/// Numbers that one block of threads sums up; the kernel has the same.
+/// Elements that one block of threads sums up; the kernel has the same.
 const CHUNK: usize = 1 << 15;
 
 impl Cuda {
@@ -111,7 +111,7 @@ impl Cuda {
         let mut found = [0u64];
         let code =
             self.context.driver().device_to_host(found.as_mut_ptr().cast(), first, 8, self.context.stream());
-        self.context.must(code, "give numbers");
+        self.context.must(code, "give elements");
         self.wait();
         (found[0] != u64::MAX).then_some(found[0] as usize)
     }

@@ -1,4 +1,4 @@
-//! A second stream of a GPU, for numbers that travel while operators run.
+//! A second stream of a GPU, for elements that travel while operators run.
 //!
 //! A transport of another crate puts its work on this stream by the handle; what it moves is ordered after operators by a [`Moment`], and the
 //! transport looks whether it is done without stopping anything.
@@ -78,7 +78,7 @@ impl Transfers {
     pub fn read(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
         let driver = self.context.driver();
         let code = driver.device_to_host(to.as_mut_ptr().cast(), from, to.len(), self.stream);
-        self.context.check(code, "give numbers")?;
+        self.context.check(code, "give elements")?;
         self.context.check(driver.stream_synchronize(self.stream), "finish its transfers")
     }
 
@@ -86,7 +86,7 @@ impl Transfers {
     pub fn write(&self, from: &[u8], to: u64) -> Result<(), CudaError> {
         let driver = self.context.driver();
         let code = driver.host_to_device(to, from.as_ptr().cast(), from.len(), self.stream);
-        self.context.check(code, "take numbers")?;
+        self.context.check(code, "take elements")?;
         self.context.check(driver.stream_synchronize(self.stream), "finish its transfers")
     }
 }

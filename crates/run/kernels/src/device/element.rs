@@ -46,7 +46,7 @@ impl fmt::Debug for Bf16 {
 
 /// What a buffer may hold; all bits are a valid value.
 ///
-/// Weights in fp8 would be further values; those packed with scales, a value per block of numbers. They would not be
+/// Weights in fp8 would be further values; those packed with scales, a value per block of elements. They would not be
 /// an [`Element`]: operators that take such weights widen them while they pack. Operators take `f32`, [`Bf16`] and, for tokens,
 /// positions and numbers of experts, `u32`; the others are for what ranks exchange.
 pub trait Value: Copy + Default + Send + Sync + PartialEq + fmt::Debug + Sealed + 'static {}
@@ -71,16 +71,16 @@ macro_rules! values {
 
 values!(f32, f64, Bf16, f16, i8, u8, i32, u32, i64, u64);
 
-/// Numbers of either format.
+/// Elements of either format.
 #[derive(Debug, Clone, Copy)]
-pub enum Numbers<'a> {
+pub enum Elements<'a> {
     F32(&'a [f32]),
     Bf16(&'a [Bf16]),
 }
 
 /// Tells code that has a faster way for one format which one it has.
 pub trait Formatted: Sized {
-    fn numbers(values: &[Self]) -> Numbers<'_>;
+    fn elements(values: &[Self]) -> Elements<'_>;
 }
 
 impl Element for f32 {
@@ -98,8 +98,8 @@ impl Element for f32 {
 }
 
 impl Formatted for f32 {
-    fn numbers(values: &[Self]) -> Numbers<'_> {
-        Numbers::F32(values)
+    fn elements(values: &[Self]) -> Elements<'_> {
+        Elements::F32(values)
     }
 }
 
@@ -118,8 +118,8 @@ impl Element for Bf16 {
 }
 
 impl Formatted for Bf16 {
-    fn numbers(values: &[Self]) -> Numbers<'_> {
-        Numbers::Bf16(values)
+    fn elements(values: &[Self]) -> Elements<'_> {
+        Elements::Bf16(values)
     }
 }
 

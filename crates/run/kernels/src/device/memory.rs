@@ -1,7 +1,7 @@
 //! Memory of a device, and views of it.
 //!
-//! A view says where numbers lie; only the backend that owns the memory can look at them, so no caller reaches a
-//! device's numbers but through [`Device::read`](crate::Device::read) and [`Device::write`](crate::Device::write).
+//! A view says where elements lie; only the backend that owns the memory can look at them, so no caller reaches a
+//! device's elements but through [`Device::read`](crate::Device::read) and [`Device::write`](crate::Device::write).
 //!
 //! Kinds of memory: private ([`Device::zeros`](crate::Device::zeros)), shareable between processes
 //! ([`Device::shareable`](crate::Device::shareable)) and a file that is only read
@@ -15,7 +15,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::{Value, cpu, cuda};
 
-/// The address space that numbers lie in; an address of one means nothing in another.
+/// The address space that elements lie in; an address of one means nothing in another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) u32);
 
@@ -26,13 +26,13 @@ pub(crate) enum Owner {
     Cuda(cuda::Memory),
 }
 
-/// Numbers on a device.
+/// Elements on a device.
 pub struct Buffer<E> {
     place: Place,
     address: usize,
     len: usize,
     owner: Owner,
-    numbers: PhantomData<E>,
+    elements: PhantomData<E>,
 }
 
 /// A file that a device reads as if it were its memory, such as weights.
@@ -44,23 +44,23 @@ pub struct MappedFile {
     owner: Owner,
 }
 
-/// Numbers of a buffer that an operator may read.
+/// Elements of a buffer that an operator may read.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a, E> {
     pub(crate) place: Place,
     pub(crate) address: usize,
     len: usize,
-    numbers: PhantomData<&'a [E]>,
+    elements: PhantomData<&'a [E]>,
 }
 
-/// Numbers of a buffer that an operator may change.
+/// Elements of a buffer that an operator may change.
 #[derive(Debug)]
 pub struct ViewMut<'a, E>(pub(crate) View<'a, E>, PhantomData<&'a mut [E]>);
 
-/// Numbers by rows; `stride` numbers lie between the starts of two rows.
+/// Elements by rows; `stride` elements lie between the starts of two rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<N> {
-    pub(crate) numbers: N,
+    pub(crate) elements: N,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
     pub(crate) stride: usize,
@@ -72,7 +72,7 @@ pub type Matrix<'a, E> = Rows<View<'a, E>>;
 /// A matrix that an operator may change.
 pub type MatrixMut<'a, E> = Rows<ViewMut<'a, E>>;
 
-/// Neighbouring numbers, from which some can be taken.
+/// Neighbouring elements, from which some can be taken.
 pub trait Slice: Sized {
     fn count(&self) -> usize;
 
@@ -82,7 +82,7 @@ pub trait Slice: Sized {
 
 impl<E: Value> Buffer<E> {
     pub(crate) fn new(place: Place, address: usize, len: usize, owner: Owner) -> Self {
-        Self { place, address, len, owner, numbers: PhantomData }
+        Self { place, address, len, owner, elements: PhantomData }
     }
 
     /// The same memory as what a file holds.
@@ -104,7 +104,7 @@ impl<E: Value> Buffer<E> {
     }
 
     pub fn view(&self) -> View<'_, E> {
-        View { place: self.place, address: self.address, len: self.len, numbers: PhantomData }
+        View { place: self.place, address: self.address, len: self.len, elements: PhantomData }
     }
 
     pub fn view_mut(&mut self) -> ViewMut<'_, E> {
@@ -139,12 +139,12 @@ impl MappedFile {
         self.bytes
     }
 
-    /// The `len` numbers from a byte on; none where the file is shorter or the byte is not a multiple of their size.
+    /// The `len` elements from a byte on; none where the file is shorter or the byte is not a multiple of their size.
     pub fn view<E: Value>(&self, first_byte: usize, len: usize) -> Option<View<'_, E>> {
         let end = len.checked_mul(size_of::<E>())?.checked_add(first_byte)?;
         let fits = end <= self.bytes && first_byte.is_multiple_of(size_of::<E>());
         let address = self.address + first_byte;
-        fits.then_some(View { place: self.place, address, len, numbers: PhantomData })
+        fits.then_some(View { place: self.place, address, len, elements: PhantomData })
     }
 }
 
@@ -159,17 +159,17 @@ impl<'a, E> View<'a, E> {
 
     /// Panics when the range is outside the view.
     pub fn range(self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} numbers", self.len);
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} elements", self.len);
         Self { address: self.address + range.start * size_of::<E>(), len: range.len(), ..self }
     }
 
-    /// The same memory as bytes, for transports, which move numbers whatever they mean.
+    /// The same memory as bytes, for transports, which move elements whatever they mean.
     pub fn bytes(self) -> View<'a, u8>
     where
         E: Value,
     {
         let len = self.len * size_of::<E>();
-        View { place: self.place, address: self.address, len, numbers: PhantomData }
+        View { place: self.place, address: self.address, len, elements: PhantomData }
     }
 
     /// `rows x columns`, one row after the other. Panics when the view has another size.
@@ -258,9 +258,9 @@ impl<E> Slice for &[E] {
 }
 
 impl<N: Slice> Rows<N> {
-    fn new(numbers: N, rows: usize, columns: usize) -> Self {
-        assert_eq!(numbers.count(), rows * columns, "a {rows} x {columns} matrix");
-        Self { numbers, rows, columns, stride: columns }
+    fn new(elements: N, rows: usize, columns: usize) -> Self {
+        assert_eq!(elements.count(), rows * columns, "a {rows} x {columns} matrix");
+        Self { elements, rows, columns, stride: columns }
     }
 
     /// Rows and columns.
@@ -271,25 +271,25 @@ impl<N: Slice> Rows<N> {
     /// Some of the columns; rows stay where they are. Panics when there are no such columns.
     pub fn columns(self, range: Range<usize>) -> Self {
         assert!(range.end <= self.columns, "columns {range:?} of {}", self.columns);
-        let end = self.numbers.count();
-        Self { numbers: self.numbers.cut(range.start..end), columns: range.len(), ..self }
+        let end = self.elements.count();
+        Self { elements: self.elements.cut(range.start..end), columns: range.len(), ..self }
     }
 
     /// Some of the rows. Panics when there are no such rows.
     pub fn rows(self, range: Range<usize>) -> Self {
         assert!(range.end <= self.rows, "rows {range:?} of {}", self.rows);
-        let end = if range.end == self.rows { self.numbers.count() } else { range.end * self.stride };
-        Self { numbers: self.numbers.cut(range.start * self.stride..end), rows: range.len(), ..self }
+        let end = if range.end == self.rows { self.elements.count() } else { range.end * self.stride };
+        Self { elements: self.elements.cut(range.start * self.stride..end), rows: range.len(), ..self }
     }
 }
 
 impl<'a> Matrix<'a, f32> {
-    /// Rows of numbers of two bytes that lie in the first half of each row's place.
+    /// Rows of elements of two bytes that lie in the first half of each row's place.
     pub(crate) fn halves<E: Value>(self) -> Matrix<'a, E> {
-        let Self { numbers: View { place, address, len, .. }, rows, columns, stride } = self;
+        let Self { elements: View { place, address, len, .. }, rows, columns, stride } = self;
         assert_eq!(size_of::<E>(), 2, "half of an f32");
-        let numbers = View { place, address, len: 2 * len, numbers: PhantomData };
-        Rows { numbers, rows, columns, stride: 2 * stride }
+        let elements = View { place, address, len: 2 * len, elements: PhantomData };
+        Rows { elements, rows, columns, stride: 2 * stride }
     }
 }
 
@@ -297,17 +297,17 @@ impl<E> MatrixMut<'_, E> {
     /// The same with a shorter lifetime.
     pub fn reborrow(&mut self) -> MatrixMut<'_, E> {
         let Self { rows, columns, stride, .. } = *self;
-        Rows { numbers: self.numbers.reborrow(), rows, columns, stride }
+        Rows { elements: self.elements.reborrow(), rows, columns, stride }
     }
 
     pub fn matrix(&self) -> Matrix<'_, E> {
         let Self { rows, columns, stride, .. } = *self;
-        Rows { numbers: self.numbers.view(), rows, columns, stride }
+        Rows { elements: self.elements.view(), rows, columns, stride }
     }
 
     /// The first `middle` columns and the rest. Panics when there are fewer columns.
     pub fn split_columns(self, middle: usize) -> (Self, Self) {
-        let right = Rows { numbers: self.numbers.again(), ..self }.columns(middle..self.columns);
+        let right = Rows { elements: self.elements.again(), ..self }.columns(middle..self.columns);
         (self.columns(0..middle), right)
     }
 }

@@ -2,7 +2,7 @@
 //! that their time is booked under.
 //!
 //! A [`Device`] stands in front of one *backend*, the implementation for one kind of hardware, which is the only one to look
-//! at the numbers. A backend has a method for each operator, takes the same arguments and relies on the checks made here.
+//! at the elements. A backend has a method for each operator, takes the same arguments and relies on the checks made here.
 
 /// Has an operator done by the device's backend, its time booked under a part. Another kind of device is another arm.
 macro_rules! on_backend {
@@ -53,7 +53,7 @@ pub use adamw::AdamW;
 pub use attention::{AttentionShape, Qkv, Seen};
 pub use choice::{DeviceChoice, NoSuchChoice};
 pub use cross_entropy::{HeadGradients, IGNORED};
-pub(crate) use element::Numbers;
+pub(crate) use element::Elements;
 pub use element::{Bf16, Element, Value};
 pub use heads::Heads;
 pub use linear::Accumulate;
@@ -144,7 +144,7 @@ impl Device {
         }
     }
 
-    /// FLOP/s of products of f32 whose numbers stay in registers, all threads at work: by multiply-adds, or by a tile unit that takes six
+    /// FLOP/s of products of f32 whose elements stay in registers, all threads at work: by multiply-adds, or by a tile unit that takes six
     /// products of bf16 for one. 0 for a GPU, whose limit is not measured so. Takes some tenths of a second.
     pub fn arithmetic_limit(&self) -> f64 {
         self.processor().map_or(0.0, Cpu::arithmetic_limit)
@@ -216,7 +216,7 @@ impl Device {
         }
     }
 
-    /// Private memory; all numbers are zero.
+    /// Private memory; all elements are zero.
     pub fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.zeros(len),
@@ -224,7 +224,7 @@ impl Device {
         }
     }
 
-    /// Private memory that is taken from the system where it is written for the first time; all numbers are zero. For what may be
+    /// Private memory that is taken from the system where it is written for the first time; all elements are zero. For what may be
     /// large and is rarely full.
     pub fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.backend {
@@ -233,7 +233,7 @@ impl Device {
         }
     }
 
-    /// Memory that other processes can map by its [descriptor](Buffer::descriptor); all numbers are zero.
+    /// Memory that other processes can map by its [descriptor](Buffer::descriptor); all elements are zero.
     pub fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.shareable(len),
@@ -245,7 +245,7 @@ impl Device {
     ///
     /// # Safety
     ///
-    /// No process may write to numbers while another reads or writes them: processes agree on whose turn it is. No process
+    /// No process may write to elements while another reads or writes them: processes agree on whose turn it is. No process
     /// may shorten the memory.
     #[expect(unsafe_code, reason = "the borrow checker does not see other processes")]
     pub unsafe fn map_shared<E: Value>(&self, descriptor: OwnedFd, len: usize) -> io::Result<Buffer<E>> {
@@ -270,7 +270,7 @@ impl Device {
         }
     }
 
-    /// The numbers themselves, for a transport that moves them; absent where only the device reaches its memory.
+    /// The elements themselves, for a transport that moves them; absent where only the device reaches its memory.
     pub fn lend<'a, E: Value>(&self, view: View<'a, E>) -> Option<&'a [E]> {
         match &self.backend {
             Backend::Cpu(cpu) => Some(cpu.slice(view)),
@@ -286,7 +286,7 @@ impl Device {
         }
     }
 
-    /// Another stream of a GPU, for a transport that moves numbers of its memory; none for the processor, whose numbers are [lent](Self::lend).
+    /// Another stream of a GPU, for a transport that moves elements of its memory; none for the processor, whose elements are [lent](Self::lend).
     pub fn transfers(&self) -> Option<Result<Arc<Transfers>, CudaError>> {
         match &self.backend {
             Backend::Cpu(_) => None,
@@ -294,7 +294,7 @@ impl Device {
         }
     }
 
-    /// Where numbers lie in a GPU's memory, for such a transport; none for the processor. Panics when the view is of another device.
+    /// Where elements lie in a GPU's memory, for such a transport; none for the processor. Panics when the view is of another device.
     pub fn address_of<E: Value>(&self, view: View<'_, E>) -> Option<u64> {
         match &self.backend {
             Backend::Cpu(_) => None,
@@ -302,7 +302,7 @@ impl Device {
         }
     }
 
-    /// Copies numbers to the device. Panics when the lengths differ.
+    /// Copies elements to the device. Panics when the lengths differ.
     pub fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.write(to, from),
@@ -310,7 +310,7 @@ impl Device {
         }
     }
 
-    /// Copies numbers from the device. Panics when the lengths differ.
+    /// Copies elements from the device. Panics when the lengths differ.
     pub fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.read(from, to),

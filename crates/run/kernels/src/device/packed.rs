@@ -10,13 +10,13 @@ use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 use crate::{cpu, cuda};
 use bedplate_breakdown::Part;
 
-/// The numbers of a packed matrix.
+/// The elements of a packed matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightFormat {
     F32,
     Bf16,
     F16,
-    /// Numbers of 8 bits, four of them an exponent (e4m3), with a power of two for each output as scale. The processor keeps them in bf16, which
+    /// Elements of 8 bits, four of them an exponent (e4m3), with a power of two for each output as scale. The processor keeps them in bf16, which
     /// holds them exactly; a GPU that can multiplies more than two rows of bf16 as e4m3 too, each rounded with a scale of its own.
     Fp8,
     /// Whole numbers of 8 bits with an f16 scale for every 32 neighbours of a row.
@@ -78,7 +78,7 @@ impl Packed {
 }
 
 impl Device {
-    /// Lays out a matrix of `outputs` rows. Numbers are rounded to the format.
+    /// Lays out a matrix of `outputs` rows. Elements are rounded to the format.
     pub fn pack<W: Element>(&self, weight: View<'_, W>, outputs: usize, format: WeightFormat) -> Packed {
         let inputs = weight.len() / outputs.max(1);
         let weight = weight.matrix(outputs, inputs);

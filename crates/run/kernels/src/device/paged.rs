@@ -1,7 +1,7 @@
 //! Keys and values in blocks, and attention over the blocks of a sequence wherever they lie.
 //!
 //! A layer's *pool* is one buffer of blocks of equal size. A block holds the keys and values of [`PagedShape::block_tokens`] neighbouring
-//! tokens of one sequence, in an order that is the device's own: to everyone else it is [`PagedShape::block_len`] numbers that can be copied
+//! tokens of one sequence, in an order that is the device's own: to everyone else it is [`PagedShape::block_len`] elements that can be copied
 //! as they are. A sequence has a table of blocks; what lies in them is the same for every sequence that shares a prefix.
 
 use bedplate_breakdown::Part;
@@ -33,7 +33,7 @@ pub enum KvFormat {
 }
 
 impl PagedShape {
-    /// Numbers of a block: keys and values.
+    /// Elements of a block: keys and values.
     pub fn block_len(&self) -> usize {
         match self.format {
             KvFormat::Stored => 2 * self.kv_heads * self.head_dim * self.block_tokens,

@@ -1,4 +1,4 @@
-//! Rotary positions: pairs of numbers of a head are turned by an angle that grows with the token's position.
+//! Rotary positions: pairs of elements of a head are turned by an angle that grows with the token's position.
 //!
 //! Number `i` of a head makes a pair with number `i + rotated / 2`, as in Hugging Face's `rotate_half`.
 
@@ -19,7 +19,7 @@ pub enum Turn {
 }
 
 impl Rotary {
-    /// For heads of which the first `rotated` numbers turn, an even number; pair `i` turns by `frequencies[i]` radians
+    /// For heads of which the first `rotated` elements turn, an even number; pair `i` turns by `frequencies[i]` radians
     /// with every position. `attention_factor` multiplies what was turned; 1 outside YaRN.
     pub fn new(
         device: &Device,
@@ -28,21 +28,21 @@ impl Rotary {
         max_positions: usize,
         attention_factor: f32,
     ) -> Self {
-        assert_eq!(rotated, 2 * frequencies.len(), "a frequency for each pair of numbers");
+        assert_eq!(rotated, 2 * frequencies.len(), "a frequency for each pair of elements");
         let table = |of_angle: fn(f64) -> f64| {
             let number = |position: usize, frequency: &f64| {
                 (of_angle(frequency * position as f64) * f64::from(attention_factor)) as f32
             };
             let row = |position| frequencies.iter().map(move |frequency| number(position, frequency));
-            let numbers: Vec<f32> = (0..max_positions).flat_map(row).collect();
-            let mut table = device.zeros(numbers.len());
-            device.write(table.view_mut(), &numbers);
+            let elements: Vec<f32> = (0..max_positions).flat_map(row).collect();
+            let mut table = device.zeros(elements.len());
+            device.write(table.view_mut(), &elements);
             table
         };
         Self { cosines: table(f64::cos), sines: table(f64::sin), pairs: frequencies.len() }
     }
 
-    /// Numbers of a head that turn.
+    /// Elements of a head that turn.
     pub fn rotated(&self) -> usize {
         2 * self.pairs
     }

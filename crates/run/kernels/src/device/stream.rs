@@ -18,13 +18,13 @@ impl Device {
 
     /// Panics when the lengths differ.
     pub fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
-        assert_eq!(x.len(), to.len(), "numbers to copy");
+        assert_eq!(x.len(), to.len(), "elements to copy");
         on_backend!(self, Memory, copy(x, to));
     }
 
     /// `to += x`. Panics when the lengths differ.
     pub fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
-        assert_eq!(x.len(), to.len(), "numbers to add");
+        assert_eq!(x.len(), to.len(), "elements to add");
         on_backend!(self, Memory, add(x, to));
     }
 
@@ -36,13 +36,13 @@ impl Device {
 
     /// `to = factor * x`, rounded or widened from one format to another. Panics when the lengths differ.
     pub fn scale<A: Element, B: Element>(&self, x: View<'_, A>, factor: f32, to: ViewMut<'_, B>) {
-        assert_eq!(x.len(), to.len(), "numbers to scale");
+        assert_eq!(x.len(), to.len(), "elements to scale");
         on_backend!(self, Memory, scale(x, factor, to));
     }
 
-    /// Rounds or widens numbers from one format to another. Panics when the lengths differ.
+    /// Rounds or widens elements from one format to another. Panics when the lengths differ.
     pub fn convert<A: Element, B: Element>(&self, from: View<'_, A>, to: ViewMut<'_, B>) {
-        assert_eq!(from.len(), to.len(), "numbers to convert");
+        assert_eq!(from.len(), to.len(), "elements to convert");
         on_backend!(self, Memory, scale(from, 1.0, to));
     }
 

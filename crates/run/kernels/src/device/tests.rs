@@ -31,14 +31,14 @@ fn memory_can_be_reserved_that_is_larger_than_the_machine_has() {
 #[test]
 fn numbers_are_bytes_to_transports() {
     let device = Device::apart(1);
-    let mut numbers = device.zeros::<f32>(3);
+    let mut elements = device.zeros::<f32>(3);
     let mut bytes = [0; 4];
-    device.write(numbers.view_mut(), &[0.0, 1.5, 0.0]);
-    device.read(numbers.view().bytes().range(4..8), &mut bytes);
+    device.write(elements.view_mut(), &[0.0, 1.5, 0.0]);
+    device.read(elements.view().bytes().range(4..8), &mut bytes);
     assert_eq!(bytes, 1.5f32.to_ne_bytes());
-    device.write(numbers.view_mut().bytes().range(8..12), &bytes);
+    device.write(elements.view_mut().bytes().range(8..12), &bytes);
     let mut read = [0.0; 3];
-    device.read(numbers.view(), &mut read);
+    device.read(elements.view(), &mut read);
     assert_eq!(read, [0.0, 1.5, 1.5]);
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use bedplate_comm::{CommError, Numbers};
+use bedplate_comm::{CommError, Elements};
 use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
 use bedplate_layout::Sharding;
 use bedplate_network::{Block, Held, Network, Section, Weights};
@@ -23,7 +23,7 @@ pub(crate) struct Owned<E: Trained> {
     is_split: bool,
     /// In the block.
     pub(crate) range: Range<usize>,
-    /// Numbers of the range that are of tensors; behind them there is only padding, as much as the number of ranks asks for.
+    /// Elements of the range that are of tensors; behind them there is only padding, as much as the number of ranks asks for.
     pub(crate) used: usize,
     /// Where weights are split: what is gathered.
     pub(super) shard: Option<Arc<Held<E>>>,
@@ -89,7 +89,7 @@ impl<E: Trained> Owned<E> {
 
     pub(super) fn bytes(&self) -> usize {
         let moments = self.first.bytes() + self.second.bytes();
-        let shard = self.shard.as_ref().map_or(0, |shard| Numbers::view(&**shard).len() * size_of::<E>());
+        let shard = self.shard.as_ref().map_or(0, |shard| Elements::view(&**shard).len() * size_of::<E>());
         let others = [&self.master, &self.gradient].into_iter().flatten().map(Buffer::bytes).sum::<usize>();
         moments + shard + others
     }
@@ -146,7 +146,7 @@ impl<E: Trained> Owned<E> {
             device.copy(values, master.view_mut());
         }
         if let Some(shard) = &mut self.shard {
-            device.convert(values, Numbers::view_mut(alone(shard)));
+            device.convert(values, Elements::view_mut(alone(shard)));
         }
     }
 
@@ -162,7 +162,7 @@ impl<E: Trained> Owned<E> {
         }
         let rounded: Vec<E> = values.iter().map(|value| E::narrow(*value)).collect();
         match &mut self.shard {
-            Some(shard) => device.write(Numbers::view_mut(alone(shard)).range(range), &rounded),
+            Some(shard) => device.write(Elements::view_mut(alone(shard)).range(range), &rounded),
             None => device.write(working.block_mut(self.block).range(self.in_block(range)), &rounded),
         }
     }
@@ -175,7 +175,7 @@ impl<E: Trained> Owned<E> {
     ) -> ViewMut<'a, f32> {
         let in_block = self.in_block(range.clone());
         let numbers = match &mut self.shard {
-            Some(shard) => Numbers::view_mut(alone(shard)).range(range.clone()),
+            Some(shard) => Elements::view_mut(alone(shard)).range(range.clone()),
             None => working.block_mut(self.block).range(in_block),
         };
         E::apart(numbers, self.master.as_mut().map(|master| master.range_mut(range))).0
@@ -185,7 +185,7 @@ impl<E: Trained> Owned<E> {
     pub(super) fn round(&mut self, device: &Device, working: &mut Weights<E>) {
         let Some(master) = &self.master else { return };
         let to = match &mut self.shard {
-            Some(shard) => Numbers::view_mut(alone(shard)),
+            Some(shard) => Elements::view_mut(alone(shard)),
             None => working.block_mut(self.block).range(self.range.clone()),
         };
         device.convert(master.view(), to);
@@ -201,7 +201,7 @@ impl<E: Trained> Owned<E> {
     ) {
         match (&self.master, &self.shard) {
             (Some(master), _) => device.copy(master.range(range), to),
-            (None, Some(shard)) => device.convert(Numbers::view(&**shard).range(range), to),
+            (None, Some(shard)) => device.convert(Elements::view(&**shard).range(range), to),
             (None, None) => device.convert(working.block(self.block).range(self.in_block(range)), to),
         }
     }
@@ -249,7 +249,7 @@ impl<E: Trained> Owned<E> {
         }
         let mut numbers = vec![E::default(); range.len()];
         match &self.shard {
-            Some(shard) => device.read(Numbers::view(&**shard).range(range), &mut numbers),
+            Some(shard) => device.read(Elements::view(&**shard).range(range), &mut numbers),
             None => device.read(working.block(self.block).range(self.in_block(range)), &mut numbers),
         }
         values.iter_mut().zip(numbers).for_each(|(value, number)| *value = number.widen());
@@ -268,7 +268,7 @@ impl<E: Trained> Owned<E> {
     ) {
         let Self { block, range, shard, master, gradient, first, second, stretches, .. } = self;
         let numbers = match shard {
-            Some(shard) => Numbers::view_mut(alone(shard)),
+            Some(shard) => Elements::view_mut(alone(shard)),
             None => working.block_mut(*block).range(range.clone()),
         };
         let (weights, copy) = E::apart(numbers, master.as_mut().map(Buffer::view_mut));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bedplate_comm::{CommError, Group, Numbers, Pending, Reduction};
+use bedplate_comm::{CommError, Elements, Group, Pending, Reduction};
 use bedplate_kernels::Device;
 use bedplate_layout::Sharding;
 use bedplate_network::{Held, Network};
@@ -43,21 +43,21 @@ impl<E: Trained> Store<E> {
         }
         let held = self.spare_gradient(device, ranks, len);
         if let Some(mut held) = held {
-            device.fill(Numbers::view_mut(&mut held), 0.0);
+            device.fill(Elements::view_mut(&mut held), 0.0);
             self.gradients.put(block, held);
         }
     }
 
     /// Whether enough gradients of a length are under way and none is free.
     fn is_full(&self, len: usize) -> bool {
-        let has_len = |held: &Held<f32>| Numbers::view(held).len() == len;
+        let has_len = |held: &Held<f32>| Elements::view(held).len() == len;
         let is_under_way = |reducing: &&Reducing| matches!(reducing, Reducing::Split { owned, .. } if self.owned[*owned].section.len() == len);
         let under_way = self.reducing.iter().filter(is_under_way).count();
         !self.spare_gradients.iter().any(has_len) && under_way >= AT_ONCE
     }
 
     fn spare_gradient(&mut self, device: &Device, ranks: &Ranks, len: usize) -> Option<Held<f32>> {
-        match self.spare_gradients.iter().position(|held| Numbers::view(held).len() == len) {
+        match self.spare_gradients.iter().position(|held| Elements::view(held).len() == len) {
             Some(index) => Some(self.spare_gradients.swap_remove(index)),
             None => {
                 self.bytes += 4 * len;
@@ -119,7 +119,7 @@ impl<E: Trained> Store<E> {
         let (block, len) = (self.owned[index].block, self.owned[index].range.len());
         let held = self.gradients.take(block);
         let Some(group) = self.owned[index].sharers(ranks).split.clone() else {
-            self.owned[index].add(device, Numbers::view(&held));
+            self.owned[index].add(device, Elements::view(&held));
             return self.spare_gradients.push(held);
         };
         let Some(part) = self.spare_gradient(device, ranks, len) else { return };
@@ -131,14 +131,14 @@ impl<E: Trained> Store<E> {
 
     fn split_now(&mut self, device: &Device, ranks: &Ranks, index: usize, held: &Held<f32>) {
         let (section, len) = (self.owned[index].section.clone(), self.owned[index].range.len());
-        let whole = Numbers::view(held).range(section);
+        let whole = Elements::view(held).range(section);
         let Some(group) = self.owned[index].sharers(ranks).split.clone() else {
             return self.owned[index].add(device, whole);
         };
         let Some(mut part) = self.spare_gradient(device, ranks, len) else { return };
-        let reduce = || group.reduce_scatter(device, whole, Numbers::view_mut(&mut part), Reduction::Sum);
+        let reduce = || group.reduce_scatter(device, whole, Elements::view_mut(&mut part), Reduction::Sum);
         ranks.note(ranks.waits.time(reduce));
-        self.owned[index].add(device, Numbers::view(&part));
+        self.owned[index].add(device, Elements::view(&part));
         self.spare_gradients.push(part);
     }
 
@@ -152,7 +152,7 @@ impl<E: Trained> Store<E> {
             Reducing::Split { owned, pending } => {
                 let ((held, part), outcome) = ranks.waits.time(|| pending.wait());
                 ranks.note(outcome);
-                self.owned[owned].add(device, Numbers::view(&part));
+                self.owned[owned].add(device, Elements::view(&part));
                 self.spare_gradients.extend([held, part]);
             }
         }

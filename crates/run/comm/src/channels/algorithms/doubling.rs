@@ -3,15 +3,15 @@
 
 use std::ops::Range;
 
-use super::{Ends, combine_into, copy_into, numbers};
+use super::{Ends, combine_into, copy_into, elements};
 use crate::channels::Channels;
 use crate::span::Span;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
 
 impl Channels {
-    /// All numbers with a partner in each step: few steps, for small messages. Members beyond a power of two fold their
-    /// numbers into a neighbour's first and get the result last.
+    /// All elements with a partner in each step: few steps, for small messages. Members beyond a power of two fold their
+    /// elements into a neighbour's first and get the result last.
     pub(super) fn doubling_all_reduce(
         &mut self,
         call: &Call,
@@ -47,7 +47,7 @@ impl Channels {
         Ok(())
     }
 
-    /// Half of the numbers with a partner, then half of that half, until each member has the sum of its share; then back. For a
+    /// Half of the elements with a partner, then half of that half, until each member has the sum of its share; then back. For a
     /// power of two of members.
     pub(super) fn halving_all_reduce(
         &mut self,
@@ -58,7 +58,7 @@ impl Channels {
         let members = self.members();
         copy_into(ends.source, ends.target);
         let room = self.room(ends.target.bytes);
-        let part = |range: &Range<usize>| numbers(call, ends.target, 0, range);
+        let part = |range: &Range<usize>| elements(call, ends.target, 0, range);
         let mut mine = 0..call.len as usize;
         let mut given = Vec::new();
         let mut distance = members / 2;
@@ -69,7 +69,7 @@ impl Channels {
                 0 => (mine.start..middle, middle..mine.end),
                 _ => (middle..mine.end, mine.start..middle),
             };
-            let incoming = numbers(call, room, 0, &kept);
+            let incoming = elements(call, room, 0, &kept);
             self.exchange(&[(partner, part(&sent))], &[(partner, incoming)], waiting)?;
             self.combine_with(call, partner, incoming, part(&kept));
             given.push((partner, sent));

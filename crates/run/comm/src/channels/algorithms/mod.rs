@@ -18,7 +18,7 @@ use crate::{Call, Fault, Operation};
 /// Bytes of one message of a large call: what is summed is still in the cache.
 const PIECE: usize = 512 << 10;
 
-/// The numbers of a call on this member.
+/// The elements of a call on this member.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends {
     pub(super) source: Span,
@@ -74,8 +74,8 @@ impl Channels {
     }
 }
 
-/// Numbers `range` of a part that begins `first` numbers into a span.
-fn numbers(call: &Call, span: Span, first: usize, range: &Range<usize>) -> Span {
+/// Elements `range` of a part that begins `first` elements into a span.
+fn elements(call: &Call, span: Span, first: usize, range: &Range<usize>) -> Span {
     let size = call.format.size();
     span.part((first + range.start) * size, range.len() * size)
 }
@@ -86,7 +86,7 @@ fn pieces(call: &Call, len: usize) -> impl Iterator<Item = Range<usize>> + use<>
     (0..len.div_ceil(each).max(1)).map(move |piece| piece * each..((piece + 1) * each).min(len))
 }
 
-/// A member's share of numbers that need not divide evenly.
+/// A member's share of elements that need not divide evenly.
 fn share(len: usize, member: usize, members: usize) -> Range<usize> {
     len * member / members..len * (member + 1) / members
 }

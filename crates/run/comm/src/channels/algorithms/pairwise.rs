@@ -1,9 +1,9 @@
-//! Every member with every other at once: each sums its own share of the numbers, in the order of members and rounded once.
+//! Every member with every other at once: each sums its own share of the elements, in the order of members and rounded once.
 //!
 //! It moves as few bytes as a ring, in one step instead of one for each member. A ring is kinder to a network of many hosts,
 //! where a member that hears from all at once is slowed down.
 
-use super::{Ends, combine_into, copy_into, numbers, pieces, share};
+use super::{Ends, combine_into, copy_into, elements, pieces, share};
 use crate::channels::Channels;
 use crate::span::Span;
 use crate::waiting::Waiting;
@@ -18,7 +18,7 @@ impl Channels {
     ) -> Result<(), Fault> {
         let (len, members) = (call.len as usize, self.members());
         self.reduce_shares(call, ends.source, ends.target, waiting)?;
-        let all = |member: usize| numbers(call, ends.target, 0, &share(len, member, members));
+        let all = |member: usize| elements(call, ends.target, 0, &share(len, member, members));
         let sends: Vec<_> = self.others().map(|peer| (peer, all(self.me))).collect();
         let receives: Vec<_> = self.others().map(|peer| (peer, all(peer))).collect();
         self.exchange(&sends, &receives, waiting)
@@ -40,9 +40,9 @@ impl Channels {
                 whole.start + piece.start.min(whole.len())..whole.start + piece.end.min(whole.len())
             };
             let mine = part(self.me);
-            let target = numbers(call, target, 0, &mine);
-            let own = numbers(call, source, 0, &mine);
-            let theirs = |peer: usize| numbers(call, source, 0, &part(peer));
+            let target = elements(call, target, 0, &mine);
+            let own = elements(call, source, 0, &mine);
+            let theirs = |peer: usize| elements(call, source, 0, &part(peer));
             self.sum_from_all(call, own, target, theirs, waiting)?;
         }
         Ok(())
@@ -56,14 +56,14 @@ impl Channels {
     ) -> Result<(), Fault> {
         let len = call.len as usize;
         for piece in pieces(call, len) {
-            let part = |member: usize| numbers(call, ends.source, member * len, &piece);
-            let target = numbers(call, ends.target, 0, &piece);
+            let part = |member: usize| elements(call, ends.source, member * len, &piece);
+            let target = elements(call, ends.target, 0, &piece);
             self.sum_from_all(call, part(self.me), target, part, waiting)?;
         }
         Ok(())
     }
 
-    /// Sends each member its numbers, and sums what all send into the target.
+    /// Sends each member its elements, and sums what all send into the target.
     fn sum_from_all(
         &mut self,
         call: &Call,
@@ -92,7 +92,7 @@ impl Channels {
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let len = call.len as usize;
-        let place = |member: usize| numbers(call, ends.target, member * len, &(0..len));
+        let place = |member: usize| elements(call, ends.target, member * len, &(0..len));
         copy_into(ends.source, place(self.me));
         let sends: Vec<_> = self.others().map(|peer| (peer, ends.source)).collect();
         let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
@@ -134,7 +134,7 @@ impl Channels {
     ) -> Result<(), Fault> {
         let root = call.root as usize;
         for piece in pieces(call, call.len as usize) {
-            let own = numbers(call, ends.source, 0, &piece);
+            let own = elements(call, ends.source, 0, &piece);
             if self.me != root {
                 self.exchange(&[(root, own)], &[], waiting)?;
                 continue;
@@ -146,7 +146,7 @@ impl Channels {
             self.exchange(&[], &receives, waiting)?;
             let sources: Vec<Span> =
                 (0..members).map(|member| if member == root { own } else { place(member) }).collect();
-            combine_into(call, members, &sources, numbers(call, ends.target, 0, &piece));
+            combine_into(call, members, &sources, elements(call, ends.target, 0, &piece));
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl Channels {
         if self.me != root {
             return self.exchange(&[(root, ends.source)], &[], waiting);
         }
-        let place = |member: usize| numbers(call, ends.target, member * len, &(0..len));
+        let place = |member: usize| elements(call, ends.target, member * len, &(0..len));
         copy_into(ends.source, place(root));
         let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
         self.exchange(&[], &receives, waiting)
@@ -167,7 +167,7 @@ impl Channels {
         if self.me != root {
             return self.exchange(&[], &[(root, ends.target)], waiting);
         }
-        let part = |member: usize| numbers(call, ends.source, member * len, &(0..len));
+        let part = |member: usize| elements(call, ends.source, member * len, &(0..len));
         copy_into(part(root), ends.target);
         let sends: Vec<_> = self.others().map(|peer| (peer, part(peer))).collect();
         self.exchange(&sends, &[], waiting)
@@ -178,7 +178,7 @@ impl Channels {
 fn parts(call: &Call, span: Span, counts: &[usize]) -> Vec<Span> {
     let mut first = 0;
     let part = |count: &usize| {
-        let part = numbers(call, span, first, &(0..*count));
+        let part = elements(call, span, first, &(0..*count));
         first += count;
         part
     };

@@ -1,10 +1,10 @@
 //! Members in a ring, each with its two neighbours: partial sums travel round it, and every link carries as much.
 //!
-//! The numbers of member `m`'s share are added from member `m + 1` on. Formats of 16 bits are rounded at every hop.
+//! The elements of member `m`'s share are added from member `m + 1` on. Formats of 16 bits are rounded at every hop.
 
 use std::ops::Range;
 
-use super::{Ends, combine_into, copy_into, numbers, pieces, share};
+use super::{Ends, combine_into, copy_into, elements, pieces, share};
 use crate::channels::Channels;
 use crate::span::Span;
 use crate::waiting::Waiting;
@@ -27,8 +27,8 @@ impl Channels {
                 let whole = share(len, member, members);
                 whole.start + piece.start.min(whole.len())..whole.start + piece.end.min(whole.len())
             };
-            let source = |member: usize| numbers(call, ends.source, 0, &part(member));
-            let target = |member: usize| numbers(call, ends.target, 0, &part(member));
+            let source = |member: usize| elements(call, ends.source, 0, &part(member));
+            let target = |member: usize| elements(call, ends.target, 0, &part(member));
             let mine = target(self.me);
             self.pass_sums(call, source, mine, waiting)?;
             self.pass_on(target, waiting)?;
@@ -44,8 +44,8 @@ impl Channels {
     ) -> Result<(), Fault> {
         let len = call.len as usize;
         for piece in pieces(call, len) {
-            let part = |member: usize| numbers(call, ends.source, member * len, &piece);
-            self.pass_sums(call, part, numbers(call, ends.target, 0, &piece), waiting)?;
+            let part = |member: usize| elements(call, ends.source, member * len, &piece);
+            self.pass_sums(call, part, elements(call, ends.target, 0, &piece), waiting)?;
         }
         Ok(())
     }
@@ -57,9 +57,9 @@ impl Channels {
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let len = call.len as usize;
-        copy_into(ends.source, numbers(call, ends.target, self.me * len, &(0..len)));
+        copy_into(ends.source, elements(call, ends.target, self.me * len, &(0..len)));
         for piece in pieces(call, len) {
-            self.pass_on(|member| numbers(call, ends.target, member * len, &piece), waiting)?;
+            self.pass_on(|member| elements(call, ends.target, member * len, &piece), waiting)?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Binomial trees: as many steps as the number of members has binary digits.
 
-use super::{Ends, combine_into, numbers, pieces};
+use super::{Ends, combine_into, elements, pieces};
 use crate::channels::Channels;
 use crate::span::Span;
 use crate::waiting::Waiting;
@@ -37,9 +37,9 @@ impl Channels {
         let branch = self.branch(call.root as usize);
         for piece in pieces(call, call.len as usize) {
             let part = match branch.parent {
-                None => numbers(call, ends.source, 0, &piece),
+                None => elements(call, ends.source, 0, &piece),
                 Some(parent) => {
-                    let part = numbers(call, ends.target, 0, &piece);
+                    let part = elements(call, ends.target, 0, &piece);
                     self.exchange(&[], &[(parent, part)], waiting)?;
                     part
                 }
@@ -59,10 +59,10 @@ impl Channels {
     ) -> Result<(), Fault> {
         let branch = self.branch(call.root as usize);
         for piece in pieces(call, call.len as usize) {
-            let own = numbers(call, ends.source, 0, &piece);
+            let own = elements(call, ends.source, 0, &piece);
             let room = self.room(own.bytes * (branch.children.len() + 1));
             let sum = match branch.parent {
-                None => numbers(call, ends.target, 0, &piece),
+                None => elements(call, ends.target, 0, &piece),
                 Some(_) => room.part(branch.children.len() * own.bytes, own.bytes),
             };
             let place = |index: usize| room.part(index * own.bytes, own.bytes);

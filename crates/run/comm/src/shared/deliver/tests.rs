@@ -28,24 +28,24 @@ fn pieces_in_any_order_deliver_what_each_member_would_fetch() {
                 .by(Reduction::Sum);
             let sources = memory(&call, members, source_parts);
             let source =
-                |numbers: &Vec<f32>| Source { address: numbers.as_ptr().cast(), stride: len, origin: 0 };
+                |elements: &Vec<f32>| Source { address: elements.as_ptr().cast(), stride: len, origin: 0 };
             let readable: Vec<Source> = sources.iter().map(source).collect();
             let mut fetched = memory(&call, members, target_parts);
             let mut claimed = fetched.clone();
             let pieces = Pieces::of(&call, members);
             let targets: Vec<*mut u8> =
-                claimed.iter_mut().map(|numbers| numbers.as_mut_ptr().cast()).collect();
+                claimed.iter_mut().map(|elements| elements.as_mut_ptr().cast()).collect();
             #[expect(unsafe_code, reason = "the functions under test work on addresses")]
             // SAFETY: sources and targets have the parts of the call; each piece is done once, by this thread.
             unsafe {
                 (0..pieces.count()).rev().for_each(|piece| pieces.perform(piece, &readable, &targets));
-                for (member, numbers) in fetched.iter_mut().enumerate() {
-                    let (middle, target) = (len / 3, numbers.as_mut_ptr().cast());
+                for (member, elements) in fetched.iter_mut().enumerate() {
+                    let (middle, target) = (len / 3, elements.as_mut_ptr().cast());
                     deliver(&call, &readable, member, target, 0..middle);
                     deliver(&call, &readable, member, target, middle..len);
                 }
             }
-            // The root of a broadcast has its numbers already.
+            // The root of a broadcast has its elements already.
             if operation == Operation::Broadcast {
                 fetched[members - 1].clone_from(&claimed[members - 1]);
             }

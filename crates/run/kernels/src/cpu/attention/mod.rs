@@ -13,7 +13,7 @@ pub(crate) use lines::{NO_SCORE, multiply_add, power_of_two};
 use std::ops::Range;
 
 use crate::cpu::Cpu;
-use crate::cpu::multiply::{Multiplier, Numbers, Operand, Tile};
+use crate::cpu::multiply::{Elements, Multiplier, Operand, Tile};
 use crate::{AttentionShape, Element, Matrix, Qkv, Rows, Seen};
 
 impl AttentionShape {
@@ -89,7 +89,7 @@ impl Setting<'_> {
 
     /// The rows of a strip as lanes.
     fn strip_rows<'s>(&self, strip: &'s [f32], rows: usize) -> Operand<'s> {
-        Operand::new(Numbers::F32(strip), (rows, self.tile.columns), (self.tile.columns, 1))
+        Operand::new(Elements::F32(strip), (rows, self.tile.columns), (self.tile.columns, 1))
     }
 
     /// Calls `write(column, first_dim, dims)` for each column of a strip that has a dimension of a head per row.

@@ -14,7 +14,7 @@ pub(crate) fn to_read<E>(address: *const E) {
     let _ = address;
 }
 
-/// Asks for the cache lines of some numbers that will be written. The address need not be valid.
+/// Asks for the cache lines of some elements that will be written. The address need not be valid.
 #[inline(always)]
 pub(crate) fn to_write<E>(address: *const E, count: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -18,7 +18,7 @@ mod transpose;
 mod vectors;
 
 pub(crate) use multiplier::{Multiplier, Panels, Right, Side, Tile};
-pub(crate) use operand::{Numbers, Operand};
+pub(crate) use operand::{Elements, Operand};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use transpose::transpose;
 #[cfg(target_arch = "x86_64")]

@@ -8,7 +8,7 @@ use crate::cpu::{Cpu, Level};
 use crate::{Accumulate, Element};
 
 use super::fetch;
-use super::operand::{Numbers, Operand};
+use super::operand::{Elements, Operand};
 use super::vectors::{Portable, Vectors};
 #[cfg(target_arch = "x86_64")]
 use super::{
@@ -114,8 +114,8 @@ pub(crate) trait Multiplier: Sync {
 impl Cpu {
     /// What multiplies operands of these formats: tiles once one of them is bf16 and the processor has them.
     pub(crate) fn multiplier<A: Element, B: Element>(&self) -> &'static dyn Multiplier {
-        let formats = [A::numbers(&[]), B::numbers(&[])];
-        let is_narrow = formats.iter().any(|numbers| matches!(numbers, Numbers::Bf16(_)));
+        let formats = [A::elements(&[]), B::elements(&[])];
+        let is_narrow = formats.iter().any(|elements| matches!(elements, Elements::Bf16(_)));
         match self.level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 if is_narrow && self.has_tiles => &Tiles,
@@ -129,8 +129,8 @@ impl Cpu {
 
     /// The same for linear layers with results of so many rows: `f32` is split for tiles where that is worth its packing.
     pub(crate) fn linear_multiplier<A: Element, B: Element>(&self, rows: usize) -> &'static dyn Multiplier {
-        let formats = [A::numbers(&[]), B::numbers(&[])];
-        let is_wide = formats.iter().all(|numbers| matches!(numbers, Numbers::F32(_)));
+        let formats = [A::elements(&[]), B::elements(&[])];
+        let is_wide = formats.iter().all(|elements| matches!(elements, Elements::F32(_)));
         match self.level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 if is_wide && self.has_tiles && rows >= split::LEAST_ROWS => &SplitTiles,

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::Accumulate;
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
-use super::operand::{Numbers, Operand};
+use super::operand::{Elements, Operand};
 use super::tiles::{Configuration, LANES, PLAIN, REGISTER, STEP};
 use super::transpose::{Block, load, transpose};
 
@@ -46,7 +46,7 @@ impl Multiplier for SplitTiles {
     }
 
     fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
-        let columns = Operand::new(Numbers::F32(strip), (LANES, 1), (rows, LANES));
+        let columns = Operand::new(Elements::F32(strip), (LANES, 1), (rows, LANES));
         self.pack(Side::Right, &columns, 0, buffer);
         buffer
     }
@@ -288,40 +288,40 @@ impl Registers<'_> {
     }
 }
 
-/// The numbers of a lane at a step, which lie one after the other; what is not there is zero.
+/// The elements of a lane at a step, which lie one after the other; what is not there is zero.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn lane(from: &Operand<'_>, at: At, row: usize, deep: usize) -> [__m512; 2] {
     let start = (at.lane + row) * from.lane_stride() + at.step * STEP;
-    let low = load(from.numbers(), start, deep.min(16));
+    let low = load(from.elements(), start, deep.min(16));
     let high = match deep.saturating_sub(16) {
         0 => _mm512_setzero_ps(),
-        more => load(from.numbers(), start + 16, more),
+        more => load(from.elements(), start + 16, more),
     };
     from.fetch(start + LANES * from.lane_stride());
     from.fetch(start + LANES * from.lane_stride() + 16);
     [low, high]
 }
 
-/// Row `l`: the numbers of lane `l`, for an operand that lies so.
+/// Row `l`: the elements of lane `l`, for an operand that lies so.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn lanes(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     let (present, deep) = at.present(from);
     let join = neighbours();
     for row in 0..present {
-        let [low, high] = lane(from, at, row, deep).map(|numbers| split(numbers));
+        let [low, high] = lane(from, at, row, deep).map(|elements| split(elements));
         to.put(row, std::array::from_fn(|part| _mm512_permutex2var_epi16(low[part], join, high[part])));
     }
     to.clear(present..16);
 }
 
-/// Row `p`: for each lane, the numbers at the depths `2p` and `2p + 1`, for an operand that lies by lanes.
+/// Row `p`: for each lane, the elements at the depths `2p` and `2p + 1`, for an operand that lies by lanes.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn turned_pairs(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     let (present, deep) = at.present(from);
     let (mut low, mut high): (Block, Block) = ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);
     for (row, (low, high)) in low.iter_mut().zip(&mut high).enumerate().take(present) {
-        [*low, *high] = lane(from, at, row, deep).map(|numbers| _mm512_castps_si512(numbers));
+        [*low, *high] = lane(from, at, row, deep).map(|elements| _mm512_castps_si512(elements));
     }
     for (number, half) in [low, high].into_iter().enumerate() {
         let depths = transpose(half);
@@ -342,11 +342,11 @@ fn pair(from: &Operand<'_>, at: At, pair: usize, (present, deep): (usize, usize)
     from.fetch(above + STEP * from.depth_stride());
     // A depth that the operand lacks counts as zeros.
     let has_above = 2 * pair + 1 < deep;
-    let above = if has_above { load(from.numbers(), above, present) } else { _mm512_setzero_ps() };
-    joined(load(from.numbers(), below, present), above)
+    let above = if has_above { load(from.elements(), above, present) } else { _mm512_setzero_ps() };
+    joined(load(from.elements(), below, present), above)
 }
 
-/// Row `p`: for each lane, the numbers at the depths `2p` and `2p + 1`, for an operand that lies so.
+/// Row `p`: for each lane, the elements at the depths `2p` and `2p + 1`, for an operand that lies so.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn pairs(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     let (present, deep) = at.present(from);
@@ -357,7 +357,7 @@ fn pairs(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     to.clear(count..16);
 }
 
-/// Row `l`: the numbers of lane `l`, for an operand that lies by depth.
+/// Row `l`: the elements of lane `l`, for an operand that lies by depth.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn turned_lanes(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     let (present, deep) = at.present(from);
@@ -374,7 +374,7 @@ fn turned_lanes(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     }
 }
 
-/// Cells of two rows of numbers: the parts of one below, those of the other above.
+/// Cells of two rows of elements: the parts of one below, those of the other above.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn joined(below: __m512, above: __m512) -> [__m512i; PARTS] {
@@ -382,14 +382,14 @@ fn joined(below: __m512, above: __m512) -> [__m512i; PARTS] {
     std::array::from_fn(|part| _mm512_or_si512(_mm512_srli_epi32::<16>(below[part]), above[part]))
 }
 
-/// The parts of sixteen numbers, each a bf16 in the upper half of its cell and zeros below.
+/// The parts of sixteen elements, each a bf16 in the upper half of its cell and zeros below.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn split(numbers: __m512) -> [__m512i; PARTS] {
+fn split(elements: __m512) -> [__m512i; PARTS] {
     let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
     let rounded = |of: __m512| _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(of), half), upper);
-    let first = rounded(numbers);
-    let left = _mm512_sub_ps(numbers, _mm512_castsi512_ps(first));
+    let first = rounded(elements);
+    let left = _mm512_sub_ps(elements, _mm512_castsi512_ps(first));
     let second = rounded(left);
     // Eight bits are left at most, so that nothing is cut off; but for NaN, which stays one.
     let third = _mm512_sub_ps(left, _mm512_castsi512_ps(second));
@@ -416,10 +416,10 @@ mod tests {
     /// The sums of two matrices of 32 lanes by a multiplier.
     fn product(by: &dyn Multiplier, depth: usize, left: &[f32], right: &[f32]) -> Vec<f32> {
         let (tile, mut sums) = (by.tile(), vec![0.0; LANES * LANES]);
-        let operand = |numbers| Operand::new(Numbers::F32(numbers), (LANES, depth), (depth, 1));
-        let pack = |side, numbers, lane| {
+        let operand = |elements| Operand::new(Elements::F32(elements), (LANES, depth), (depth, 1));
+        let pack = |side, elements, lane| {
             let mut panel = vec![0.0; tile.panel_cells(side, depth)];
-            by.pack(side, &operand(numbers), lane, &mut panel);
+            by.pack(side, &operand(elements), lane, &mut panel);
             panel
         };
         for row in (0..LANES).step_by(tile.rows) {
@@ -455,7 +455,7 @@ mod tests {
         (largest, (all.iter().map(|error| error * error).sum::<f64>() / all.len() as f64).sqrt())
     }
 
-    fn numbers(count: usize) -> impl Strategy<Value = Vec<f32>> {
+    fn elements(count: usize) -> impl Strategy<Value = Vec<f32>> {
         // Of all sizes that products of two still have in f32.
         proptest::collection::vec(
             (-1.0f32..1.0, -40i32..40).prop_map(|(one, size)| one * 2f32.powi(size)),
@@ -468,7 +468,7 @@ mod tests {
 
         /// As near to the exact sums as multiply-adds of f32 come.
         #[test]
-        fn sums_are_those_of_f32(depth in 1usize..150, seed in numbers(2 * LANES * 150)) {
+        fn sums_are_those_of_f32(depth in 1usize..150, seed in elements(2 * LANES * 150)) {
             if !crate::cpu::has_tiles() {
                 return Ok(());
             }

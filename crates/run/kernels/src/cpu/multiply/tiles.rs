@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 use crate::{Accumulate, Bf16};
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
-use super::operand::{Numbers, Operand};
+use super::operand::{Elements, Operand};
 use super::transpose::{Block, first, load, transpose};
 
 /// Lanes of a panel, and depth of a step.
@@ -41,7 +41,7 @@ impl Multiplier for Tiles {
     }
 
     fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
-        let columns = Operand::new(Numbers::F32(strip), (LANES, 1), (rows, LANES));
+        let columns = Operand::new(Elements::F32(strip), (LANES, 1), (rows, LANES));
         self.pack(Side::Right, &columns, 0, buffer);
         buffer
     }
@@ -199,7 +199,7 @@ fn pack(side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
     }
 }
 
-/// Row `l` of the block: the numbers of lane `l` at this step, which lie one after the other.
+/// Row `l` of the block: the elements of lane `l` at this step, which lie one after the other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
@@ -208,13 +208,13 @@ fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
     let mut block = [_mm512_setzero_si512(); 16];
     for (row, cells) in block.iter_mut().enumerate().take(present) {
         let start = (lane + row) * from.lane_stride() + step * STEP;
-        *cells = load_narrow(from.numbers(), start, deep);
+        *cells = load_narrow(from.elements(), start, deep);
         from.fetch(start + LANES * from.lane_stride());
     }
     block
 }
 
-/// Row `p` of the block: for each lane, the numbers at the depths `2p` and `2p + 1` of this step.
+/// Row `p` of the block: for each lane, the elements at the depths `2p` and `2p + 1` of this step.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
@@ -230,7 +230,7 @@ fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
         // A depth that the operand lacks counts as zeros.
         let of_odd = if 2 * pair + 1 < deep { present } else { 0 };
         let odd = if of_odd == 0 { even } else { even + from.depth_stride() };
-        *cells = interleave(from.numbers(), (even, present), (odd, of_odd));
+        *cells = interleave(from.elements(), (even, present), (odd, of_odd));
         from.fetch(even + STEP * from.depth_stride());
         from.fetch(odd + STEP * from.depth_stride());
     }
@@ -240,13 +240,13 @@ fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
 /// Each cell holds a bf16 of the first row below and one of the second above. Rows: where they start, and how many count.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn interleave(numbers: Numbers<'_>, even: (usize, usize), odd: (usize, usize)) -> __m512i {
-    let joined = match numbers {
-        Numbers::F32(_) => {
-            let (even, odd) = (load(numbers, even.0, even.1), load(numbers, odd.0, odd.1));
+fn interleave(elements: Elements<'_>, even: (usize, usize), odd: (usize, usize)) -> __m512i {
+    let joined = match elements {
+        Elements::F32(_) => {
+            let (even, odd) = (load(elements, even.0, even.1), load(elements, odd.0, odd.1));
             as_integers(_mm512_cvtne2ps_pbh(odd, even))
         }
-        Numbers::Bf16(values) => {
+        Elements::Bf16(values) => {
             let even = _mm512_castsi256_si512(load_half(values, even.0, even.1));
             _mm512_inserti64x4::<1>(even, load_half(values, odd.0, odd.1))
         }
@@ -266,8 +266,8 @@ pub(super) fn alternating() -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[expect(unsafe_code, reason = "masked loads take a pointer")]
 fn load_half(values: &[Bf16], start: usize, count: usize) -> __m256i {
-    assert!(start + count <= values.len(), "{count} numbers from {start} of {}", values.len());
-    // SAFETY: the mask covers only numbers inside the slice.
+    assert!(start + count <= values.len(), "{count} elements from {start} of {}", values.len());
+    // SAFETY: the mask covers only elements inside the slice.
     unsafe { _mm256_maskz_loadu_epi16(first(count), values.as_ptr().add(start).cast()) }
 }
 
@@ -283,18 +283,18 @@ pub(super) fn as_integers(values: __m512bh) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 #[expect(unsafe_code, reason = "masked loads take a pointer")]
-fn load_narrow(numbers: Numbers<'_>, start: usize, count: usize) -> __m512i {
+fn load_narrow(elements: Elements<'_>, start: usize, count: usize) -> __m512i {
     let count = count.min(32);
-    assert!(start + count <= numbers.len(), "{count} numbers from {start} of {}", numbers.len());
-    match numbers {
-        Numbers::Bf16(values) => {
+    assert!(start + count <= elements.len(), "{count} elements from {start} of {}", elements.len());
+    match elements {
+        Elements::Bf16(values) => {
             let mask = if count == 32 { u32::MAX } else { (1 << count) - 1 };
-            // SAFETY: the mask covers only numbers inside the slice.
+            // SAFETY: the mask covers only elements inside the slice.
             unsafe { _mm512_maskz_loadu_epi16(mask, values.as_ptr().add(start).cast()) }
         }
-        Numbers::F32(values) => {
+        Elements::F32(values) => {
             let (low, high) = (first(count), first(count.saturating_sub(16)));
-            // SAFETY: the mask covers only numbers inside the slice.
+            // SAFETY: the mask covers only elements inside the slice.
             let low = unsafe { _mm512_maskz_loadu_ps(low, values.as_ptr().add(start)) };
             // SAFETY: as above; an empty mask reads nothing.
             let high = unsafe { _mm512_maskz_loadu_ps(high, values.as_ptr().wrapping_add(start + 16)) };

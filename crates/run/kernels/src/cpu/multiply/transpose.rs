@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::operand::{Numbers, Operand};
+use super::operand::{Elements, Operand};
 
 /// Sixteen registers of sixteen cells.
 pub(crate) type Block = [__m512i; 16];
@@ -45,12 +45,12 @@ pub(crate) fn first(count: usize) -> __mmask16 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 #[expect(unsafe_code, reason = "masked loads take a pointer")]
-pub(crate) fn load(numbers: Numbers<'_>, start: usize, count: usize) -> __m512 {
-    assert!(start + count.min(16) <= numbers.len(), "{count} numbers from {start} of {}", numbers.len());
-    match numbers {
-        // SAFETY: the mask covers only numbers inside the slice.
-        Numbers::F32(values) => unsafe { _mm512_maskz_loadu_ps(first(count), values.as_ptr().add(start)) },
-        Numbers::Bf16(values) => {
+pub(crate) fn load(elements: Elements<'_>, start: usize, count: usize) -> __m512 {
+    assert!(start + count.min(16) <= elements.len(), "{count} elements from {start} of {}", elements.len());
+    match elements {
+        // SAFETY: the mask covers only elements inside the slice.
+        Elements::F32(values) => unsafe { _mm512_maskz_loadu_ps(first(count), values.as_ptr().add(start)) },
+        Elements::Bf16(values) => {
             // SAFETY: as above; `Bf16` is two bytes.
             let narrow = unsafe { _mm256_maskz_loadu_epi16(first(count), values.as_ptr().add(start).cast()) };
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(narrow)))
@@ -58,7 +58,7 @@ pub(crate) fn load(numbers: Numbers<'_>, start: usize, count: usize) -> __m512 {
     }
 }
 
-/// A panel of `f32` from lanes whose numbers lie one after the other.
+/// A panel of `f32` from lanes whose elements lie one after the other.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(crate) fn pack_f32(from: &Operand<'_>, lanes: usize, first_lane: usize, panel: &mut [f32]) {
     assert!(from.depth_stride() == 1 && panel.len() >= lanes * from.depth());
@@ -99,7 +99,7 @@ fn pack_eight(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
     }
 }
 
-/// Sixteen numbers of some lanes each, from a depth on; lanes and depth that the operand lacks stay as they are. Asks for
+/// Sixteen elements of some lanes each, from a depth on; lanes and depth that the operand lacks stay as they are. Asks for
 /// those of the next panel.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
@@ -116,19 +116,19 @@ fn load_lanes(
         return;
     }
     let stride = from.lane_stride();
-    assert!((lanes.end - 1) * stride + depth + deep <= from.numbers().len(), "lanes of an operand");
+    assert!((lanes.end - 1) * stride + depth + deep <= from.elements().len(), "lanes of an operand");
     let starts = lanes.map(|lane| lane * stride + depth);
-    match from.numbers() {
-        Numbers::F32(values) => {
+    match from.elements() {
+        Elements::F32(values) => {
             for (row, start) in rows.iter_mut().zip(starts) {
-                // SAFETY: the mask covers only numbers of this lane, the last of which was checked above.
+                // SAFETY: the mask covers only elements of this lane, the last of which was checked above.
                 *row = unsafe { _mm512_maskz_loadu_epi32(first(deep), values.as_ptr().add(start).cast()) };
                 from.fetch(start + panel_lanes * stride);
             }
         }
-        Numbers::Bf16(_) => {
+        Elements::Bf16(_) => {
             for (row, start) in rows.iter_mut().zip(starts) {
-                *row = _mm512_castps_si512(load(from.numbers(), start, deep));
+                *row = _mm512_castps_si512(load(from.elements(), start, deep));
                 from.fetch(start + panel_lanes * stride);
             }
         }

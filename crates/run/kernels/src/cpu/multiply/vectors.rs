@@ -9,7 +9,7 @@ use crate::Accumulate;
 use crate::cpu::Level;
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
-use super::operand::{Numbers, Operand};
+use super::operand::{Elements, Operand};
 
 /// A register of `f32`. Its functions must be inlined into code that is compiled for its level.
 pub(crate) trait Vector: Copy + Send + Sync + 'static {
@@ -18,7 +18,7 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
 
     fn splat(value: f32) -> Self;
 
-    /// The first numbers of a slice. Panics when it is too short.
+    /// The first elements of a slice. Panics when it is too short.
     fn load(from: &[f32]) -> Self;
 
     /// Panics when the slice is too short.
@@ -27,7 +27,7 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     /// `self * by + plus`
     fn multiply_add(self, by: Self, plus: Self) -> Self;
 
-    /// Packs lanes whose numbers lie one after the other, where the level has a fast way for it.
+    /// Packs lanes whose elements lie one after the other, where the level has a fast way for it.
     fn pack_transposed(_from: &Operand<'_>, _lanes: usize, _first_lane: usize, _panel: &mut [f32]) -> bool {
         false
     }
@@ -133,14 +133,14 @@ const AHEAD: usize = 16;
 #[inline(always)]
 fn copy_rows<const LANES: usize>(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
     let starts = (0..from.depth()).map(|depth| depth * from.depth_stride() + first_lane);
-    match from.numbers() {
-        Numbers::F32(values) => {
+    match from.elements() {
+        Elements::F32(values) => {
             for (start, row) in starts.zip(panel.chunks_exact_mut(LANES)) {
                 row.copy_from_slice(&values[start..start + LANES]);
                 from.fetch(start + AHEAD * from.depth_stride());
             }
         }
-        Numbers::Bf16(values) => {
+        Elements::Bf16(values) => {
             for (start, row) in starts.zip(panel.chunks_exact_mut(LANES)) {
                 let values = &values[start..start + LANES];
                 row.iter_mut().zip(values).for_each(|(to, from)| *to = from.to_f32());
@@ -155,7 +155,7 @@ fn copy_one_by_one(from: &Operand<'_>, lanes: usize, first_lane: usize, panel: &
     let present = (from.lanes() - first_lane).min(lanes);
     for (depth, row) in panel.chunks_exact_mut(lanes).take(from.depth()).enumerate() {
         for (lane, to) in row[..present].iter_mut().enumerate() {
-            *to = from.numbers().at((first_lane + lane) * from.lane_stride() + depth * from.depth_stride());
+            *to = from.elements().at((first_lane + lane) * from.lane_stride() + depth * from.depth_stride());
         }
         row[present..].fill(0.0);
     }

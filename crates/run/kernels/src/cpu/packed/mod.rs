@@ -108,7 +108,7 @@ impl Cpu {
     }
 }
 
-/// The format in which numbers lie.
+/// The format in which elements lie.
 fn stored(format: WeightFormat) -> WeightFormat {
     if format == WeightFormat::Fp8 { WeightFormat::Bf16 } else { format }
 }

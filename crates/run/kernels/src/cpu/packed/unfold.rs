@@ -14,9 +14,9 @@ pub(super) fn f16(steps: &[u8], to: &mut [f32]) {
     for (bits, to) in steps.as_chunks::<{ 4 * HALF }>().0.iter().zip(to.as_chunks_mut::<{ 2 * HALF }>().0) {
         _mm_prefetch::<_MM_HINT_T0>(bits.as_ptr().wrapping_add(AHEAD).cast());
         for half in 0..2 {
-            // SAFETY: sixteen numbers of two bytes are read.
+            // SAFETY: sixteen elements of two bytes are read.
             let bits = unsafe { _mm256_loadu_si256(bits.as_ptr().add(32 * half).cast()) };
-            // SAFETY: sixteen numbers of four bytes are written.
+            // SAFETY: sixteen elements of four bytes are written.
             unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(HALF * half), _mm512_cvtph_ps(bits)) };
         }
     }

@@ -5,7 +5,7 @@ use super::layout::{LANES, STEP, Weight, step_bytes};
 use super::widen::widen;
 #[cfg(target_arch = "x86_64")]
 use super::{tiles, unfold, whole};
-use crate::cpu::multiply::{Multiplier, Numbers, Operand, Panels, Side};
+use crate::cpu::multiply::{Elements, Multiplier, Operand, Panels, Side};
 use crate::cpu::{Cpu, Level};
 use crate::{Accumulate, Element, Rows, WeightFormat};
 
@@ -26,7 +26,7 @@ impl Cpu {
     /// The unit for rows of `X`. Rows of `f32` are never rounded.
     pub(super) fn unit<X: Element>(&self, format: WeightFormat) -> Unit {
         #[cfg(target_arch = "x86_64")]
-        if matches!(X::numbers(&[]), Numbers::Bf16(_)) && self.has_tiles {
+        if matches!(X::elements(&[]), Elements::Bf16(_)) && self.has_tiles {
             match format {
                 WeightFormat::Bf16 | WeightFormat::Fp8 => return Unit::Tiles(self.multiplier::<X, X>()),
                 WeightFormat::Int8 | WeightFormat::Int4 => return Unit::Whole(self.level),
@@ -85,16 +85,16 @@ impl Unit {
         to: &mut [f32],
     ) {
         let end = (first + panel_rows).min(x.rows);
-        match (self, X::numbers(x.numbers)) {
+        match (self, X::elements(x.elements)) {
             #[cfg(target_arch = "x86_64")]
-            (Unit::Tiles(_), Numbers::Bf16(numbers)) if panel_rows <= tiles::FEW => {
+            (Unit::Tiles(_), Elements::Bf16(elements)) if panel_rows <= tiles::FEW => {
                 let Rows { rows, columns, stride, .. } = x;
-                tiles::pack_few(Rows { numbers, rows, columns, stride }.rows(first..end), to);
+                tiles::pack_few(Rows { elements, rows, columns, stride }.rows(first..end), to);
             }
             #[cfg(target_arch = "x86_64")]
-            (Unit::Whole(level), Numbers::Bf16(numbers)) => {
+            (Unit::Whole(level), Elements::Bf16(elements)) => {
                 let Rows { rows, columns, stride, .. } = x;
-                let x = Rows { numbers, rows, columns, stride }.rows(first..end);
+                let x = Rows { elements, rows, columns, stride }.rows(first..end);
                 inlined!(level.vectorized(|| whole::pack(x, panel_rows, to)));
             }
             (Unit::Lanes(level, _), _) if panel_rows == 1 => {
@@ -103,7 +103,7 @@ impl Unit {
                 }));
             }
             #[cfg(target_arch = "x86_64")]
-            (Unit::Whole(_), _) => unreachable!("only bf16 is rounded to whole numbers"),
+            (Unit::Whole(_), _) => unreachable!("only bf16 is rounded to whole elements"),
             #[cfg(target_arch = "x86_64")]
             (Unit::Tiles(many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
             (Unit::Lanes(_, many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
@@ -169,7 +169,7 @@ fn as_wide<'a>(
 /// Bytes as cells of four.
 #[expect(unsafe_code, reason = "names the same bits by another type")]
 pub(super) fn cells(bytes: &[u8]) -> &[f32] {
-    // SAFETY: all bits are valid numbers.
+    // SAFETY: all bits are valid elements.
     let (before, cells, after) = unsafe { bytes.align_to() };
     assert!(before.is_empty() && after.is_empty(), "steps begin at cache lines and fill them");
     cells

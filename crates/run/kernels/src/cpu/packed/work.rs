@@ -86,7 +86,7 @@ fn weights_of_chunk(rows: usize, weight: &Weight<'_>) -> usize {
 }
 
 impl Cpu {
-    /// Multiplies rows by weights of a format, and calls `finish(at, sums, out)` for each line of sums with the numbers of the output
+    /// Multiplies rows by weights of a format, and calls `finish(at, sums, out)` for each line of sums with the elements of the output
     /// where it belongs.
     #[inline(always)]
     pub(super) fn multiply_packed<'w, X: Element, O: Element>(

@@ -297,7 +297,7 @@ impl<E: Element> Setting<'_, E> {
         self.sight.first(position)..position + 1
     }
 
-    /// The numbers of a lane's query.
+    /// The elements of a lane's query.
     fn query(&self, lanes: &Lanes, lane: usize) -> &[E] {
         let row = self.queries.row(self.steps.rows(lanes.sequence).start + self.row(lane));
         let head = lanes.kv_head * self.group() + lane % self.group();

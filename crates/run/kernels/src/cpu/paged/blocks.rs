@@ -2,10 +2,10 @@
 //!
 //! A block holds one key head after the other, of each the keys and then the values. In plain order a head's keys lie dimension by
 //! dimension, the tokens side by side, and its values token by token. In the order of the tile unit (bf16, where sixteen tokens and
-//! 32 dimensions fit) sixteen tokens follow each other: of their keys pairs of dimensions, in these the tokens with two numbers each;
-//! of their values sixteen dimensions at a time, of these pairs of tokens, in these the dimensions with two numbers each.
+//! 32 dimensions fit) sixteen tokens follow each other: of their keys pairs of dimensions, in these the tokens with two elements each;
+//! of their values sixteen dimensions at a time, of these pairs of tokens, in these the dimensions with two elements each.
 
-use crate::device::Numbers;
+use crate::device::Elements;
 use crate::{Element, PagedRows, PagedShape};
 
 use crate::cpu::Cpu;
@@ -64,7 +64,7 @@ impl Order {
 impl Cpu {
     /// The order of blocks of this shape.
     pub(super) fn block_order<E: Element>(&self, shape: &PagedShape) -> Order {
-        let is_narrow = matches!(E::numbers(&[]), Numbers::Bf16(_));
+        let is_narrow = matches!(E::elements(&[]), Elements::Bf16(_));
         let fits = shape.block_tokens.is_multiple_of(GROUP) && shape.head_dim.is_multiple_of(2 * GROUP);
         if is_narrow && fits && self.has_tiles { Order::Tiles } else { Order::Plain }
     }

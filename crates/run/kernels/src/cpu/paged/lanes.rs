@@ -11,7 +11,7 @@ use crate::cpu::attention::multiply_add;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::multiply::{Avx2, Avx512};
 use crate::cpu::multiply::{Portable, Vector};
-use crate::device::Numbers;
+use crate::device::Elements;
 use crate::{Element, PagedShape};
 
 /// Tokens that go at a time.
@@ -64,8 +64,8 @@ pub(super) fn score<'a, E: Element>(
 ) {
     for (index, slots, before) in parts(tokens, shape.block_tokens) {
         let keys = block(index).0;
-        let (keys, stride) = match E::numbers(keys) {
-            Numbers::F32(keys) if slots.len() == TOKENS => (&keys[slots.start..], shape.block_tokens),
+        let (keys, stride) = match E::elements(keys) {
+            Elements::F32(keys) if slots.len() == TOKENS => (&keys[slots.start..], shape.block_tokens),
             _ => {
                 inlined!(level.vectorized(|| widen_keys(keys, shape.block_tokens, &slots, buffer)));
                 (&*buffer, TOKENS)
@@ -155,9 +155,9 @@ pub(super) fn add_values<'a, E: Element>(
     let dim = shape.head_dim;
     for (index, slots, before) in parts(tokens, shape.block_tokens) {
         let values = &block(index).1[slots.start * dim..slots.end * dim];
-        let values = match E::numbers(values) {
-            Numbers::F32(values) => values,
-            Numbers::Bf16(_) => {
+        let values = match E::elements(values) {
+            Elements::F32(values) => values,
+            Elements::Bf16(_) => {
                 let to = &mut buffer[..values.len()];
                 inlined!(level.vectorized(|| {
                     to.iter_mut().zip(values).for_each(|(to, value)| *to = value.widen());

@@ -2,7 +2,7 @@
 //!
 //! A row's result depends on its own sequence alone. Tokens are taken in *pieces* whose ends are fixed by position, and pieces in
 //! *spans*, also fixed by position. Each span is summed from nothing, and spans are merged in their order: whether one member goes through all spans
-//! of some rows, or several members take a span each, the same numbers meet in the same order. Rows that are computed together share
+//! of some rows, or several members take a span each, the same elements meet in the same order. Rows that are computed together share
 //! nothing but what is read.
 
 mod attend;
@@ -19,7 +19,7 @@ use super::share::Shared;
 use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Sight, View, ViewMut};
 use blocks::Steps;
 
-/// Numbers of keys and values up to which one member stores them all.
+/// Elements of keys and values up to which one member stores them all.
 const FEW: usize = 1 << 14;
 
 impl Cpu {

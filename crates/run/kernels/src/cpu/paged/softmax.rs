@@ -1,6 +1,6 @@
 //! The weights of a row's tokens, brought up to date piece by piece, and sums that are merged span by span.
 //!
-//! All is inlined into `Level::vectorized`. Numbers of a row meet in an order that depends on their place in the piece alone; a token that is
+//! All is inlined into `Level::vectorized`. Elements of a row meet in an order that depends on their place in the piece alone; a token that is
 //! not seen has a weight of zero, which changes no sum.
 
 use crate::cpu::attention::{NO_SCORE, multiply_add, power_of_two};

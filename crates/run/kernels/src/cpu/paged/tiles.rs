@@ -10,13 +10,13 @@ use std::ops::Range;
 
 use super::attend::{PIECE, TILE};
 use super::blocks::GROUP;
-use crate::device::Numbers;
+use crate::device::Elements;
 use crate::{Bf16, Element, PagedShape};
 
 /// Groups of tokens of a piece.
 const GROUPS: usize = PIECE / GROUP;
 
-/// Palette 1. Registers 0 to 3 are sums, 4 is a left and 5 a right side of 32 numbers; 6 and 7 are the same with 16.
+/// Palette 1. Registers 0 to 3 are sums, 4 is a left and 5 a right side of 32 elements; 6 and 7 are the same with 16.
 #[repr(C, align(64))]
 struct Configuration([u8; 64]);
 
@@ -46,11 +46,11 @@ static CONFIGURATIONS: [Configuration; TILE] = {
     all
 };
 
-/// The numbers of a format that is bf16.
-fn narrow<E: Element>(numbers: &[E]) -> &[Bf16] {
-    match E::numbers(numbers) {
-        Numbers::Bf16(numbers) => numbers,
-        Numbers::F32(_) => unreachable!("blocks in this order are bf16"),
+/// The elements of a format that is bf16.
+fn narrow<E: Element>(elements: &[E]) -> &[Bf16] {
+    match E::elements(elements) {
+        Elements::Bf16(elements) => elements,
+        Elements::F32(_) => unreachable!("blocks in this order are bf16"),
     }
 }
 
@@ -78,8 +78,8 @@ fn groups<'a, E: Element>(
     let count = tokens.len().div_ceil(GROUP);
     for (index, group) in groups.iter_mut().enumerate().take(count) {
         let token = tokens.start + index * GROUP;
-        let numbers = narrow(half(token / shape.block_tokens));
-        *group = &numbers[token % shape.block_tokens * shape.head_dim..][..cells];
+        let elements = narrow(half(token / shape.block_tokens));
+        *group = &elements[token % shape.block_tokens * shape.head_dim..][..cells];
     }
     (groups, count)
 }
@@ -206,12 +206,12 @@ pub(super) fn add_values<'a, E: Element>(
     }
 }
 
-/// Numbers rounded to bf16, two in a cell; whole multiples of 32.
+/// Elements rounded to bf16, two in a cell; whole multiples of 32.
 #[expect(unsafe_code, reason = "vector registers are read and written")]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn round(wide: &[f32], to: &mut [f32]) {
     for (wide, to) in wide.as_chunks::<32>().0.iter().zip(to.as_chunks_mut::<16>().0) {
-        // SAFETY: 32 numbers are read and sixteen cells are written, as their types say.
+        // SAFETY: 32 elements are read and sixteen cells are written, as their types say.
         unsafe {
             let [low, high] = [0, 16].map(|at| _mm512_loadu_ps(wide.as_ptr().add(at)));
             _mm512_storeu_ps(to.as_mut_ptr(), transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(high, low)));

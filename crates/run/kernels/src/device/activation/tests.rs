@@ -32,7 +32,7 @@ fn run_swiglu<E: Element>(device: &Device, x: &Spaced<E>, d: &Spaced<E>) -> (Vec
     let (mut out, mut d_x) = (Spaced::zeros(d.rows, d.columns, 1), Spaced::zeros(x.rows, x.columns, 1));
     device.swiglu(x.on(device).matrix(), out.on_mut(device).matrix_mut());
     device.swiglu_backward(x.on(device).matrix(), d.on(device).matrix(), d_x.on_mut(device).matrix_mut());
-    (out.numbers(), d_x.numbers())
+    (out.elements(), d_x.elements())
 }
 
 fn gelu(kind: Gelu, x: f64) -> f64 {
@@ -68,7 +68,7 @@ fn run_gelu<E: Element>(device: &Device, kind: Gelu, x: &Spaced<E>, d: &Spaced<E
     let (mut out, mut d_x) = (Spaced::zeros(d.rows, d.columns, 0), Spaced::zeros(x.rows, x.columns, 5));
     device.gelu(kind, x.on(device).matrix(), out.on_mut(device).matrix_mut());
     device.gelu_backward(kind, x.on(device).matrix(), d.on(device).matrix(), d_x.on_mut(device).matrix_mut());
-    (out.numbers(), d_x.numbers())
+    (out.elements(), d_x.elements())
 }
 
 proptest! {
@@ -104,8 +104,8 @@ fn large_matrices_give_the_same_on_any_processor() {
 #[test]
 fn huge_inputs_stay_finite() {
     let x = Spaced::<f32>::new(1, 4, 0, {
-        let mut numbers = [1e30, -1e30, 3e4, -3e4].into_iter().cycle();
-        move || numbers.next().unwrap()
+        let mut elements = [1e30, -1e30, 3e4, -3e4].into_iter().cycle();
+        move || elements.next().unwrap()
     });
     let d = Spaced::<f32>::new(1, 4, 0, || 1.0);
     for kind in [Gelu::Tanh, Gelu::Exact] {

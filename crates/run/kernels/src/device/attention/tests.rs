@@ -46,16 +46,16 @@ impl<E: Element> Case<E> {
         let rows = sequences * shape.queries;
         let first_key =
             |row: usize| first_key(positions[row / shape.queries] as usize + row % shape.queries) as u32;
-        let numbers = |seed, rows, heads| random(seed, rows * (heads * shape.head_dim + gap));
+        let elements = |seed, rows, heads| random(seed, rows * (heads * shape.head_dim + gap));
         Self {
             shape,
             gap,
             first_keys: (0..rows).map(first_key).collect(),
             positions,
             qkv: Qkv {
-                queries: numbers(1, rows, shape.heads),
-                keys: numbers(3, sequences * shape.keys, shape.kv_heads),
-                values: numbers(4, sequences * shape.keys, shape.kv_heads),
+                queries: elements(1, rows, shape.heads),
+                keys: elements(3, sequences * shape.keys, shape.kv_heads),
+                values: elements(4, sequences * shape.keys, shape.kv_heads),
             },
             d_out: random(2, rows * (shape.heads * shape.head_dim)),
         }
@@ -159,8 +159,8 @@ fn assert_close<E: Element>(got: &[E], expected: &[f64], tolerance: f64, what: &
     assert_within(got, expected, tolerance * largest(expected), what);
 }
 
-fn largest(numbers: &[f64]) -> f64 {
-    numbers.iter().map(|number| number.abs()).fold(1e-3, f64::max)
+fn largest(elements: &[f64]) -> f64 {
+    elements.iter().map(|number| number.abs()).fold(1e-3, f64::max)
 }
 
 fn assert_within<E: Element>(got: &[E], expected: &[f64], allowed: f64, what: &str) {

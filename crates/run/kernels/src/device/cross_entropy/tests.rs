@@ -31,7 +31,7 @@ fn run(device: &Device, logits: &Spaced<f32>, targets: &[u32], scale: f32) -> (V
         Some(scale),
         lend_mut(device, &mut losses).view_mut(),
     );
-    (losses, logits.numbers())
+    (losses, logits.elements())
 }
 
 fn targets(rows: usize, vocabulary: usize, random: &mut Random) -> Vec<u32> {
@@ -82,7 +82,7 @@ impl<E: Element> Layer<E> {
         let mut again = vec![f32::NAN; self.targets.len()];
         self.call(device, &mut again, None, &mut workspace);
         assert_eq!(losses, again, "losses do not depend on whether gradients are wanted");
-        [losses, d_x.numbers(), d_weight]
+        [losses, d_x.elements(), d_weight]
     }
 
     fn call(
@@ -148,8 +148,8 @@ fn rows_without_a_target_have_no_loss_and_no_gradient() {
 fn huge_and_impossible_logits_are_what_the_limit_says() {
     let row = [3e38f32, -3e38, f32::NEG_INFINITY, 3e38];
     let logits = Spaced::<f32>::new(3, 4, 0, {
-        let mut numbers = row.into_iter().cycle();
-        move || numbers.next().unwrap()
+        let mut elements = row.into_iter().cycle();
+        move || elements.next().unwrap()
     });
     let (losses, d_logits) = on_any_processor(|device| run(device, &logits, &[0, 3, 2], 1.0));
     assert_close(&losses[..2], &[2f64.ln(); 2], 1e-6);

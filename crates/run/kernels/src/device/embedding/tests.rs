@@ -24,7 +24,7 @@ fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mu
                 mode,
                 out.on_mut(device).matrix_mut(),
             );
-            out.numbers()
+            out.elements()
         });
         let under = if mode == Accumulate::Add { before.wide() } else { vec![0.0; looked_up.len()] };
         let expected: Vec<f64> = under.iter().zip(&looked_up).map(|(a, b)| a + b).collect();
@@ -44,7 +44,7 @@ fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mu
             d.on(device).matrix(),
             d_table.on_mut(device).matrix_mut(),
         );
-        d_table.numbers()
+        d_table.elements()
     });
     assert_close(&found, &expected, tolerance::<f32>() * tokens.len() as f64);
 }

@@ -49,7 +49,7 @@ impl<E: Element> Case<E> {
         device.expert_linear(x, offsets, weights, out.view_mut().matrix(rows, OUTPUTS));
         device.expert_linear_backward_input(d_out, offsets, weights, d_x.view_mut().matrix(rows, INPUTS));
         device.expert_linear_backward_weight(d_out, x, offsets, d_weights.view_mut());
-        Results { out: widen(&out.numbers()), d_x: widen(&d_x.numbers()), d_weights: d_weights.numbers() }
+        Results { out: widen(&out.elements()), d_x: widen(&d_x.elements()), d_weights: d_weights.elements() }
     }
 
     fn one_by_one(&self, device: &Device) -> Results {
@@ -70,7 +70,7 @@ impl<E: Element> Case<E> {
             device.linear_backward_input(d_out, weight, Accumulate::Replace, to);
             device.linear_backward_weight(d_out, x, d_weights.view_mut().range(of_expert), None);
         }
-        Results { out: widen(&out.numbers()), d_x: widen(&d_x.numbers()), d_weights: d_weights.numbers() }
+        Results { out: widen(&out.elements()), d_x: widen(&d_x.elements()), d_weights: d_weights.elements() }
     }
 }
 

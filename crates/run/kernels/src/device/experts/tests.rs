@@ -18,7 +18,7 @@ fn dispatch(device: &Device, experts: &[u32], count: usize) -> Dispatched {
     let (experts, mut offsets) = (lend(device, experts), lend(device, &vec![7; count + 1]));
     let to = (order.view_mut(), slots.view_mut(), offsets.view_mut());
     device.dispatch(experts.view(), count, to.0, to.1, to.2);
-    Dispatched { order: order.numbers(), slots: slots.numbers(), offsets: offsets.numbers() }
+    Dispatched { order: order.elements(), slots: slots.elements(), offsets: offsets.elements() }
 }
 
 fn check_dispatch(experts: &[u32], count: usize) {
@@ -115,13 +115,13 @@ impl<E: Element> Case<E> {
             d_y.on_mut(device).matrix_mut(),
             d_weights.view_mut(),
         );
-        [gathered.numbers(), d_x.numbers(), combined.numbers(), d_y.numbers(), d_weights.numbers()]
+        [gathered.elements(), d_x.elements(), combined.elements(), d_y.elements(), d_weights.elements()]
     }
 
     fn check(&self) {
         let [gathered, d_x, combined, d_y, d_weights] = on_any_processor(|device| self.run(device));
-        let with_before = |numbers: Vec<f64>| -> Vec<f64> {
-            numbers.iter().zip(self.before.wide()).map(|(number, before)| number + before).collect()
+        let with_before = |elements: Vec<f64>| -> Vec<f64> {
+            elements.iter().zip(self.before.wide()).map(|(number, before)| number + before).collect()
         };
         let (x, y, weights) = (self.x.wide(), self.y.wide(), wide(&self.weights));
         let (d_slots, d_tokens) = (self.d_slots.wide(), self.d_tokens.wide());
@@ -202,7 +202,7 @@ fn check_gate<E: Element>(rows: usize, columns: usize, seed: u64) {
             d_x.on_mut(device).matrix_mut(),
             d_logits.view_mut(),
         );
-        [out.numbers(), d_x.numbers(), d_logits.numbers()]
+        [out.elements(), d_x.elements(), d_logits.elements()]
     });
     let (x, d, logits) = (x.wide(), d.wide(), wide(&logits));
     let expected: Vec<f64> = definition(&x, &logits).iter().zip(before.wide()).map(|(a, b)| a + b).collect();

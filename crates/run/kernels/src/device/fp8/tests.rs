@@ -18,8 +18,8 @@ fn rounded(number: f64, most: f64) -> f64 {
 }
 
 /// Every line of `line` neighbours rounded.
-fn in_fp8(numbers: &[Bf16], line: usize) -> Vec<f32> {
-    let lines = numbers.chunks(line).flat_map(|line| {
+fn in_fp8(elements: &[Bf16], line: usize) -> Vec<f32> {
+    let lines = elements.chunks(line).flat_map(|line| {
         let wide: Vec<f64> = line.iter().map(|number| f64::from(number.widen())).collect();
         let most = wide.iter().fold(0.0f64, |most, number| most.max(number.abs()));
         wide.into_iter().map(move |number| rounded(number, most) as f32)
@@ -27,9 +27,9 @@ fn in_fp8(numbers: &[Bf16], line: usize) -> Vec<f32> {
     lines.collect()
 }
 
-fn turned<E: Copy>(numbers: &[E], columns: usize) -> Vec<E> {
-    let rows = numbers.len() / columns.max(1);
-    (0..columns).flat_map(|column| (0..rows).map(move |row| numbers[row * columns + column])).collect()
+fn turned<E: Copy>(elements: &[E], columns: usize) -> Vec<E> {
+    let rows = elements.len() / columns.max(1);
+    (0..columns).flat_map(|column| (0..rows).map(move |row| elements[row * columns + column])).collect()
 }
 
 fn grid(values: &[f32], stride: usize) -> Grid<'_, f32> {
@@ -112,7 +112,7 @@ fn what_is_not_finite_stays_so() {
         let x = lend(&device, &x).by_rows(3, 0);
         device.linear_fp8(x.matrix(), lend(&device, &weight).view(), None, None, to.matrix_mut());
         let rows: Vec<bool> =
-            to.numbers().chunks(16).map(|row| row.iter().all(|sum| sum.is_finite())).collect();
+            to.elements().chunks(16).map(|row| row.iter().all(|sum| sum.is_finite())).collect();
         assert_eq!(rows, [true, false, true], "{bad}");
     }
 }

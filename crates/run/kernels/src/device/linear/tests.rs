@@ -73,7 +73,7 @@ impl<E: Element> Layer<E> {
         let mut d_x = self.x(device);
         let (d_out, weight) = (self.d_out(device), lend(device, &self.weight));
         device.linear_backward_input(d_out.matrix(), weight.view(), mode, d_x.matrix_mut());
-        narrow(&d_x.numbers(), self.rows, self.inputs, self.gap)
+        narrow(&d_x.elements(), self.rows, self.inputs, self.gap)
     }
 
     fn backward_weight(&self, device: &Device) -> (Vec<f32>, Vec<f32>) {
@@ -82,7 +82,7 @@ impl<E: Element> Layer<E> {
         let (d_out, x) = (self.d_out(device), self.x(device));
         let to = (d_weight.view_mut(), Some(d_bias.view_mut()));
         device.linear_backward_weight(d_out.matrix(), x.matrix(), to.0, to.1);
-        (d_weight.numbers(), d_bias.numbers())
+        (d_weight.elements(), d_bias.elements())
     }
 
     fn check(&self, device: &Device) {
@@ -168,7 +168,7 @@ fn formats_may_be_mixed() {
         let (x, narrow) = (lend(device, &x), lend(device, &narrow));
         let to = out.view_mut().matrix(rows, outputs);
         device.linear(x.view().matrix(rows, inputs), narrow.view(), None, None, to);
-        let out = out.numbers();
+        let out = out.elements();
         // Tiles round the wide operand to bf16 first.
         let error = out.iter().zip(&expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
         assert!(error < 0.05, "{}: {error}", device.instructions());
@@ -184,7 +184,7 @@ fn gradients_are_those_of_finite_differences() {
         let mut out = lend(device, &[0.0f32; 7 * 5]);
         let (x, weight, to) = (lend(device, x), lend(device, weight), out.view_mut().matrix(7, 5));
         device.linear(x.view().matrix(7, 11), weight.view(), None, None, to);
-        let out = out.numbers();
+        let out = out.elements();
         out.iter().zip(&layer.d_out).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
     };
     let slope = |values: &[f32], index: usize, at: &dyn Fn(&[f32]) -> f64| {

@@ -53,7 +53,7 @@ fn run<E: Element>(device: &Device, inputs: &Inputs<E>, mode: Accumulate) -> [Ve
         Some(d_weight.view_mut()),
         bias.is_some().then(|| d_bias.view_mut()),
     );
-    [out.numbers(), d_x.numbers(), d_weight.numbers(), d_bias.numbers()]
+    [out.elements(), d_x.elements(), d_weight.elements(), d_bias.elements()]
 }
 
 fn definition(x: &[f64], weight: &[f64], bias: &[f64]) -> Vec<f64> {

@@ -56,11 +56,11 @@ fn run<E: Element>(device: &Device, shape: Shape) -> [Vec<f32>; 4] {
             d_x.on_mut(device).matrix_mut(),
             Some(lend_mut(device, d_weight).view_mut()),
         );
-        d_x.numbers()
+        d_x.elements()
     };
     let replaced = backward(Accumulate::Replace, &mut d_weight);
     let added = backward(Accumulate::Add, &mut d_weight.clone());
-    [out.numbers(), replaced, added, d_weight]
+    [out.elements(), replaced, added, d_weight]
 }
 
 fn definition(x: &[f64], weight: &[f64]) -> Vec<f64> {
@@ -113,11 +113,11 @@ fn check_heads<E: Element>(before: usize, count: usize, dim: usize, after: usize
     let [out, d_x, d_weight] = on_any_processor(|device| run_heads(device, &heads, &inputs));
     let [x, d, as_given] = [&inputs.x, &inputs.d, &inputs.d_x].map(Spaced::wide);
     let weight = wide(&inputs.weight);
-    let with_heads = |numbers: &[f64], outside: &[f64]| {
+    let with_heads = |elements: &[f64], outside: &[f64]| {
         let mut all = outside.to_vec();
         for row in 0..rows {
             let range = row * columns + heads.columns().start..row * columns + heads.columns().end;
-            all[range.clone()].copy_from_slice(&numbers[range]);
+            all[range.clone()].copy_from_slice(&elements[range]);
         }
         all
     };
@@ -144,7 +144,7 @@ fn run_heads<E: Element>(device: &Device, heads: &Heads, inputs: &Inputs<E>) -> 
         inverses.view(),
         Some(d_weight.view_mut()),
     );
-    [out.numbers(), d.numbers(), d_weight.numbers()]
+    [out.elements(), d.elements(), d_weight.elements()]
 }
 
 proptest! {

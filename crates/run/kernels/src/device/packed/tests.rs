@@ -10,25 +10,25 @@ fn pack<W: Element>(device: &Device, weight: &[W], outputs: usize, format: Weigh
     device.pack(lend(device, weight).view(), outputs, format)
 }
 
-/// The numbers that a packed matrix stands for.
+/// The elements that a packed matrix stands for.
 fn unpacked(device: &Device, weight: &Packed) -> Vec<f32> {
     let tokens: Vec<u32> = (0..weight.outputs() as u32).collect();
     let mut out = Spaced::<f32>::zeros(weight.outputs(), weight.inputs(), 3);
     device.unpack_rows(lend(device, &tokens).view(), weight, out.on_mut(device).matrix_mut());
-    out.numbers()
+    out.elements()
 }
 
 /// `x W^T` without more.
 fn product<X: Element>(device: &Device, x: &Spaced<X>, weight: &Packed) -> Vec<f32> {
     let mut out = Spaced::<f32>::zeros(x.rows, weight.outputs(), 5);
     device.linear_packed(x.on(device).matrix(), weight, None, None, out.on_mut(device).matrix_mut());
-    out.numbers()
+    out.elements()
 }
 
 /// Some rows of a matrix, in a matrix of their own.
 fn rows_of<X: Element>(x: &Spaced<X>, rows: &[usize], gap: usize) -> Spaced<X> {
-    let numbers = x.numbers();
-    let mut picked = rows.iter().flat_map(|row| &numbers[row * x.columns..][..x.columns]);
+    let elements = x.elements();
+    let mut picked = rows.iter().flat_map(|row| &elements[row * x.columns..][..x.columns]);
     Spaced::new(rows.len(), x.columns, gap, || *picked.next().expect("a number for each place"))
 }
 
@@ -63,8 +63,8 @@ fn check<X: Element>(device: &Device, (rows, inputs, outputs): (usize, usize, us
         Some(under.on(device).matrix()),
         out.on_mut(device).matrix_mut(),
     );
-    let numbers = as_multiplied::<X>(device, format, x.numbers(), inputs);
-    let x = Grid { values: &numbers, stride: inputs };
+    let elements = as_multiplied::<X>(device, format, x.elements(), inputs);
+    let x = Grid { values: &elements, stride: inputs };
     let weight = unpacked(device, &weight);
     let expected = reference::linear(x, Grid { values: &weight, stride: inputs }, (rows, inputs, outputs));
     for (index, (got, expected)) in out.wide().into_iter().zip(expected).enumerate() {
@@ -156,14 +156,14 @@ fn experts<X: Element>(device: &Device, format: WeightFormat) {
         &weights,
         out.on_mut(device).matrix_mut(),
     );
-    let numbers = out.numbers();
+    let elements = out.elements();
     for (expert, weight) in weights.iter().enumerate() {
         let rows: Vec<usize> = (offsets[expert] as usize..offsets[expert + 1] as usize).collect();
         if rows.is_empty() {
             continue;
         }
         let expected = product(device, &rows_of(&x, &rows, 0), weight);
-        let got = &numbers[offsets[expert] as usize * outputs..][..rows.len() * outputs];
+        let got = &elements[offsets[expert] as usize * outputs..][..rows.len() * outputs];
         assert!(got.iter().zip(&expected).all(|(a, b)| *a == X::narrow(*b).widen()), "expert {expert}");
     }
 }
@@ -186,7 +186,7 @@ fn unpacked_rows_are_what_was_packed_where_the_format_holds_it() {
         let mut out = Spaced::<Bf16>::zeros(3, inputs, 1);
         device.unpack_rows(lend(&device, &[44u32, 0, 44]).view(), &packed, out.on_mut(&device).matrix_mut());
         let row = |row: usize| &weight[row * inputs..][..inputs];
-        assert_eq!(out.numbers(), [row(44), row(0), row(44)].concat());
+        assert_eq!(out.elements(), [row(44), row(0), row(44)].concat());
     }
 }
 
@@ -204,7 +204,7 @@ fn normal(random: &mut Random) -> f32 {
     (0..12).map(|_| random.number()).sum::<f32>() / 2.0
 }
 
-/// The root of the mean square of errors over that of the numbers themselves.
+/// The root of the mean square of errors over that of the elements themselves.
 fn relative_error(got: &[f32], exact: &[f32]) -> f64 {
     let square = |number: f32| f64::from(number) * f64::from(number);
     let errors: f64 = got.iter().zip(exact).map(|(got, exact)| square(got - exact)).sum();
@@ -234,11 +234,11 @@ fn few_bits_stand_for_normal_weights_with_small_errors() {
 #[test]
 fn whole_numbers_and_their_scales_are_exact_where_they_can_be() {
     let device = Device::cpu(1);
-    let numbers: Vec<f32> = (0..64).map(|number| (number % 16 - 8) as f32 * 0.25).collect();
-    let packed = pack(&device, &numbers, 2, WeightFormat::Int4);
-    assert_eq!(unpacked(&device, &packed), numbers);
-    let numbers: Vec<f32> = (0..64).map(|number| (4 * number - 127) as f32 * 0.5).collect();
-    assert_eq!(unpacked(&device, &pack(&device, &numbers[..32], 1, WeightFormat::Int8)), numbers[..32]);
+    let elements: Vec<f32> = (0..64).map(|number| (number % 16 - 8) as f32 * 0.25).collect();
+    let packed = pack(&device, &elements, 2, WeightFormat::Int4);
+    assert_eq!(unpacked(&device, &packed), elements);
+    let elements: Vec<f32> = (0..64).map(|number| (4 * number - 127) as f32 * 0.5).collect();
+    assert_eq!(unpacked(&device, &pack(&device, &elements[..32], 1, WeightFormat::Int8)), elements[..32]);
     let zeros = pack(&device, &[0.0f32; 64], 2, WeightFormat::Int4);
     assert_eq!(unpacked(&device, &zeros), [0.0; 64]);
 }
@@ -265,7 +265,7 @@ fn an_output_in_another_format_is_rounded_once() {
     let mut narrow = vec![Bf16::default(); 5 * 40];
     let to = &mut lend_mut(&device, &mut narrow);
     device.linear_packed(x.on(&device).matrix(), &packed, None, None, to.view_mut().matrix(5, 40));
-    let narrow = to.numbers();
+    let narrow = to.elements();
     let wide = product(&device, &x, &packed);
     assert!(narrow.iter().zip(&wide).all(|(narrow, wide)| *narrow == Bf16::from_f32(*wide)));
 }

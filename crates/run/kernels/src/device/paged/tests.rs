@@ -45,15 +45,15 @@ fn shape(heads: usize, kv_heads: usize, head_dim: usize, block_tokens: usize) ->
 
 impl<E: Element> Case<E> {
     fn new(shape: PagedShape, sight: Sight, lens: &[usize]) -> Self {
-        let numbers = |seed: u64, heads: usize| -> Vec<Vec<E>> {
+        let elements = |seed: u64, heads: usize| -> Vec<Vec<E>> {
             let each = |(index, len): (usize, &usize)| {
-                let numbers = random::<E>(seed + index as u64, len * heads * shape.head_dim);
-                numbers.iter().map(|number| E::narrow(2.0 * number.widen())).collect()
+                let elements = random::<E>(seed + index as u64, len * heads * shape.head_dim);
+                elements.iter().map(|number| E::narrow(2.0 * number.widen())).collect()
             };
             lens.iter().enumerate().map(each).collect()
         };
-        let (queries, keys) = (numbers(1, shape.heads), numbers(100, shape.kv_heads));
-        Self { shape, sight, lens: lens.to_vec(), queries, keys, values: numbers(200, shape.kv_heads) }
+        let (queries, keys) = (elements(1, shape.heads), elements(100, shape.kv_heads));
+        Self { shape, sight, lens: lens.to_vec(), queries, keys, values: elements(200, shape.kv_heads) }
     }
 
     fn blocks(&self, sequence: usize) -> usize {
@@ -133,7 +133,7 @@ impl<E: Element> Case<E> {
         let mut out = lend(device, &vec![E::narrow(f32::NAN); count * (inner + GAP)]).by_rows(count, GAP);
         let pool = pool.view();
         device.paged_attention(&self.shape, queries.matrix(), rows, self.sight, pool, out.matrix_mut());
-        let out = out.numbers();
+        let out = out.elements();
         assert!(out.chunks(inner + GAP).all(|row| row[inner..].iter().all(|gap| gap.widen().is_nan())));
         out.chunks(inner + GAP).flat_map(|row| row[..inner].iter().map(|number| number.widen())).collect()
     }

@@ -29,7 +29,7 @@ impl Case {
             turn,
             x.on_mut(device).matrix_mut(),
         );
-        x.numbers()
+        x.elements()
     }
 
     fn definition(&self, x: &[f64]) -> Vec<f64> {

@@ -34,8 +34,8 @@ impl Case {
             weights.view_mut(),
         );
         // Gaps hold NaN, which equals nothing.
-        let probabilities = Spaced::of(self.tokens, self.count, &probabilities.numbers());
-        Routed { probabilities, experts: experts.numbers(), weights: weights.numbers() }
+        let probabilities = Spaced::of(self.tokens, self.count, &probabilities.elements());
+        Routed { probabilities, experts: experts.elements(), weights: weights.elements() }
     }
 
     /// Where layers share a balance, `others` are the choices of the other layers.
@@ -75,7 +75,7 @@ impl Case {
             balance,
             d_logits.on_mut(device).matrix_mut(),
         );
-        d_logits.numbers()
+        d_logits.elements()
     }
 
     fn probabilities(&self, logits: &[f64]) -> Vec<f64> {
@@ -143,7 +143,7 @@ proptest! {
         let routed = on_any_processor(|device| case.route(device, &logits));
         let (wide, experts) = (logits.wide(), case.experts(&logits.wide()));
         assert_eq!(routed.experts, experts);
-        assert_close(&routed.probabilities.numbers(), &case.probabilities(&wide), tolerance::<f32>());
+        assert_close(&routed.probabilities.elements(), &case.probabilities(&wide), tolerance::<f32>());
         assert_close(&routed.weights, &case.weights(&wide, &experts), tolerance::<f32>());
 
         let d: Vec<f32> = random.numbers(experts.len());
@@ -190,7 +190,7 @@ fn padding_has_no_share_and_feels_no_pressure() {
         let tokens = counted.iter().sum::<u32>() as usize;
         let (experts, counted) = (lend(device, &routed.experts), lend(device, &counted));
         device.expert_shares(experts.view(), 1, counted.view(), tokens, shares.view_mut());
-        assert_eq!(shares.numbers(), expected);
+        assert_eq!(shares.elements(), expected);
     }
     let d_logits = case.backward(device, &routed, &[0.0; 3], 1.0, &[1, 0, 0], &[]);
     assert!(d_logits[..2].iter().all(|d| *d != 0.0) && d_logits[2..] == [0.0; 4], "{d_logits:?}");

@@ -30,14 +30,14 @@ proptest! {
     fn the_first_number_that_is_none_is_found(
         len in 1usize..100_000, places in prop::collection::vec(0usize..100_000, 0..4)
     ) {
-        let mut numbers = vec![f32::MAX; len];
+        let mut elements = vec![f32::MAX; len];
         let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
         for (place, bad) in places.iter().zip(bad) {
-            numbers[*place % len] = bad;
+            elements[*place % len] = bad;
         }
-        let first = numbers.iter().position(|number| !number.is_finite());
-        prop_assert_eq!(on_any_processor(|device| device.first_non_finite(lend(device, &numbers).view())), first);
-        let rounded: Vec<Bf16> = numbers.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
+        let first = elements.iter().position(|number| !number.is_finite());
+        prop_assert_eq!(on_any_processor(|device| device.first_non_finite(lend(device, &elements).view())), first);
+        let rounded: Vec<Bf16> = elements.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
         prop_assert_eq!(on_any_processor(|device| device.first_non_finite(lend(device, &rounded).view())), first);
     }
 }
@@ -50,12 +50,12 @@ fn rows_are_put_where_they_belong_in_either_format() {
         [Accumulate::Replace, Accumulate::Add].map(|mode| {
             let mut to = before.clone();
             device.put_rows(x.on(device).matrix(), mode, to.on_mut(device).matrix_mut());
-            to.numbers()
+            to.elements()
         })
     });
-    let x = x.numbers();
+    let x = x.elements();
     assert_eq!(replaced, x);
-    let sums: Vec<f32> = x.iter().zip(before.numbers()).map(|(x, before)| before + x).collect();
+    let sums: Vec<f32> = x.iter().zip(before.elements()).map(|(x, before)| before + x).collect();
     assert_eq!(added, sums);
 }
 

@@ -1,6 +1,6 @@
 //! One operation on buffers of one format: called, and checked against what it must give.
 
-use bedplate_comm::{CommError, Group, Number, Numbers, Operation, Reduction, World};
+use bedplate_comm::{CommError, Elements, Group, Number, Operation, Reduction, World};
 use bedplate_kernels::{Bf16, Device, View, ViewMut};
 use half::f16;
 
@@ -36,11 +36,11 @@ pub(super) struct Work<'a, E: Countable> {
     group: &'a Group,
     device: &'a Device,
     /// What this rank gives; also the result of what works in place.
-    given: Box<dyn Numbers<E>>,
-    got: Box<dyn Numbers<E>>,
+    given: Box<dyn Elements<E>>,
+    got: Box<dyn Elements<E>>,
 }
 
-/// Numbers written or compared at a time.
+/// Elements written or compared at a time.
 const CHUNK: usize = 1 << 16;
 
 impl<'a, E: Countable> Work<'a, E> {
@@ -52,7 +52,7 @@ impl<'a, E: Countable> Work<'a, E> {
         is_private: bool,
     ) -> Result<Self, CommError> {
         let (given, got) = lengths(&case, group.member());
-        let make = |len| -> Result<Box<dyn Numbers<E>>, CommError> {
+        let make = |len| -> Result<Box<dyn Elements<E>>, CommError> {
             Ok(match is_private {
                 true => Box::new(device.zeros::<E>(len)),
                 false => Box::new(world.shared::<E>(device, len)?),
@@ -110,7 +110,7 @@ impl<'a, E: Countable> Work<'a, E> {
     }
 }
 
-/// Numbers that member `me` gives and gets.
+/// Elements that member `me` gives and gets.
 fn lengths(case: &Case, me: usize) -> (usize, usize) {
     let (part, ranks) = (case.count() as usize, case.ranks as usize);
     let at_root = |len| if me == 0 { len } else { 0 };

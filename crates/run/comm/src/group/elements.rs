@@ -6,13 +6,13 @@ use bedplate_kernels::{Buffer, View, ViewMut};
 
 use crate::{Number, Registered};
 
-/// Numbers that a started call may keep: a buffer of a device, registered or not.
-pub trait Numbers<E: Number>: Send + 'static {
+/// Elements that a started call may keep: a buffer of a device, registered or not.
+pub trait Elements<E: Number>: Send + 'static {
     fn view(&self) -> View<'_, E>;
     fn view_mut(&mut self) -> ViewMut<'_, E>;
 }
 
-impl<E: Number> Numbers<E> for Buffer<E> {
+impl<E: Number> Elements<E> for Buffer<E> {
     fn view(&self) -> View<'_, E> {
         Buffer::view(self)
     }
@@ -22,7 +22,7 @@ impl<E: Number> Numbers<E> for Buffer<E> {
     }
 }
 
-impl<E: Number> Numbers<E> for Registered<E> {
+impl<E: Number> Elements<E> for Registered<E> {
     fn view(&self) -> View<'_, E> {
         Buffer::view(self)
     }
@@ -33,7 +33,7 @@ impl<E: Number> Numbers<E> for Registered<E> {
 }
 
 /// A buffer of either kind.
-impl<E: Number> Numbers<E> for Box<dyn BorrowMut<Buffer<E>> + Send + Sync> {
+impl<E: Number> Elements<E> for Box<dyn BorrowMut<Buffer<E>> + Send + Sync> {
     fn view(&self) -> View<'_, E> {
         let buffer: &Buffer<E> = (**self).borrow();
         buffer.view()
