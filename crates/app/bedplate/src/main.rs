@@ -8,6 +8,7 @@ mod commands;
 mod connection;
 mod cpu_clock;
 mod host;
+mod host_run;
 mod machine;
 mod meeting;
 mod pages;

@@ -1,10 +1,12 @@
 //! The catalog as a whole: entries in the order of the files, found by name or alias.
 
+use std::collections::BTreeSet;
+
 use bedplate_diag::{Source, nearest_names, shown};
 use bedplate_units::Bytes;
 
 use crate::format;
-use crate::{Accelerator, CatalogError, Fabric, Instance, Reference, StorageClass, UltraServer};
+use crate::{Accelerator, CatalogError, Fabric, Instance, Purchase, Reference, StorageClass, UltraServer};
 
 /// Everything the program knows about hardware. Entries keep the order of the files.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,6 +65,34 @@ impl Catalog {
     pub fn accelerator_of(&self, instance: &Instance) -> &Accelerator {
         self.accelerator(&instance.accelerator).expect("instances name known accelerators: checked when read")
     }
+
+    /// A region that no price names would otherwise just leave every price out.
+    pub fn refuse_unknown_region(&self, wanted: Option<&str>) -> Result<(), CatalogError> {
+        let prices = self.instances.iter().map(|entry| &entry.prices);
+        let regions = prices
+            .flat_map(|prices| Purchase::ALL.into_iter().flat_map(|(_, purchase)| prices.of(purchase)))
+            .map(|price| &price.region);
+        refuse_unknown("region", wanted, regions)
+    }
+}
+
+/// Refuses a name that is not among those of the catalog.
+pub fn refuse_unknown<'a>(
+    kind: &'static str,
+    wanted: Option<&str>,
+    known: impl Iterator<Item = &'a String>,
+) -> Result<(), CatalogError> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let names: BTreeSet<&str> = known.map(String::as_str).collect();
+    match names.iter().any(|name| name.eq_ignore_ascii_case(wanted)) {
+        true => Ok(()),
+        false => Err(unknown(kind, wanted, names)),
+    }
+}
+
+fn unknown<'a>(kind: &'static str, wanted: &str, known: impl IntoIterator<Item = &'a str>) -> CatalogError {
+    let near = nearest_names(wanted, known, 2).into_iter().map(str::to_owned).collect();
+    CatalogError::UnknownName { kind, name: shown(wanted), near }
 }
 
 /// An entry with a name and perhaps aliases.
@@ -80,14 +110,8 @@ pub(crate) trait Named {
 }
 
 fn find<'a, T: Named>(kind: &'static str, name: &str, entries: &'a [T]) -> Result<&'a T, CatalogError> {
-    entries.iter().find(|entry| entry.answers_to(name)).ok_or_else(|| CatalogError::UnknownName {
-        kind,
-        name: shown(name),
-        near: nearest_names(name, entries.iter().map(Named::name), 2)
-            .into_iter()
-            .map(str::to_owned)
-            .collect(),
-    })
+    let found = entries.iter().find(|entry| entry.answers_to(name));
+    found.ok_or_else(|| unknown(kind, name, entries.iter().map(Named::name)))
 }
 
 impl Named for Accelerator {

@@ -33,7 +33,7 @@ mod storage;
 
 pub use accelerator::{Accelerator, Peaks};
 pub use bound::{Bound, BoundError};
-pub use catalog::Catalog;
+pub use catalog::{Catalog, refuse_unknown};
 pub use collective::{CollectiveCurve, CollectiveTimes};
 pub use error::{CatalogError, PAGES};
 pub use evidence::{Disagreement, Evidence, Reference, SourceKind};

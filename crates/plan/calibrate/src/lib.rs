@@ -3,7 +3,8 @@
 //! A CSV file of measurements becomes [`Cases`]: rows that can be predicted, and rows that cannot, each with
 //! its reason. [`validate`] scores constants on them, [`fit()`] finds better ones, and
 //! [`leave_one_source_out`] scores each publication by a fit that has not seen it, which is what error bars
-//! need. [`fit_host`] moves the measured rates of a host to what training runs reached on it. Nothing here reads files, and the publisher of a row is used only to group scores.
+//! need. [`fit_host`] moves the measured rates of a host to what training runs reached on it, and [`own_runs`] reads such
+//! runs and writes the host's file again. Nothing here reads files, and the publisher of a row is used only to group scores.
 //!
 //! ```
 //! use bedplate_calibrate::validate;
@@ -32,6 +33,7 @@ mod host;
 mod interval;
 mod kendall;
 mod least_squares;
+pub mod own_runs;
 mod record;
 mod report;
 pub mod serving;

@@ -1,5 +1,6 @@
 //! What cannot be said about a run because a figure is missing or makes no sense.
 
+use bedplate_catalog::CatalogError;
 use bedplate_diag::{Diagnostic, Page, Place, pages};
 use bedplate_document::DocumentError;
 use bedplate_units::Seconds;
@@ -22,6 +23,8 @@ pub enum GoodputError {
     NeverEnds { mtbf: Seconds, ideal: Seconds },
     #[error("no published failure rate is called `{key}`")]
     UnknownRate { key: String, known: Vec<String> },
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
     #[error(transparent)]
     Document(#[from] DocumentError),
 }
@@ -60,6 +63,7 @@ impl Diagnostic for GoodputError {
             GoodputError::IntervalTooShort { .. } => &INTERVAL_TOO_SHORT,
             GoodputError::NeverEnds { .. } => &NEVER_ENDS,
             GoodputError::UnknownRate { .. } => &UNKNOWN_FAILURE_RATE,
+            GoodputError::Catalog(error) => error.page(),
             GoodputError::Document(error) => error.page(),
         }
     }
@@ -69,6 +73,7 @@ impl Diagnostic for GoodputError {
             GoodputError::UnknownRate { known, .. } => {
                 Some(format!("the known rates are {}", known.join(", ")))
             }
+            GoodputError::Catalog(error) => error.help(),
             GoodputError::Document(error) => error.help(),
             _ => None,
         }
@@ -76,6 +81,7 @@ impl Diagnostic for GoodputError {
 
     fn place(&self) -> Option<&Place> {
         match self {
+            GoodputError::Catalog(error) => error.place(),
             GoodputError::Document(error) => error.place(),
             _ => None,
         }

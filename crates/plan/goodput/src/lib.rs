@@ -3,7 +3,7 @@
 //! A step's time comes from `perf`; here it becomes days and dollars. [`Published`] holds failure facts with
 //! their sources, [`Process`] the exact expectation and the best checkpoint interval, [`Run`] puts a job
 //! together (durable checkpoints, copies in peers or on local disks, continuing with fewer nodes), and
-//! [`Limits`] checks it. [`simulate()`] simulates the same process from a seed, which is how the formulas are
+//! [`Limits`] checks it; [`Assumptions`] makes one of what a user gives and of what is published. [`simulate()`] simulates the same process from a seed, which is how the formulas are
 //! tested. This crate does not know layouts.
 //!
 //! ```
@@ -39,6 +39,7 @@ mod recovery;
 mod run;
 mod simulate;
 mod store;
+mod whole_run;
 
 pub use bill::{Bill, Judgement, Limits, Rent, Verdict, bill, interruptions};
 pub use error::{GoodputError, PAGES};
@@ -48,3 +49,4 @@ pub use recovery::{Copies, Elastic, Recovery};
 pub use run::{Checkpoint, Losses, Outlook, Run};
 pub use simulate::{Simulated, simulate};
 pub use store::{Store, checkpoint_bytes};
+pub use whole_run::{Assumptions, Machines, RecoveryKind, Restart, WholeRun, Work};

@@ -66,6 +66,14 @@ pub enum Fit {
 }
 
 impl Fit {
+    pub fn name(self) -> &'static str {
+        match self {
+            Fit::Fits { .. } => "fits",
+            Fit::Tight { .. } => "tight",
+            Fit::DoesNotFit { .. } => "does not fit",
+        }
+    }
+
     /// Compares `needed` with `available`.
     pub fn new(needed: Bytes, available: Bytes) -> Self {
         let spare = available - needed;

@@ -71,6 +71,13 @@ pub enum Task {
     },
 }
 
+impl Task {
+    /// Whether most weights are frozen, so that a token needs fewer FLOPs than MFU counts.
+    pub fn trains_adapters(self) -> bool {
+        matches!(self, Task::Lora { .. })
+    }
+}
+
 /// The software that runs the step. Its overheads are measured by class, not by release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stack {

@@ -35,7 +35,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         grouped(answer.counts.priced)
     );
     for candidate in &answer.best {
-        let share = setup.utilisation(candidate.seconds);
+        let each = setup.workload.tokens() / candidate.seconds.get() / f64::from(setup.gpus());
+        let share = setup.mfu(each, candidate.layout.precision);
         println!(
             "  {:<36} {:>9} {:>9}  MFU {:.1} %",
             candidate.layout,

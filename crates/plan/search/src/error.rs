@@ -1,7 +1,7 @@
 //! Questions that have no answer, each with the nearest one that has.
 
 use bedplate_diag::{Diagnostic, Page, pages};
-use bedplate_layout::Layout;
+use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::PerfError;
 use bedplate_units::{Bytes, Dollars, Seconds, grouped};
 
@@ -40,12 +40,18 @@ pub enum SearchError {
         available: Bytes,
         nearest: Vec<Nearest>,
     },
+    #[error("layout {layout} cannot be used: {}", reasons(.refusals))]
+    RefusedLayout { layout: Box<Layout>, refusals: Vec<LayoutRefusal> },
     #[error("no machine of the catalog trains {model} on {tokens} tokens {limits}")]
     NoMachine { model: String, tokens: String, limits: String, nearest: Option<String> },
     #[error("a budget of {} buys no compute", .dollars.map_or("nothing".into(), |d| d.to_string()))]
     EmptyBudget { dollars: Option<Dollars>, gpu_time: Option<Seconds> },
     #[error(transparent)]
     Predict(#[from] PerfError),
+}
+
+fn reasons(refusals: &[LayoutRefusal]) -> String {
+    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn gpu_count(gpus: u32) -> String {
@@ -65,6 +71,9 @@ pages! { pub PAGES "plan":
     DOES_NOT_FIT "does-not-fit" User
         "Layouts exist, but each needs more memory per GPU than there is, even with everything sharded and all activations recomputed."
         "use more GPUs, GPUs with more memory, or a shorter sequence; or keep optimizer state in host memory"
+    REFUSED_LAYOUT "refused-layout" User
+        "The requested layout breaks a rule of the model, the cluster or the batch, so it cannot be priced."
+        "`--explain LAYOUT` shows the nearest layout that works"
     NO_MACHINE "no-machine" User
         "No machine type of the catalog, in any number tried, meets the deadline and the budget. The answer lists the reason for every machine."
         "allow more time, more money or more GPUs; the nearest miss is in the answer"
@@ -80,6 +89,7 @@ impl Diagnostic for SearchError {
             SearchError::TooManyGpus { .. } => &TOO_MANY_GPUS,
             SearchError::NoLayout { .. } => &NO_LAYOUT,
             SearchError::DoesNotFit { .. } => &DOES_NOT_FIT,
+            SearchError::RefusedLayout { .. } => &REFUSED_LAYOUT,
             SearchError::NoMachine { .. } => &NO_MACHINE,
             SearchError::EmptyBudget { .. } => &EMPTY_BUDGET,
             SearchError::Predict(error) => error.page(),

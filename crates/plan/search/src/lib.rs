@@ -4,7 +4,8 @@
 //! rules of `layout` allow within [`Axes`], checks memory first, prices the rest with `perf` and keeps the
 //! best; nearly equal layouts are ranked by [`Doubt`]s, refusals are counted with their reasons, and a question without an answer gets the nearest one
 //! that has one. [`explain`] says why a layout ranks where it does, [`what_if`] prices it in a changed setup,
-//! [`scaling`] follows the best layout over numbers of GPUs, [`choose`] compares every machine of the catalog
+//! [`scaling`] follows the best layout over numbers of GPUs, [`TrainingPlan`] is all of that at once,
+//! [`HostQuestion`] chooses a layout for ranks of one host, [`choose`] compares every machine of the catalog
 //! under a deadline and a budget, and [`budget`] says which model size to train for the money.
 //!
 //! Nothing here reads a clock or starts a thread: a caller with several cores prices [`Space::slices`].
@@ -40,9 +41,12 @@ mod candidate;
 mod choose;
 mod error;
 mod explain;
+mod host;
+mod idle;
 mod machine;
 mod nearest;
 mod pareto;
+mod plan;
 mod preference;
 mod price;
 mod refusals;
@@ -52,6 +56,7 @@ mod remedy;
 mod scaling;
 mod setup;
 mod space;
+mod usual;
 mod what_if;
 
 pub use answer::{Answer, Tipped, search};
@@ -62,16 +67,20 @@ pub use candidate::Candidate;
 pub use choose::{Choice, Need, Objection, Offer, Uncalibrated, choose};
 pub use error::{PAGES, SearchError};
 pub use explain::{Explanation, Loss, Verdict, explain};
+pub use host::{HostChoice, HostQuestion, NoHostLayout};
+pub use idle::{IdleGain, IdleGpus, with_idle_gpus};
 pub use machine::Machine;
 pub use nearest::{Nearest, fits_on, legal_gpu_counts, smallest_gpu_count};
 pub use pareto::pareto;
+pub use plan::{PlanOptions, TrainingPlan};
 pub use preference::{Doubt, Question, doubts};
 pub use price::{Counts, Priced};
 pub use refusals::{RefusalCount, Refusals};
 pub use regret::{Regret, regrets};
 pub use reliability::{Job, Reliability};
 pub use remedy::{Remedy, remedies};
-pub use scaling::{ScaledStep, Scaling, ScalingPoint, scaling};
+pub use scaling::{ScaledStep, Scaling, ScalingPoint, scaling, scaling_curve};
 pub use setup::Setup;
 pub use space::Space;
+pub use usual::{usual_batch, usual_sequence, usual_stack};
 pub use what_if::{Counterfactual, Outcome, WhatIf, what_if, what_if_best};

@@ -1,8 +1,14 @@
 //! A searched step as a whole run, by `goodput`.
 
-use bedplate_goodput::{Checkpoint, GoodputError, Outlook, Recovery, Run, Store, checkpoint_bytes};
+use bedplate_catalog::Catalog;
+use bedplate_goodput::{
+    Assumptions, Checkpoint, GoodputError, Outlook, Published, Recovery, Run, Store, checkpoint_bytes,
+};
 use bedplate_transformer::{Optimizer, Transformer};
-use bedplate_units::Seconds;
+use bedplate_units::{Bytes, Seconds};
+
+/// A step of a run whose machines are still open, which is how often peers copy its state.
+const USUAL_STEP: Seconds = Seconds::new(10.0);
 
 /// Failures and checkpoints of a run whose number of nodes is still open.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +32,17 @@ pub struct Job<'a> {
 }
 
 impl Reliability {
+    /// Of a run with checkpoints of `bytes`.
+    pub fn assumed(assumptions: &Assumptions, bytes: Bytes, catalog: &Catalog) -> Result<Self, GoodputError> {
+        let published = Published::builtin();
+        Ok(Self {
+            failures_per_gpu_day: assumptions.failures_per_gpu_day(&published)?,
+            store: assumptions.store(bytes, catalog, &published)?,
+            stall: assumptions.stall,
+            recovery: assumptions.open_recovery(USUAL_STEP, &published)?,
+        })
+    }
+
     /// Days, interruptions, goodput and the best checkpoint interval of a job.
     pub fn outlook(&self, job: &Job<'_>) -> Result<Outlook, GoodputError> {
         self.run(job)?.outlook()

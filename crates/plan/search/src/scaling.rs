@@ -55,6 +55,15 @@ pub fn scaling(setup: &Setup<'_>, axes: &Axes, gpus: &[u32], scaling: Scaling) -
     points
 }
 
+/// From an eighth to eight times the GPUs, in doublings.
+pub fn scaling_curve(setup: &Setup<'_>, axes: &Axes, kind: Scaling) -> Vec<ScalingPoint> {
+    let gpus = setup.gpus();
+    let smaller = (1..=3).map(|power| gpus >> power).filter(|count| *count > 0);
+    let larger = (0..=3).filter_map(|power: u32| gpus.checked_mul(1 << power));
+    let counts: Vec<u32> = smaller.chain(larger).collect();
+    scaling(setup, axes, &counts, kind)
+}
+
 fn scaled<'a>(setup: &Setup<'a>, gpus: u32, scaling: Scaling) -> Setup<'a> {
     let batch = setup.workload.global_batch;
     let global_batch = match scaling {

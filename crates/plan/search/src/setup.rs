@@ -1,12 +1,12 @@
 //! What is trained, on what, and how: the input of every question to this crate.
 
-use bedplate_layout::{Batch, Layout};
+use bedplate_layout::{Batch, ComputePrecision, Layout};
 use bedplate_perf::{Constants, Hardware, PerfError, Problem, Step, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{FlopRate, Seconds};
 
-use crate::Candidate;
 use crate::preference::{Question, handicap};
+use crate::{Axes, Candidate, SearchError};
 
 /// A model, a machine with a number of GPUs, a workload, and the constants to predict with.
 #[derive(Debug, Clone, Copy)]
@@ -68,8 +68,52 @@ impl<'a> Setup<'a> {
         per_token.training() * tokens / step
     }
 
-    /// Model FLOPs utilisation: the same as a share of the bf16 peak.
-    pub fn utilisation(&self, step: Seconds) -> f64 {
-        self.delivered(step).get() / self.hardware.peak_bf16
+    /// Model FLOPs utilisation of GPUs that process so many tokens a second each: with causal attention and without
+    /// recomputation, over the peak that papers refer to for the number format.
+    pub fn mfu(&self, tokens_per_second: f64, precision: ComputePrecision) -> f64 {
+        let per_token = self.model.flops_per_token(self.workload.sequence, FlopsConvention::default());
+        tokens_per_second * per_token.training().get() / self.hardware.peak(precision)
+    }
+
+    /// The same over the peak of the number format itself, with its name, where that is higher.
+    pub fn format_mfu(
+        &self,
+        tokens_per_second: f64,
+        precision: ComputePrecision,
+    ) -> Option<(&'static str, f64)> {
+        let (name, peak) = match precision {
+            ComputePrecision::Fp8 => ("fp8", self.hardware.peak_fp8),
+            ComputePrecision::Fp4 => ("fp4", self.hardware.peak_fp4),
+            _ => return None,
+        };
+        let usual = self.hardware.peak(precision);
+        (peak > usual).then(|| (name, self.mfu(tokens_per_second, precision) * usual / peak))
+    }
+
+    /// The layout, if it is legal here.
+    pub fn checked(&self, layout: Layout) -> Result<Layout, SearchError> {
+        let refusals = layout.refusals(self.model, Some(self.gpus().into()), Some(self.batch()));
+        match refusals.is_empty() {
+            true => Ok(layout),
+            false => Err(SearchError::RefusedLayout { layout: Box::new(layout), refusals }),
+        }
+    }
+
+    /// Everything that may vary, in one number format; mixtures of experts without corners that never win.
+    pub fn usual_axes(&self, precision: ComputePrecision) -> Axes {
+        let axes = match self.model.is_mixture() {
+            true => Axes::practical(self.hardware.domain),
+            false => Axes::default(),
+        };
+        Axes { precision: vec![precision], ..axes }
+    }
+
+    /// A smaller space that almost always includes the best layout, for questions that search many times.
+    pub fn small_axes(&self, precision: ComputePrecision) -> Axes {
+        let axes = match self.model.is_mixture() {
+            true => Axes::coarse(self.hardware.domain),
+            false => Axes::practical(self.hardware.domain),
+        };
+        Axes { precision: vec![precision], ..axes }
     }
 }

@@ -12,10 +12,7 @@ mod show;
 mod sources;
 mod storage;
 
-use std::collections::BTreeSet;
-
-use bedplate_catalog::CatalogError;
-use bedplate_diag::{Page, nearest_names, shown};
+use bedplate_diag::Page;
 use bedplate_terminal::{CliError, Console, Context};
 
 #[derive(clap::Args)]
@@ -70,23 +67,6 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Some(Command::Check(arguments)) => check::run(&arguments, context, console),
     }
 }
-
-/// Refuses a name that is not in the catalog, which would otherwise just give an empty list.
-pub(crate) fn refuse_unknown<'a>(
-    kind: &'static str,
-    wanted: &Option<String>,
-    known: impl Iterator<Item = &'a String>,
-) -> Result<(), CatalogError> {
-    let Some(wanted) = wanted else { return Ok(()) };
-    let names: BTreeSet<&str> = known.map(String::as_str).collect();
-    if names.iter().any(|name| name.eq_ignore_ascii_case(wanted)) {
-        return Ok(());
-    }
-    let near = nearest_names(wanted, names, 2).into_iter().map(str::to_owned).collect();
-    Err(CatalogError::UnknownName { kind, name: shown(wanted), near })
-}
-
-pub(crate) use instances::regions;
 
 /// The text of a value that may be unknown; unknown prints as a dash.
 fn known<T: ToString>(value: Option<T>) -> String {

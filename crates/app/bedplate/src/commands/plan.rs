@@ -23,6 +23,8 @@ mod validate;
 mod waterfall;
 mod whole_run;
 
+use bedplate_terminal::{CliError, Console, Context};
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -69,21 +71,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[
-    &budget::IMPOSSIBLE_MFU,
-    &train::REFUSED_LAYOUT,
-    &choose::NO_TOKENS,
-    &own_runs::NO_RUNS,
-    &own_runs::NO_SETTINGS,
-    &own_runs::NO_STEPS,
-    &own_runs::NO_HOST,
-    &own_runs::NOTHING_PRICED,
-    &serve::NO_ENCODER,
-    &serve::NO_RATE,
-    &planned_jobs::NOT_A_PLAN,
-    &planned_jobs::NO_REPORTS,
-];
+pub(crate) const PAGES: &[&bedplate_diag::Page] =
+    &[&budget::IMPOSSIBLE_MFU, &choose::NO_TOKENS, &serve::NO_ENCODER, &serve::NO_RATE];
 
-use bedplate_terminal::{CliError, Console, Context};
-
-pub(crate) use own_runs::SETTINGS as RUN_SETTINGS;
+pub(crate) use own_runs::{PAGES as RUN_PAGES, SETTINGS as RUN_SETTINGS};

@@ -27,7 +27,6 @@ use crate::commands::submit::expected;
 use crate::host::remember_run;
 
 pub(crate) use launch::PAGES;
-pub(crate) use prediction::host_run;
 use prediction::predict;
 
 #[derive(clap::Args)]

@@ -20,8 +20,8 @@ use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::kernels::models::{architecture, batch};
-use crate::commands::train::host_run;
 use crate::host::host_entry;
+use crate::host_run::host_run;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

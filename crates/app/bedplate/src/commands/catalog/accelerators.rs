@@ -1,12 +1,12 @@
 //! `bedplate catalog accelerators`
 
-use bedplate_catalog::{Accelerator, Bound, Catalog};
+use bedplate_catalog::{Accelerator, Bound, Catalog, refuse_unknown};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
 use bedplate_units::Bytes;
 use serde_json::Value;
 
-use super::{json, known, refuse_unknown};
+use super::{json, known};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -29,7 +29,11 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
-    refuse_unknown("vendor", &arguments.vendor, catalog.accelerators.iter().map(|entry| &entry.vendor))?;
+    refuse_unknown(
+        "vendor",
+        arguments.vendor.as_deref(),
+        catalog.accelerators.iter().map(|entry| &entry.vendor),
+    )?;
     let chosen: Vec<&Accelerator> =
         catalog.accelerators.iter().filter(|accelerator| arguments.admits(accelerator)).collect();
     if console.is_json() {

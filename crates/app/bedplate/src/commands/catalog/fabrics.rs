@@ -1,11 +1,11 @@
 //! `bedplate catalog fabrics`
 
-use bedplate_catalog::{Catalog, Fabric};
+use bedplate_catalog::{Catalog, Fabric, refuse_unknown};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
 use serde_json::Value;
 
-use super::{json, known, refuse_unknown};
+use super::{json, known};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -18,7 +18,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
-    refuse_unknown("fabric family", &arguments.family, catalog.fabrics.iter().map(|entry| &entry.family))?;
+    refuse_unknown(
+        "fabric family",
+        arguments.family.as_deref(),
+        catalog.fabrics.iter().map(|entry| &entry.family),
+    )?;
     let is_wanted = |fabric: &&Fabric| {
         arguments.family.as_ref().is_none_or(|family| family.eq_ignore_ascii_case(&fabric.family))
     };

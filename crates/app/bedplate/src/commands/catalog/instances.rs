@@ -1,12 +1,12 @@
 //! `bedplate catalog instances` and `catalog ultraservers`
 
-use bedplate_catalog::{Bound, Catalog, Instance, Need, Prices, Purchase};
+use bedplate_catalog::{Bound, Catalog, Instance, Need, Prices, Purchase, refuse_unknown};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, choice};
 use bedplate_units::{Bandwidth, Bytes, Dollars};
 use serde_json::Value;
 
-use super::{json, known, refuse_unknown};
+use super::{json, known};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -56,9 +56,13 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
         catalog.accelerator(name)?;
     }
     let fabrics = catalog.fabrics.iter().flat_map(|fabric| [&fabric.family, &fabric.name]);
-    refuse_unknown("fabric", &arguments.fabric, fabrics)?;
-    refuse_unknown("provider", &arguments.provider, catalog.instances.iter().map(|entry| &entry.provider))?;
-    refuse_unknown("region", &arguments.region, regions(catalog))?;
+    refuse_unknown("fabric", arguments.fabric.as_deref(), fabrics)?;
+    refuse_unknown(
+        "provider",
+        arguments.provider.as_deref(),
+        catalog.instances.iter().map(|entry| &entry.provider),
+    )?;
+    catalog.refuse_unknown_region(arguments.region.as_deref())?;
     let need = Need {
         memory: arguments.memory,
         total_memory: arguments.total_memory,
@@ -83,14 +87,6 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
     }
     let price = |prices: &Prices| shown_price(prices, arguments.purchase, arguments.region.as_deref());
     console.table(&instance_table(&chosen, catalog, price))
-}
-
-/// Every region that some price names.
-pub(crate) fn regions(catalog: &Catalog) -> impl Iterator<Item = &String> {
-    let prices = catalog.instances.iter().map(|entry| &entry.prices);
-    prices
-        .flat_map(|prices| Purchase::ALL.into_iter().flat_map(|(_, purchase)| prices.of(purchase)))
-        .map(|price| &price.region)
 }
 
 fn instance_table(chosen: &[&Instance], catalog: &Catalog, price: impl Fn(&Prices) -> ShownPrice) -> Table {

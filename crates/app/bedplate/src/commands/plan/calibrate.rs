@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::constants::Choice;
 use super::own_runs::{self, Place};
-use super::planned_jobs::PlannedJob;
+use super::planned_jobs::JobFiles;
 use super::validate::Kind;
 use super::{collectives, serving};
 
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     data: Option<String>,
     /// Jobs that ran here: what `plan train --json` printed, and the file that the job reports to; may be repeated
     #[arg(long, value_name = "PLAN=REPORTS", num_args = 1.., conflicts_with_all = ["runs", "recent"])]
-    jobs: Vec<PlannedJob>,
+    jobs: Vec<JobFiles>,
     /// Output folders of runs of `bedplate train` on this host; may be repeated
     #[arg(long, value_name = "FOLDER", num_args = 1..)]
     runs: Vec<String>,

@@ -5,14 +5,16 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_goodput::{Limits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::Workload;
-use bedplate_search::{BatchSize, Choice, Need, Objection, Offer, Uncalibrated, choose};
+use bedplate_search::{
+    BatchSize, Choice, Need, Objection, Offer, Reliability, Uncalibrated, choose, usual_batch, usual_sequence,
+};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, length};
 use bedplate_units::{Dollars, Tokens, grouped};
 use serde_json::{Value, json};
 
 use super::constants;
-use super::task::{TaskArguments, usual_batch, usual_sequence};
+use super::task::TaskArguments;
 use super::whole_run::RunArguments;
 use crate::commands::model;
 
@@ -74,11 +76,12 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let model = model::load(&arguments.model)?;
     let constants = arguments.constants.load()?;
     let run = &arguments.run;
-    run.refuse_unknown_region(catalog)?;
+    catalog.refuse_unknown_region(run.region.as_deref())?;
     let task = arguments.task.task();
     let sequence = arguments.seq.unwrap_or_else(|| usual_sequence(&model, task));
     let workload = Workload { sequence, task, ..Workload::default() };
-    let reliability = run.reliability(checkpoint_bytes(&model, workload.optimizer), catalog)?;
+    let bytes = checkpoint_bytes(&model, workload.optimizer);
+    let reliability = Reliability::assumed(&run.assumptions(), bytes, catalog)?;
     let need = Need {
         model: &model,
         tokens: run.tokens.ok_or(NoTokens)?,

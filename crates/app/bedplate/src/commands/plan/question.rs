@@ -1,19 +1,22 @@
 //! The question of a plan: a model, a cluster, a workload, and what may vary.
 
+use bedplate_calibrate::own_runs::PlannedQuestion;
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
     Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, PeerCopies, Routing, Stack, Task,
     Workload,
 };
-use bedplate_search::{Axes, BatchSize, Setup, search};
+use bedplate_search::{
+    Axes, BatchSize, IdleGain, Setup, usual_batch, usual_sequence, usual_stack, with_idle_gpus,
+};
 use bedplate_terminal::{CliError, ProgramError, choice, length};
 use bedplate_topology::Cluster;
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::Tokens;
 
 use super::constants::Choice;
-use super::task::{TaskArguments, usual_batch, usual_sequence};
+use super::task::TaskArguments;
 use crate::commands::model;
 
 /// The arguments that every question about a training run shares.
@@ -117,20 +120,24 @@ impl Loaded {
 
     /// Everything that may vary, in the requested number format.
     pub(super) fn axes(&self) -> Axes {
-        let axes = match self.model.is_mixture() && !self.is_complete {
-            true => Axes::practical(self.hardware.domain),
-            false => Axes::default(),
-        };
-        Axes { precision: vec![self.precision], ..axes }
+        match self.is_complete {
+            true => Axes { precision: vec![self.precision], ..Axes::default() },
+            false => self.setup().usual_axes(self.precision),
+        }
     }
 
-    /// A smaller space that almost always includes the best layout, for questions that search many times.
+    /// What is needed to ask it again.
+    pub(super) fn planned(&self) -> PlannedQuestion {
+        PlannedQuestion {
+            model: self.named.clone(),
+            cluster: self.named_cluster.clone(),
+            stack: self.workload.stack,
+            task: self.workload.task,
+        }
+    }
+
     pub(super) fn small_axes(&self) -> Axes {
-        let axes = match self.model.is_mixture() {
-            true => Axes::coarse(self.hardware.domain),
-            false => Axes::practical(self.hardware.domain),
-        };
-        Axes { precision: vec![self.precision], ..axes }
+        self.setup().small_axes(self.precision)
     }
 }
 
@@ -162,25 +169,18 @@ impl Question {
 
     /// The machine with some GPUs of each domain idle, where that is faster than with all of them.
     pub(super) fn with_idle_gpus(&self, whole: Loaded) -> Loaded {
-        let Some(hardware) = whole.hardware.with_idle_gpus() else { return whole };
-        let workload = self.workload(&whole.model, &hardware);
-        let rate = |hardware: Hardware, workload: Workload| {
-            let setup = Setup { hardware, workload, ..whole.setup() };
-            let best = *search(&setup, &whole.small_axes(), 1).ok()?.best.first()?;
-            Some(workload.tokens() / best.weighted().get())
+        let workload_on = |hardware: &Hardware| self.workload(&whole.model, hardware);
+        let Some(idle) = with_idle_gpus(&whole.setup(), &whole.small_axes(), workload_on) else {
+            return whole;
         };
-        let (all, some) = (rate(whole.hardware, whole.workload), rate(hardware, workload));
-        let (used, domain) = (hardware.domain, whole.hardware.domain);
-        let remark = match (all, some) {
-            (Some(all), Some(some)) if some > all => {
-                format!("{:.0}% faster than with all of them", (some / all - 1.0) * 100.0)
-            }
-            (None, Some(_)) => "no layout of all of them fits".to_owned(),
-            _ => return whole,
+        let remark = match idle.gain {
+            IdleGain::Faster(share) => format!("{:.0}% faster than with all of them", share * 100.0),
+            IdleGain::OnlyThenFits => "no layout of all of them fits".to_owned(),
         };
+        let (used, domain) = (idle.hardware.domain, whole.hardware.domain);
         let mut remarks = whole.remarks.clone();
         remarks.push(format!("{used} of the {domain} GPUs of each scale-up domain are used: {remark}"));
-        Loaded { hardware, workload, remarks, ..whole }
+        Loaded { hardware: idle.hardware, workload: idle.workload, remarks, ..whole }
     }
 
     fn precision(&self) -> ComputePrecision {
@@ -228,9 +228,4 @@ impl Question {
             ..Workload::default()
         }
     }
-}
-
-/// The usual software on such hardware.
-fn usual_stack(hardware: &Hardware) -> Stack {
-    if hardware.generation == Generation::Host { Stack::Bedplate } else { Stack::Megatron }
 }

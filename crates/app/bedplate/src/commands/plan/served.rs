@@ -6,7 +6,6 @@ use bedplate_perf::serving::{Engine, ServedModel, WeightFormat};
 use bedplate_terminal::{CliError, choice};
 use bedplate_transformer::Precision;
 
-use crate::commands::catalog::{refuse_unknown, regions};
 use crate::commands::{cluster, model};
 
 pub(crate) const ENGINES: [(&str, Engine); 4] = [
@@ -39,7 +38,7 @@ pub(super) struct Payment {
 impl Payment {
     /// The GPUs of each cluster.
     pub(super) fn supplies(&self, clusters: &[String], catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
-        self.check_region(catalog)?;
+        catalog.refuse_unknown_region(self.region.as_deref())?;
         let supply = |name: &String| {
             let cluster = cluster::load(name, catalog)?;
             Ok(Supply::of_cluster(&cluster, catalog, self.purchase, self.region.as_deref())?)
@@ -49,12 +48,8 @@ impl Payment {
 
     /// The GPUs of every priced machine of the catalog, up to a number.
     pub(super) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
-        self.check_region(catalog)?;
+        catalog.refuse_unknown_region(self.region.as_deref())?;
         Ok(Supply::of_catalog(catalog, self.purchase, self.region.as_deref(), most_gpus))
-    }
-
-    fn check_region(&self, catalog: &Catalog) -> Result<(), CliError> {
-        Ok(refuse_unknown("region", &self.region, regions(catalog))?)
     }
 }
 

@@ -2,26 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_catalog::Catalog;
-use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_layout::{ComputePrecision, Layout, LayoutRefusal};
-use bedplate_perf::{Fit, Generation, Hardware, Routing, Step, Task};
+use bedplate_goodput::WholeRun;
+use bedplate_layout::{ComputePrecision, Layout};
+use bedplate_perf::{Fit, Generation, Hardware, Routing, Step};
 use bedplate_search::{
-    Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
-    explain, scaling, what_if_best,
+    Answer, Candidate, PlanOptions, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, TrainingPlan,
+    WhatIf,
 };
 use bedplate_terminal::html::Report;
 use bedplate_terminal::present::{Column, Facts, Table, wrap};
 use bedplate_terminal::{CliError, Console, files};
-use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
-use super::planned_jobs::question_json;
 use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
-use super::whole_run::{RunArguments, WholeRun};
+use super::whole_run::{self, RunArguments};
 use super::{explanation, launch, offer, page};
 use crate::commands::submit::{planned_job, submit_planned};
 use crate::connection::Connection;
@@ -143,16 +140,16 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         files::write_text(path, &plan.page().html())?;
         console.say(&format!("wrote {path}"));
     }
-    let is_within_limits = plan.whole_run.as_ref().is_none_or(WholeRun::is_within_limits);
-    let is_possible = is_within_limits && plan.step.fit.is_possible();
+    let is_within_limits = plan.whole_run.as_ref().is_none_or(|run| run.judgement.is_met());
+    let is_possible = is_within_limits && plan.found.step.fit.is_possible();
     // What cannot run as planned is not submitted.
     let submitted = match planned.filter(|_| is_possible) {
         Some(mut job) => {
             // For the job's own script: which layout it was planned with.
-            let layout = plan.layout.to_string();
+            let layout = plan.found.layout.to_string();
             job.environment.set.entry("BEDPLATE_LAYOUT".to_owned()).or_insert(layout);
             let driver = arguments.connection()?.driver()?;
-            let submitted = submit_planned(job, plan.step.time, &*driver)?;
+            let submitted = submit_planned(job, plan.found.step.time, &*driver)?;
             console.say_notes(driver.remarks());
             Some(submitted)
         }
@@ -186,89 +183,38 @@ fn price_on_all_cores(space: &Space, limit: usize) -> Priced {
     priced.unwrap_or_else(|| space.price(0..0, limit))
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("layout {layout} cannot be used: {}", reasons(.refusals))]
-struct RefusedLayout {
-    layout: Box<Layout>,
-    refusals: Vec<LayoutRefusal>,
-}
-
-fn reasons(refusals: &[LayoutRefusal]) -> String {
-    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
-pub(super) static REFUSED_LAYOUT: Page = Page {
-    code: "plan/refused-layout",
-    class: Class::User,
-    meaning: "The requested layout breaks a rule of the model, the cluster or the batch, so it cannot be priced.",
-    remedy: "`--explain LAYOUT` shows the nearest layout that works",
-};
-
-impl Diagnostic for RefusedLayout {
-    fn page(&self) -> &'static Page {
-        &REFUSED_LAYOUT
-    }
-}
-
-/// The user's layout in the requested number format, if it is legal here.
-fn chosen(text: &str, loaded: &Loaded) -> Result<Layout, CliError> {
+/// The user's layout in the requested number format.
+fn in_format(text: &str, precision: ComputePrecision) -> Result<Layout, CliError> {
     let mut layout: Layout = text.parse()?;
     if layout.precision == ComputePrecision::default() {
-        layout.precision = loaded.precision;
+        layout.precision = precision;
     }
-    let setup = loaded.setup();
-    let refusals = layout.refusals(setup.model, Some(setup.gpus().into()), Some(setup.batch()));
-    match refusals.is_empty() {
-        true => Ok(layout),
-        false => Err(RefusedLayout { layout: Box::new(layout), refusals }.into()),
-    }
+    Ok(layout)
 }
 
 /// The results.
 struct Plan<'a> {
     loaded: &'a Loaded,
-    layout: Layout,
-    step: Step,
-    answer: Answer,
-    /// The 80 % interval of throughput, as factors of the predicted one; unknown for chips without measured
-    /// training runs.
-    interval: Option<Interval>,
-    explanation: Option<Explanation>,
-    sensitivity: Option<Explanation>,
-    scaling: Vec<ScalingPoint>,
+    found: TrainingPlan,
     whole_run: Option<WholeRun>,
 }
 
 impl<'a> Plan<'a> {
     fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, CliError> {
-        let (setup, axes, small) = (loaded.setup(), loaded.axes(), loaded.small_axes());
-        let space = Space::new(&setup, &axes)?;
-        let answer = space.answer(&setup, &axes, price_on_all_cores(&space, arguments.top as usize))?;
-        let layout = match &arguments.layout {
-            Some(text) => chosen(text, loaded)?,
-            None => answer.best[0].layout,
+        let setup = loaded.setup();
+        let layout = |text: &String| in_format(text, loaded.precision);
+        let usual = arguments.report.as_ref().map(|_| Scaling::Strong);
+        let options = PlanOptions {
+            layout: arguments.layout.as_ref().map(layout).transpose()?,
+            top: arguments.top as usize,
+            explain: arguments.explain.as_deref().map(str::parse).transpose()?,
+            what_ifs: arguments.questions(&setup, catalog)?,
+            scaling: arguments.scaling.map(ScalingKind::scaling).or(usual),
         };
-        let step = setup.predict(&layout)?;
-        let explanation = match &arguments.explain {
-            Some(text) => Some(explain(&setup, &space, &answer, &text.parse()?, &WhatIf::usual(&setup))?),
-            None => None,
-        };
-        let questions = arguments.questions(&setup, catalog)?;
-        let sensitivity = match questions.is_empty() {
-            true => None,
-            false => Some(sensitivity(&setup, &small, &space, &answer, &layout, &questions)?),
-        };
-        let scaling = match (arguments.scaling, &arguments.report) {
-            (Some(kind), _) => curve(&setup, &small, kind.scaling()),
-            (None, Some(_)) => curve(&setup, &small, Scaling::Strong),
-            (None, None) => Vec::new(),
-        };
-        let whole_run = arguments.run.whole_run(loaded, &layout, &step, catalog)?;
-        let interval = loaded.hardware.generation.is_fitted().then(|| {
-            let similar = Similar::of(&loaded.model, &layout);
-            ErrorBars::builtin().interval(similar, loaded.hardware.generation)
-        });
-        Ok(Self { loaded, layout, step, answer, interval, explanation, sensitivity, scaling, whole_run })
+        let found =
+            TrainingPlan::make(&setup, &loaded.axes(), &loaded.small_axes(), &options, price_on_all_cores)?;
+        let whole_run = arguments.run.whole_run(loaded, &found.layout, &found.step, catalog)?;
+        Ok(Self { loaded, found, whole_run })
     }
 
     /// The word for what computes.
@@ -298,15 +244,16 @@ impl<'a> Plan<'a> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.text(&self.facts().render(console.width()))?;
         console.line("\nWhere the time of a step goes")?;
-        console.text(&waterfall(&self.step.time))?;
+        console.text(&waterfall(&self.found.step.time))?;
         console.line(&format!("\nWhat a {} holds", self.holder()))?;
         console.text(&self.memory_facts().render(console.width()))?;
         if let Some(whole_run) = &self.whole_run {
-            console.text(&format!("\nThe whole run\n{}", whole_run.facts().render(console.width())))?;
+            console
+                .text(&format!("\nThe whole run\n{}", whole_run::facts(whole_run).render(console.width())))?;
         }
         console.line("")?;
         console.table(&self.ranking())?;
-        console.say(&account(&self.answer));
+        console.say(&account(&self.found.answer));
         for remark in self.loaded.remarks.iter().chain(&self.tipped()) {
             console.say(&format!("note: {remark}"));
         }
@@ -316,15 +263,15 @@ impl<'a> Plan<'a> {
         if self.loaded.model.is_mixture() && self.loaded.workload.routing == Routing::Balanced {
             console.say("balanced routing is assumed, as benchmarks force it; for real routing try --routing-skew 1.25");
         }
-        if !self.scaling.is_empty() {
+        if !self.found.scaling.is_empty() {
             console.line("")?;
-            console.table(&scaling_table(&self.scaling))?;
+            console.table(&scaling_table(&self.found.scaling))?;
         }
-        if let Some(sensitivity) = &self.sensitivity {
+        if let Some(sensitivity) = &self.found.sensitivity {
             console.line("")?;
             console.table(&explanation::counterfactual_table(&sensitivity.counterfactuals))?;
         }
-        if let Some(explained) = &self.explanation {
+        if let Some(explained) = &self.found.explanation {
             explanation::show(explained, console)?;
         }
         if wants_launch_settings {
@@ -336,14 +283,14 @@ impl<'a> Plan<'a> {
     }
 
     fn launch_settings(&self) -> Vec<(&'static str, String)> {
-        launch::settings(&self.layout, self.loaded)
+        launch::settings(&self.found.layout, self.loaded)
     }
 
     fn facts(&self) -> Facts {
-        let step = &self.step;
+        let step = &self.found.step;
         let each = step.tokens_per_second_per_gpu();
         let all = Count((each * step.gpus as f64) as u64);
-        let certainty = match self.interval {
+        let certainty = match self.found.interval {
             Some(interval) => {
                 let (soonest, latest) = (step.seconds() / interval.high, step.seconds() / interval.low);
                 format!("80 % interval {soonest:.3} to {latest:.3}")
@@ -352,11 +299,11 @@ impl<'a> Plan<'a> {
         };
         let mut facts = Facts::default();
         facts
-            .add("layout", self.layout.to_string())
+            .add("layout", self.found.layout.to_string())
             .add("step", format!("{}; {certainty}", step.seconds()))
             .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"));
         // Frozen weights have no gradients, so the usual FLOPs count would overstate MFU for adapters.
-        if !self.trains_adapters() {
+        if !self.loaded.workload.task.trains_adapters() {
             facts.add("MFU", self.mfu_text(each));
         }
         if let Some(part) = step.time.limit() {
@@ -372,34 +319,23 @@ impl<'a> Plan<'a> {
 
     fn memory_facts(&self) -> Facts {
         let mut facts = Facts::default();
-        for (part, bytes) in self.step.memory.parts() {
+        for (part, bytes) in self.found.step.memory.parts() {
             facts.add(part, bytes.to_string());
         }
-        facts.add("together", self.step.memory.total().to_string());
+        facts.add("together", self.found.step.memory.total().to_string());
         facts
     }
 
-    /// Model FLOPs, causal attention and no recomputation, over the peak.
     fn mfu(&self, tokens_per_second: f64) -> f64 {
-        let sequence = self.loaded.workload.sequence;
-        let flops = self.loaded.model.flops_per_token(sequence, FlopsConvention::default()).training();
-        tokens_per_second * flops.get() / self.loaded.hardware.peak(self.layout.precision)
+        self.loaded.setup().mfu(tokens_per_second, self.found.layout.precision)
     }
 
-    /// The same over the peak of the number format, where that is higher than the one that papers refer to.
     fn format_mfu(&self, tokens_per_second: f64) -> Option<(&'static str, f64)> {
-        let hardware = &self.loaded.hardware;
-        let (name, peak) = match self.layout.precision {
-            ComputePrecision::Fp8 => ("fp8", hardware.peak_fp8),
-            ComputePrecision::Fp4 => ("fp4", hardware.peak_fp4),
-            _ => return None,
-        };
-        let usual = hardware.peak(self.layout.precision);
-        (peak > usual).then(|| (name, self.mfu(tokens_per_second) * usual / peak))
+        self.loaded.setup().format_mfu(tokens_per_second, self.found.layout.precision)
     }
 
     fn mfu_text(&self, tokens_per_second: f64) -> String {
-        let is_wide = self.layout.precision == ComputePrecision::Fp32 && self.holder() != "GPU";
+        let is_wide = self.found.layout.precision == ComputePrecision::Fp32 && self.holder() != "GPU";
         let name = if is_wide { "fp32" } else { "bf16" };
         let mut text = format!("{:.1}% of the {name} peak", self.mfu(tokens_per_second) * 100.0);
         if let Some((name, share)) = self.format_mfu(tokens_per_second) {
@@ -417,13 +353,17 @@ impl<'a> Plan<'a> {
             Column::right("MEMORY", 0),
             Column::left("FIT", 1),
         ]);
-        for (index, candidate) in self.answer.best.iter().enumerate() {
-            let each = self.step.tokens / candidate.seconds.get() / self.step.gpus as f64;
+        for (index, candidate) in self.found.answer.best.iter().enumerate() {
+            let each = self.found.step.tokens / candidate.seconds.get() / self.found.step.gpus as f64;
             table.row(vec![
                 (index + 1).to_string(),
                 candidate.layout.to_string(),
                 candidate.seconds.to_string(),
-                if self.trains_adapters() { "-".into() } else { format!("{:.1}%", self.mfu(each) * 100.0) },
+                if self.loaded.workload.task.trains_adapters() {
+                    "-".into()
+                } else {
+                    format!("{:.1}%", self.mfu(each) * 100.0)
+                },
                 candidate.memory.to_string(),
                 self.note_on(candidate),
             ]);
@@ -431,22 +371,17 @@ impl<'a> Plan<'a> {
         table
     }
 
-    /// Whether most weights are frozen, so that a token needs fewer FLOPs than MFU counts.
-    fn trains_adapters(&self) -> bool {
-        matches!(self.loaded.workload.task, Task::Lora { .. })
-    }
-
     /// How it fits, and whether the model can tell it from the first.
     fn note_on(&self, candidate: &Candidate) -> String {
-        let best = &self.answer.best[0];
+        let best = &self.found.answer.best[0];
         let is_tie = candidate.layout != best.layout && candidate.is_tie_of(best);
-        format!("{}{}", fit_name(candidate.fit), if is_tie { ", a tie" } else { "" })
+        format!("{}{}", candidate.fit.name(), if is_tie { ", a tie" } else { "" })
     }
 
     /// Why the fastest prediction is not the answer, where it is not.
     fn tipped(&self) -> Option<String> {
-        let tipped = self.answer.tipped(&self.loaded.setup())?;
-        let faster = (self.answer.best[0].seconds / tipped.fastest.seconds - 1.0) * 100.0;
+        let tipped = self.found.answer.tipped(&self.loaded.setup())?;
+        let faster = (self.found.answer.best[0].seconds / tipped.fastest.seconds - 1.0) * 100.0;
         let mut reasons: Vec<&str> = tipped.doubts.iter().map(|each| each.reason()).collect();
         reasons.dedup();
         let fastest = tipped.fastest.layout;
@@ -462,32 +397,32 @@ impl<'a> Plan<'a> {
         if let Some(whole_run) = &self.whole_run {
             report
                 .section("The whole run", "With failures, checkpoints and recovery as published or given.")
-                .facts(whole_run.facts().rows());
+                .facts(whole_run::facts(whole_run).rows());
         }
         report
             .section("Where the time of a step goes", "Outlines show work hidden behind other work.")
-            .chart(&page::step_chart(&self.step.time));
+            .chart(&page::step_chart(&self.found.step.time));
         let available = Bytes::new(self.loaded.hardware.memory);
         report
             .section(&format!("What a {} holds", self.holder()), "The dashed line is the usable memory.")
-            .chart(&page::memory_chart(&self.step.memory, available))
+            .chart(&page::memory_chart(&self.found.step.memory, available))
             .facts(self.memory_facts().rows());
         report
             .section("Time against memory", "Layouts that no other dominates.")
-            .chart(&page::front_chart(&self.answer.front));
-        if !self.scaling.is_empty() {
+            .chart(&page::front_chart(&self.found.answer.front));
+        if !self.found.scaling.is_empty() {
             report
                 .section("Scaling", "The best layout at each number of GPUs, and ideal scaling.")
-                .chart(&page::scaling_chart(&self.scaling))
-                .table(&scaling_table(&self.scaling).cells());
+                .chart(&page::scaling_chart(&self.found.scaling))
+                .table(&scaling_table(&self.found.scaling).cells());
         }
-        if let Some(sensitivity) = &self.sensitivity {
+        if let Some(sensitivity) = &self.found.sensitivity {
             report
                 .section("What would change it", "This layout in setups that differ in one thing.")
                 .chart(&page::sensitivity_chart(&sensitivity.counterfactuals))
                 .table(&explanation::counterfactual_table(&sensitivity.counterfactuals).cells());
         }
-        report.section("The best layouts", &account(&self.answer)).table(&self.ranking().cells());
+        report.section("The best layouts", &account(&self.found.answer)).table(&self.ranking().cells());
         for (software, settings) in self.launch_settings() {
             report.section(&format!("Settings for {software}"), "").listing(&settings);
         }
@@ -495,13 +430,13 @@ impl<'a> Plan<'a> {
     }
 
     fn json(&self) -> Value {
-        let step = &self.step;
+        let step = &self.found.step;
         let candidate = |candidate: &Candidate| {
             json!({
                 "layout": candidate.layout.to_string(),
                 "step_s": candidate.seconds.get(),
                 "memory_bytes": candidate.memory.get(),
-                "fit": fit_name(candidate.fit),
+                "fit": candidate.fit.name(),
             })
         };
         let parts = step.time.parts().map(|(part, span)| {
@@ -511,72 +446,47 @@ impl<'a> Plan<'a> {
         let memory =
             step.memory.parts().into_iter().map(|(part, bytes)| (part.to_owned(), json!(bytes.get())));
         let list = |candidates: &[Candidate]| candidates.iter().map(candidate).collect::<Vec<_>>();
-        let counts = &self.answer.counts;
+        let counts = &self.found.answer.counts;
         json!({
             "model": self.loaded.model.name,
             "cluster": self.loaded.cluster.name(),
             "gpus": step.gpus,
-            "question": question_json(self.loaded),
+            "question": self.loaded.planned().to_json(),
             "sequence": self.loaded.workload.sequence,
             "global_batch": self.loaded.workload.global_batch,
-            "layout": self.layout.to_string(),
+            "layout": self.found.layout.to_string(),
             "step_s": step.seconds().get(),
-            "step_s_interval_80": self.interval.map(|interval| [
+            "step_s_interval_80": self.found.interval.map(|interval| [
                 (step.seconds() / interval.high).get(),
                 (step.seconds() / interval.low).get(),
             ]),
             "tokens_per_s_per_gpu": step.tokens_per_second_per_gpu(),
-            "mfu": (!self.trains_adapters()).then(|| self.mfu(step.tokens_per_second_per_gpu())),
+            "mfu": (!self.loaded.workload.task.trains_adapters()).then(|| self.mfu(step.tokens_per_second_per_gpu())),
             "mfu_of_format_peak": self.format_mfu(step.tokens_per_second_per_gpu()).map(|(_, share)| share),
             "limited_by": step.time.limit().map(|part| part.name()),
             "breakdown": parts.collect::<Map<_, _>>(),
             "memory_bytes": memory.collect::<Map<_, _>>(),
             "memory_total_bytes": step.memory.total().get(),
             "memory_usable_bytes": self.loaded.hardware.memory,
-            "fit": fit_name(step.fit),
-            "run": self.whole_run.as_ref().map(WholeRun::json),
-            "best": list(&self.answer.best),
+            "fit": step.fit.name(),
+            "run": self.whole_run.as_ref().map(whole_run::json),
+            "best": list(&self.found.answer.best),
             "tipped": self.tipped(),
             "remarks": self.loaded.remarks,
-            "pareto_front": list(&self.answer.front),
+            "pareto_front": list(&self.found.answer.front),
             "searched": {
                 "layouts": counts.priced,
                 "fits": counts.fits,
                 "tight": counts.tight,
                 "too_large": counts.too_large,
-                "refused_branches": self.answer.refusals.branches(),
+                "refused_branches": self.found.answer.refusals.branches(),
             },
             "launch": self.launch_settings().into_iter().collect::<BTreeMap<_, _>>(),
-            "scaling": self.scaling.iter().map(scaling_json).collect::<Vec<_>>(),
-            "sensitivity": self.sensitivity.as_ref().map(explanation::json),
-            "explanation": self.explanation.as_ref().map(explanation::json),
+            "scaling": self.found.scaling.iter().map(scaling_json).collect::<Vec<_>>(),
+            "sensitivity": self.found.sensitivity.as_ref().map(explanation::json),
+            "explanation": self.found.explanation.as_ref().map(explanation::json),
         })
     }
-}
-
-/// The layout in changed setups, with the best layout of each.
-fn sensitivity(
-    setup: &Setup<'_>,
-    axes: &Axes,
-    space: &Space,
-    answer: &Answer,
-    layout: &Layout,
-    questions: &[WhatIf],
-) -> Result<Explanation, SearchError> {
-    let mut explanation = explain(setup, space, answer, layout, &[])?;
-    for what in questions {
-        explanation.counterfactuals.push(what_if_best(setup, axes, layout, what)?);
-    }
-    Ok(explanation)
-}
-
-/// From an eighth to eight times the GPUs, in doublings.
-fn curve(setup: &Setup<'_>, axes: &Axes, kind: Scaling) -> Vec<ScalingPoint> {
-    let gpus = setup.gpus();
-    let smaller = (1..=3).map(|power| gpus >> power).filter(|count| *count > 0);
-    let larger = (0..=3).filter_map(|power: u32| gpus.checked_mul(1 << power));
-    let counts: Vec<u32> = smaller.chain(larger).collect();
-    scaling(setup, axes, &counts, kind)
 }
 
 fn scaling_table(points: &[ScalingPoint]) -> Table {
@@ -623,14 +533,6 @@ fn scaling_json(point: &ScalingPoint) -> Value {
         "tokens_per_s": scaled.map(|scaled| scaled.rate.get()),
         "efficiency": scaled.map(|scaled| scaled.efficiency),
     })
-}
-
-fn fit_name(fit: Fit) -> &'static str {
-    match fit {
-        Fit::Fits { .. } => "fits",
-        Fit::Tight { .. } => "tight",
-        Fit::DoesNotFit { .. } => "does not fit",
-    }
 }
 
 fn fit_text(step: &Step, usable: Bytes) -> String {

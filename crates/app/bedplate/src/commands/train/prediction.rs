@@ -3,13 +3,13 @@
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_comm::World;
-use bedplate_layout::{ComputePrecision, Layout, Recompute};
-use bedplate_perf::{HostRun, PeerCopies, Step, Task, predict_on_host};
+use bedplate_perf::{Step, predict_on_host};
 use bedplate_terminal::Context;
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
 
 use crate::host::host_entry;
+use crate::host_run::host_run;
 
 /// A step as predicted for this machine, and the machine's peak in FLOP/s.
 pub(crate) struct HostPrediction {
@@ -42,36 +42,6 @@ pub(super) fn predict(
         memory: memory.total(),
         peak: peak(&host, config.training.precision),
     }))
-}
-
-/// A run as the plan sees it, on ranks of this machine.
-pub(crate) fn host_run(config: &TrainConfig, ranks: u32, survives: bool) -> HostRun {
-    let training = &config.training;
-    HostRun {
-        sequence: config.data.sequence as u64,
-        global_batch: training.batch,
-        micro_batch: training.micro_batch as u32,
-        precision: match training.precision {
-            Precision::F32 => ComputePrecision::Fp32,
-            Precision::Bf16 => ComputePrecision::Bf16,
-            Precision::Fp8 => ComputePrecision::Fp8,
-        },
-        recompute: match training.recompute {
-            bedplate_network::Recompute::None => Recompute::None,
-            bedplate_network::Recompute::Cheap => Recompute::Selective,
-            bedplate_network::Recompute::Full => Recompute::Full,
-        },
-        task: match &config.adapter {
-            None => Task::Pretrain,
-            Some(adapter) => Task::Lora { rank: adapter.rank as u32 },
-        },
-        copies: match training.copy_every {
-            1 if survives => PeerCopies::EveryStep,
-            2.. if survives => PeerCopies::EveryFewSteps,
-            _ => PeerCopies::None,
-        },
-        layout: training.layout.unwrap_or(Layout { data: ranks, ..Layout::ONE }),
-    }
 }
 
 fn peak(host: &Accelerator, precision: Precision) -> Option<f64> {

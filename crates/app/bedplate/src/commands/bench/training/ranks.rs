@@ -16,8 +16,8 @@ use super::Arguments;
 use crate::commands::bench::comm::crew::{Crew, CrewError, Folder};
 use crate::commands::bench::comm::peers::torch;
 use crate::commands::bench::kernels::models::architecture;
-use crate::commands::train::host_run;
 use crate::host::host_entry;
+use crate::host_run::host_run;
 use crate::machine::{self, Machine};
 use crate::meeting::Meeting;
 
