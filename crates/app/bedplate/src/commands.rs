@@ -81,7 +81,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Submit(arguments) => submit::run(&arguments, console),
         Command::Queue(arguments) => queue::run(&arguments, console),
         Command::Job(arguments) => job::run(&arguments, console),
-        Command::Node(arguments) => node::run(&arguments, console),
+        Command::Node(arguments) => node::run(&arguments, context, console),
         Command::Top(arguments) => top::run(&arguments, console),
         Command::Usage(arguments) => usage::run(&arguments, console),
         Command::History(arguments) => history::run(&arguments, console),

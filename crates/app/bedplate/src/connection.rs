@@ -1,13 +1,13 @@
 //! Which cluster a command talks to: one at an address, one of a state directory on this machine, or one by its name in
 //! the contexts file.
 
-use std::env;
 use std::path::PathBuf;
 
 use bedplate_drivers::{
     ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Kubernetes, Local,
     Slurm, StateDirectory, Token,
 };
+use bedplate_local::{home, state_directory, variable};
 use bedplate_terminal::CliError;
 
 /// The options of every command that talks to a cluster.
@@ -35,11 +35,6 @@ struct Chosen {
 }
 
 impl Connection {
-    /// The cluster of a directory.
-    pub(crate) fn of(directory: PathBuf) -> Self {
-        Self { context: None, server: None, state_dir: Some(directory) }
-    }
-
     /// A cluster of the contexts file.
     pub(crate) fn named(name: &str) -> Self {
         Self { context: Some(name.to_owned()), ..Self::default() }
@@ -120,22 +115,4 @@ pub(crate) fn contexts_path() -> PathBuf {
         || variable("XDG_CONFIG_HOME").map(PathBuf::from).unwrap_or_else(|| home().join(".config"));
     let given = variable("BEDPLATE_CONTEXTS").map(PathBuf::from);
     given.unwrap_or_else(|| configuration().join("bedplate/contexts.toml"))
-}
-
-/// The state directory: as given, or where the user's programs keep their state.
-pub(crate) fn state_directory(given: Option<PathBuf>) -> StateDirectory {
-    let given = given.filter(|path| !path.as_os_str().is_empty());
-    StateDirectory(given.unwrap_or_else(|| {
-        let above = variable("XDG_STATE_HOME").map(PathBuf::from);
-        above.unwrap_or_else(|| home().join(".local/state")).join("bedplate")
-    }))
-}
-
-fn home() -> PathBuf {
-    PathBuf::from(variable("HOME").unwrap_or_else(|| "/tmp".into()))
-}
-
-/// A variable of the environment; an empty one counts as absent.
-pub(crate) fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }

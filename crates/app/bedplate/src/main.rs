@@ -7,9 +7,8 @@ mod cli;
 mod commands;
 mod connection;
 mod cpu_clock;
-mod host;
 mod host_run;
-mod machine;
+mod launcher;
 mod meeting;
 mod pages;
 

@@ -37,6 +37,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
         bedplate_launch::PAGES,
+        bedplate_local::PAGES,
         bedplate_kubernetes::KUBERNETES_PAGES,
         bedplate_binder::BINDER_PAGES,
         bedplate_drivers::PAGES,
@@ -64,7 +65,6 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::submit::PAGES,
         commands::train::PAGES,
         commands::unit::PAGES,
-        commands::up::PAGES,
     ]
     .concat();
     pages.sort_by_key(|page| page.code);

@@ -112,6 +112,12 @@ pub fn seen(folder: &Path) -> Seen {
     fs::read_dir(folder).into_iter().flatten().flatten().filter_map(about).collect()
 }
 
+/// The path that means the same in every folder, of something that must exist.
+pub fn absolute(path: &Path) -> Result<String, FileError> {
+    let whole = fs::canonicalize(path).map(|path| path.display().to_string());
+    whole.map_err(|source| FileError::Read { path: path.display().to_string(), source })
+}
+
 /// A file in which the operating system describes itself; `None` if it is missing.
 pub fn read_system(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()

@@ -8,16 +8,14 @@ use std::time::Instant;
 
 use bedplate_control::wire::{Chaos, RunId};
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::{Driver, JobId, Local, NodeId, StateDirectory};
+use bedplate_drivers::{Driver, JobId, Local, NodeId};
+use bedplate_local::{Shape, hold, kill_daemon, stop_supervisor};
 use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::Seconds;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::json;
 
-use super::up::{Shape, hold, start_daemon, stop_supervisor};
 use crate::connection::Connection;
-use crate::machine;
+use crate::launcher::launcher;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -123,11 +121,9 @@ enum ChaosError {
     SharedDisk { path: PathBuf },
     #[error("cannot write into {}", path.display())]
     Fill { path: PathBuf, source: std::io::Error },
-    #[error("no daemon of this machine is there to be killed")]
-    NoDaemon,
 }
 
-pub(crate) const PAGES: &[&Page] = &[&NO_RANK, &SHARED_DISK, &FILL, &NO_DAEMON];
+pub(crate) const PAGES: &[&Page] = &[&NO_RANK, &SHARED_DISK, &FILL];
 
 static NO_RANK: Page = Page {
     code: "chaos/no-rank",
@@ -147,12 +143,6 @@ static FILL: Page = Page {
     meaning: "The disk could not be filled, because nothing can be written where the cluster has its state.",
     remedy: "check the permissions of the state directory",
 };
-static NO_DAEMON: Page = Page {
-    code: "chaos/no-daemon",
-    class: Class::User,
-    meaning: "The daemon can only be killed on the machine on which it runs, by the user who started it.",
-    remedy: "run this where `bedplate up` was run, with the same `--state-dir`",
-};
 
 impl Diagnostic for ChaosError {
     fn page(&self) -> &'static Page {
@@ -160,7 +150,6 @@ impl Diagnostic for ChaosError {
             ChaosError::NoRank { .. } => &NO_RANK,
             ChaosError::SharedDisk { .. } => &SHARED_DISK,
             ChaosError::Fill { .. } => &FILL,
-            ChaosError::NoDaemon => &NO_DAEMON,
         }
     }
 }
@@ -234,17 +223,6 @@ fn kill_control(
     if !starts_again {
         return Ok(format!("the daemon (process {pid}) is dead; `bedplate up` starts it again"));
     }
-    start_daemon(&state, &Shape::load(&state)?, context, console)?;
+    launcher(context, console)?.start_daemon(&state, &Shape::load(&state)?)?;
     Ok(format!("the daemon died and answers again after {:.2} s", began.elapsed().as_secs_f64()))
-}
-
-/// Kills the daemon of a state directory as by `kill -9`; returns its process number once it is dead.
-pub(crate) fn kill_daemon(state: &StateDirectory) -> Result<u32, CliError> {
-    let beacon =
-        state.beacon()?.filter(|beacon| machine::is_alive(beacon.pid)).ok_or(ChaosError::NoDaemon)?;
-    kill(Pid::from_raw(beacon.pid as i32), Signal::SIGKILL).map_err(|_| ChaosError::NoDaemon)?;
-    while machine::is_alive(beacon.pid) {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
-    Ok(beacon.pid)
 }

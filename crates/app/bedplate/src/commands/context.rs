@@ -8,11 +8,12 @@ use bedplate_drivers::{
     KubernetesSite, Place, Token, WayFound,
 };
 use bedplate_job::kubernetes::ManifestKind;
+use bedplate_local::{state_directory, variable};
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, choice};
 use serde_json::{Value, json};
 
-use crate::connection::{contexts_path, state_directory, variable};
+use crate::connection::contexts_path;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bedplate_daemon::{Options, serve};
-use bedplate_terminal::{CliError, Console, Context, ProgramError};
+use bedplate_local::{Machine, Shape, Wanted, state_directory};
+use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use nix::sys::stat::{Mode, umask};
 
-use super::up::{self, Shape};
-use crate::connection::state_directory;
-use crate::machine::Machine;
+use super::cluster;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -36,20 +35,21 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
     umask(Mode::from_bits_truncate(0o077));
     let state = state_directory(arguments.state_dir.clone());
+    let catalog = context.load_catalog()?;
     let shape = match &arguments.cluster {
-        Some(cluster) => {
-            let named = up::Arguments {
-                cluster: Some(cluster.clone()),
-                site: arguments.site.clone(),
-                ..up::Arguments::default()
+        Some(given) => {
+            let wanted = Wanted {
+                cluster: Some(cluster::load(given, &catalog)?),
+                site: arguments.site.as_deref().map(files::absolute).transpose()?,
+                ..Wanted::default()
             };
-            let shape = Shape::new(&named, context, Machine::this())?;
+            let shape = Shape::new(&wanted, &catalog, Machine::this())?;
             shape.keep(&state)?;
             shape
         }
         None => Shape::load(&state)?,
     };
-    let cluster = shape.read_cluster(&context.load_catalog()?)?;
+    let cluster = shape.read_cluster(&catalog)?;
     let site = shape.site.as_deref().map(|path| site::read(path, &cluster)).transpose()?.unwrap_or_default();
     let mut options = Options::new(state.path().to_owned(), cluster);
     options.settings = site.settings;

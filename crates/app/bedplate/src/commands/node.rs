@@ -5,7 +5,7 @@ mod orders;
 mod show;
 mod start;
 
-use bedplate_terminal::{CliError, Console};
+use bedplate_terminal::{CliError, Console, Context};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -33,12 +33,12 @@ enum Command {
     Start(start::Arguments),
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     match &arguments.command {
         Command::List(arguments) => list::run(arguments, console),
         Command::Show(arguments) => show::run(arguments, console),
         Command::Drain(arguments) => orders::drain(arguments, console),
         Command::Resume(arguments) => orders::resume(arguments, console),
-        Command::Start(arguments) => start::run(arguments, console),
+        Command::Start(arguments) => start::run(arguments, context, console),
     }
 }

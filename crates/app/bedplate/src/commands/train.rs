@@ -17,6 +17,7 @@ use bedplate_comm::World;
 use bedplate_diag::Source;
 use bedplate_document::Table;
 use bedplate_kernels::DeviceChoice;
+use bedplate_local::host::remember_run;
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use bedplate_train::{Membership, Published, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
@@ -24,7 +25,6 @@ use serde_json::{Value, json};
 
 use crate::commands::plan::RUN_SETTINGS;
 use crate::commands::submit::expected;
-use crate::host::remember_run;
 
 pub(crate) use launch::PAGES;
 use prediction::predict;

@@ -17,6 +17,8 @@ use bedplate_catalog::CollectiveCurve;
 use bedplate_comm::{Algorithm, Format, Operation};
 use bedplate_diag::Page;
 use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_local::host::{host_entry, overlay_path};
+use bedplate_local::{Machine, machine};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use serde_json::json;
@@ -29,8 +31,6 @@ use self::row::{Row, Statistic, Times};
 use self::targets::{Target, targets};
 use super::host_file;
 use super::kernels::copy_rate;
-use crate::host::{host_entry, overlay_path};
-use crate::machine::{self, Machine};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -148,7 +148,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         // The best of several moments, as for everything else.
         found.copy = found.copy.max(copy_rate(&device));
     }
-    let known = host_entry(context).map_or(Vec::new(), |host| host.collectives);
+    let known = host_entry(context.load_catalog().ok().as_ref()).map_or(Vec::new(), |host| host.collectives);
     found.predictions = prediction::predictions(&found.rows, &known);
     if console.is_json() {
         console.json(&found.report())?;

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use bedplate_control::wire::Chaos;
 use bedplate_drivers::{Driver, JobId, JobState, JobSummary, Local, NodeId};
 use bedplate_job::{Array, Gang, Inherited, Job, Role, Workload};
+use bedplate_local::{TemporaryCluster, Wanted};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use serde_json::json;
 
 use crate::commands::submit::new_key;
-use crate::commands::up::{Arguments as Up, TemporaryCluster};
+use crate::launcher::launcher;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -79,8 +80,8 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         let figures = slurm::measure(repeats, arguments.user.as_deref(), console)?;
         return show(&figures, &[("repeats", json!(repeats))], console);
     }
-    let up = Up { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Up::default() };
-    let cluster = TemporaryCluster::start(&up, context, console)?;
+    let wanted = Wanted { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Wanted::default() };
+    let cluster = TemporaryCluster::start(&wanted, &context.load_catalog()?, launcher(context, console)?)?;
     let gang = submit(&cluster.driver, sleeper(2, 8))?;
     wait_until(&cluster.driver, &gang, 1)?;
     let mut closed = Figure { name: "closed_s", seconds: Vec::new(), limit: 3.0 };
@@ -91,7 +92,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         silent.seconds.push(lose(&cluster, &gang, &Chaos::Cut { for_ms: CUT_MS })?);
     }
     console.say("now the daemon");
-    let restart = restart(&cluster, arguments.jobs, context, console)?;
+    let restart = restart(&cluster, arguments.jobs)?;
     let figures = [closed, silent, restart];
     cluster.stop()?;
     show(&figures, &[("jobs", json!(arguments.jobs)), ("repeats", json!(repeats))], console)
@@ -129,17 +130,12 @@ fn lose(cluster: &TemporaryCluster, gang: &JobId, how: &Chaos) -> Result<f64, Cl
 }
 
 /// Kills the daemon with many jobs in its journal and starts it again.
-fn restart(
-    cluster: &TemporaryCluster,
-    jobs: u32,
-    context: &Context,
-    console: &Console,
-) -> Result<Figure, CliError> {
+fn restart(cluster: &TemporaryCluster, jobs: u32) -> Result<Figure, CliError> {
     let mut waiting = sleeper(4, 8);
     waiting.policy.array = Some(Array::range(1, jobs.max(1)));
     submit(&cluster.driver, waiting)?;
     let began = Instant::now();
-    let driver = cluster.restart_daemon(context, console)?;
+    let driver = cluster.restart_daemon()?;
     let nodes: Vec<NodeId> = driver.nodes()?.into_iter().map(|node| node.name).collect();
     for node in nodes {
         wait_for_node(&driver, &node)?;

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use bedplate_catalog::{Catalog, CollectiveTimes};
 use bedplate_diag::{Diagnostic, Page, Source};
+use bedplate_local::host::NAME;
 use bedplate_terminal::{CliError, files};
 
 use super::training::NOT_MEASURED;
-use crate::host::NAME;
 
 /// The line that this part begins with.
 const MARK: &str =

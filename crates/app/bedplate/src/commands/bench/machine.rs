@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use bedplate_catalog::{Accelerator, Peaks};
 use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_local::host;
+use bedplate_local::{Machine, machine as system};
 use bedplate_terminal::files;
 use bedplate_terminal::present::{Column, Table, moment, now_ms};
 use bedplate_terminal::{CliError, Console, Context};
@@ -18,8 +20,6 @@ use serde_json::{Value, json};
 
 use super::host_file;
 use super::peer::{PeerFailed, Script};
-use crate::host;
-use crate::machine::{self as system, Machine};
 use findings::Findings;
 use measure::{Amount, Sample, Size, Sizes};
 

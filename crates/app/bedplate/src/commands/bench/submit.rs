@@ -4,13 +4,17 @@ mod load;
 mod past;
 mod slurm;
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use std::path::Path;
+
+use bedplate_diag::{Class, Diagnostic, Page, Source};
+use bedplate_local::{TemporaryCluster, Wanted};
 use bedplate_terminal::present::{Column, Table, now_ms};
 use bedplate_terminal::{CliError, Console, Context};
+use bedplate_topology::{Format, ImportOptions, import};
 use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
-use crate::commands::up::{Arguments as Up, TemporaryCluster, with_description};
+use crate::launcher::launcher;
 use load::Measured;
 
 #[derive(clap::Args)]
@@ -110,16 +114,18 @@ fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Resul
         "name = \"bench\"\n[[kind]]\nname = \"small\"\nvcpus = {CPUS}\nmemory = \"4000 MiB\"\n\
          [[group]]\nkind = \"small\"\ncount = {NODES}\n"
     );
-    let cluster = with_description(&description, |path| {
-        let up = Up { cluster: Some(path.to_owned()), ..Up::default() };
-        TemporaryCluster::start_with(&up, context, console, |folder| {
-            if arguments.ended > 0 {
-                console.say(&format!("writing a history of {} jobs", grouped(arguments.ended)));
-                past::write(folder, &load::no_op(), arguments.ended, now_ms())?;
-            }
-            Ok(())
-        })
-    })?;
+    let catalog = context.load_catalog()?;
+    let source = Source::new("the benchmark", &description);
+    let cluster = import(Format::Document, &[source], &ImportOptions::default(), &catalog)?;
+    let wanted = Wanted { cluster: Some(cluster), ..Wanted::default() };
+    let prepare = |folder: &Path| -> Result<(), CliError> {
+        if arguments.ended > 0 {
+            console.say(&format!("writing a history of {} jobs", grouped(arguments.ended)));
+            past::write(folder, &load::no_op(), arguments.ended, now_ms())?;
+        }
+        Ok(())
+    };
+    let cluster = TemporaryCluster::start_with(&wanted, &catalog, launcher(context, console)?, prepare)?;
     let measured = load::measure(cluster.driver.place(), arguments.jobs, arguments.clients)?;
     Ok(Measured { daemon_mib: cluster.daemon_mib(), ..measured })
 }

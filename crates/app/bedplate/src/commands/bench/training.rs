@@ -11,6 +11,7 @@ use bedplate_catalog::Accelerator;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Bf16, Device, DeviceChoice};
 use bedplate_layout::Layout;
+use bedplate_local::host::host_entry;
 use bedplate_network::{Network, Recompute};
 use bedplate_perf::{Step, predict_on_host};
 use bedplate_terminal::present::{Column, Table};
@@ -20,7 +21,6 @@ use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::kernels::models::{architecture, batch};
-use crate::host::host_entry;
 use crate::host_run::host_run;
 
 #[derive(clap::Args)]
@@ -202,7 +202,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         let message = "--precision is for --ranks or --model: the six models have theirs".to_owned();
         return Err(ProgramError::Usage { message }.into());
     }
-    let host = host_entry(context).ok_or(NotMeasured)?;
+    let host = host_entry(context.load_catalog().ok().as_ref()).ok_or(NotMeasured)?;
     let mut rows = Vec::new();
     for shape in &SHAPES {
         console.say(&format!("{} in {}", shape.name, shape.precision.name()));

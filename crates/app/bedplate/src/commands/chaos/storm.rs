@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
 use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_local::{Launcher, Shape, find_agent, hold};
 use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::Seconds;
 use serde_json::json;
 
-use crate::commands::up::{Shape, find_agent, hold, start_agent};
 use crate::connection::Connection;
+use crate::launcher::launcher;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -74,9 +75,9 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         thread::sleep(Duration::from_millis(every / 2 + draw.below(every)));
     }
     let state = arguments.connection.state()?;
-    let shape = Shape::load(&state)?;
+    let launcher = launcher(context, console)?;
     for node in driver.nodes()?.iter().filter(|node| !node.is_linked) {
-        mend(&state, &driver, &shape, &node.name)?;
+        mend(&state, &driver, &launcher, &node.name)?;
     }
     console.say("calm; all agents have been started again");
     if console.is_json() { console.json(&json!({ "seed": arguments.seed, "did": done })) } else { Ok(()) }
@@ -122,7 +123,7 @@ fn strike(
         Blow::KillControl => return super::kill_control(&arguments.connection, true, context, console),
         Blow::Mend(node) => {
             let state = arguments.connection.state()?;
-            mend(&state, driver, &Shape::load(&state)?, node)?;
+            mend(&state, driver, &launcher(context, console)?, node)?;
             return Ok(format!("{node} is started again"));
         }
     };
@@ -135,11 +136,11 @@ fn strike(
 }
 
 /// Starts an agent, unless the supervisor was quicker.
-fn mend(state: &StateDirectory, driver: &Local, shape: &Shape, node: &NodeId) -> Result<(), CliError> {
+fn mend(state: &StateDirectory, driver: &Local, launcher: &Launcher, node: &NodeId) -> Result<(), CliError> {
     let _held = hold(state)?;
     match find_agent(state, node) {
         Some(_) => Ok(()),
-        None => start_agent(state, driver, shape, node),
+        None => Ok(launcher.start_agent(state, driver, &Shape::load(state)?, node)?),
     }
 }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::JobId;
+use bedplate_local::machine::{self, MARK, Process};
+use bedplate_local::variable;
 use bedplate_terminal::{CliError, Console};
 
-use crate::connection::{Connection, variable};
-use crate::machine::{self, MARK, Process};
+use crate::connection::Connection;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -1,11 +1,12 @@
 //! `bedplate node start NODE…`: the agent of a node again, after it died.
 
 use bedplate_drivers::{Driver, NodeId};
-use bedplate_terminal::{CliError, Console, ProgramError};
+use bedplate_local::{Shape, find_agent, hold};
+use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use serde_json::json;
 
-use crate::commands::up::{Shape, find_agent, hold, start_agent, wait_for_nodes};
 use crate::connection::Connection;
+use crate::launcher::launcher;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -16,7 +17,7 @@ pub(super) struct Arguments {
     connection: Connection,
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     if arguments.connection.is_by_address()? {
         let message = "agents are started on the machine where they run: use --state-dir there".to_owned();
         return Err(ProgramError::Usage { message }.into());
@@ -24,6 +25,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     let state = arguments.connection.state()?;
     let driver = arguments.connection.local("agents to start")?;
     let shape = Shape::load(&state)?;
+    let launcher = launcher(context, console)?;
     let held = hold(&state)?;
     for name in &arguments.nodes {
         let node = driver.node(name)?.summary;
@@ -32,11 +34,11 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             continue;
         }
         if find_agent(&state, name).is_none() {
-            start_agent(&state, &driver, &shape, name)?;
+            launcher.start_agent(&state, &driver, &shape, name)?;
         }
     }
     drop(held);
-    wait_for_nodes(&state, &driver, &arguments.nodes, console)?;
+    launcher.wait_for_nodes(&state, &driver, &arguments.nodes)?;
     if console.is_json() {
         return console.json(&json!({ "started": arguments.nodes }));
     }

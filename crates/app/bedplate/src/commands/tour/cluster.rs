@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bedplate_control::wire::Chaos;
 use bedplate_drivers::{Driver, JobId, JobSummary, Local};
 use bedplate_job::{Inherited, Job};
+use bedplate_local::{Machine, TemporaryCluster, Wanted};
 use bedplate_terminal::present::{now_ms, wrap};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use clap::Parser;
@@ -18,7 +19,7 @@ use super::learning::{DOCUMENTS, Learned, write_configuration};
 use crate::cli::Cli;
 use crate::commands::queue::where_or_why;
 use crate::commands::submit::new_key;
-use crate::commands::up::{Arguments as Up, TemporaryCluster, describe};
+use crate::launcher::launcher;
 
 pub(super) const TITLE: &str = "the work itself";
 
@@ -38,11 +39,11 @@ pub(super) fn tell(context: &Context, console: &mut Console, width: usize) -> Re
          pretend to be GPUs where there are none.",
     )?;
     story.command(console, "up --nodes 5 --like p5.48xlarge")?;
-    let up = Up { nodes: Some(5), like: Some("p5.48xlarge".into()), ..Up::default() };
+    let wanted = Wanted { nodes: Some(5), like: Some("p5.48xlarge".into()), ..Wanted::default() };
     let began = Instant::now();
-    let cluster = TemporaryCluster::start(&up, context, console)?;
+    let cluster = TemporaryCluster::start(&wanted, &context.load_catalog()?, launcher(context, console)?)?;
     let up_s = began.elapsed().as_secs_f64();
-    for line in describe(&cluster.driver.nodes()?, &cluster.shape) {
+    for line in cluster.shape.describe(&cluster.driver.nodes()?, Machine::this()) {
         story.line(console, &line)?;
     }
     let mut told = story.train(&cluster, context, console)?;

@@ -3,12 +3,12 @@
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_comm::World;
+use bedplate_local::host::host_entry;
 use bedplate_perf::{Step, predict_on_host};
 use bedplate_terminal::Context;
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
 
-use crate::host::host_entry;
 use crate::host_run::host_run;
 
 /// A step as predicted for this machine, and the machine's peak in FLOP/s.
@@ -31,7 +31,7 @@ pub(super) fn predict(
     if is_imitated || world.is_some_and(|world| world.host_ranks().len() != ranks as usize) {
         return Ok(None);
     }
-    let Some(host) = host_entry(context) else { return Ok(None) };
+    let Some(host) = host_entry(context.load_catalog().ok().as_ref()) else { return Ok(None) };
     let model = read_architecture(&config.model.config)?.transformer;
     let run = host_run(config, ranks, survives);
     let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &run) else {

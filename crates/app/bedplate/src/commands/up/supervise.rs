@@ -1,24 +1,12 @@
 //! `bedplate supervise`: the process of a cluster that starts daemon and agents again when they die or stand still.
-//!
-//! It is the parent of none of them and keeps no list: it looks at the processes of the machine and asks the daemon, so
-//! it may itself die and be started again at any time. Whoever starts a process of the cluster holds a lock meanwhile, so
-//! that no two start the same one.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_local::{Supervision, state_directory};
 use bedplate_terminal::{CliError, Console, Context};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
 
-use super::join::Joined;
-use super::{Shape, launch};
-use crate::connection::state_directory;
-use crate::machine;
+use crate::launcher::launcher;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -33,217 +21,13 @@ pub(crate) struct Arguments {
     longest_delay: u64,
 }
 
-const PAUSE: Duration = Duration::from_millis(500);
-const FIRST_DELAY: Duration = Duration::from_secs(1);
-
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
     // It outlives the command that started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
-    let state = state_directory(arguments.state_dir.clone());
-    let silence = Duration::from_secs(arguments.silence);
-    let longest_delay = Duration::from_secs(arguments.longest_delay);
-    let mut supervisor =
-        Supervisor { state, silence, longest_delay, context, console, watches: BTreeMap::new() };
-    while supervisor.look() {
-        thread::sleep(PAUSE);
-    }
+    let patience = Supervision {
+        silence: Duration::from_secs(arguments.silence),
+        longest_delay: Duration::from_secs(arguments.longest_delay),
+    };
+    launcher(context, console)?.supervise(state_directory(arguments.state_dir.clone()), patience);
     Ok(())
-}
-
-struct Supervisor<'a> {
-    state: StateDirectory,
-    /// A daemon that has not answered, or an agent that has not been linked to a daemon that answers, for this long is
-    /// replaced. A run of such an agent has lost its lease long before.
-    silence: Duration,
-    longest_delay: Duration,
-    context: &'a Context,
-    console: &'a Console,
-    /// By what is watched.
-    watches: BTreeMap<String, Watch>,
-}
-
-const DAEMON: &str = "the daemon";
-
-impl Supervisor<'_> {
-    /// Mends what is broken; false when there is no cluster to look after any more.
-    fn look(&mut self) -> bool {
-        reap();
-        let Ok(_held) = launch::hold(&self.state) else { return false };
-        if let Some(joined) = Joined::find(&self.state) {
-            self.look_at_agent(&joined);
-            return true;
-        }
-        let Ok(Some(shape)) = Shape::find(&self.state) else { return false };
-        match self.state.beacon() {
-            // A daemon that ended in good order has taken its beacon away.
-            Ok(None) => false,
-            Ok(Some(beacon)) if machine::is_alive(beacon.pid) => {
-                self.ask_daemon(beacon.pid, &shape);
-                true
-            }
-            _ => {
-                self.start_daemon(&shape);
-                true
-            }
-        }
-    }
-
-    /// Of a machine that has joined a cluster elsewhere; whether the control plane hears it is known there alone.
-    fn look_at_agent(&mut self, joined: &Joined) {
-        let name = joined.node.as_str();
-        match launch::find_agent(&self.state, &NodeId::from(name)) {
-            Some(_) => self.watch(name).is_well(Instant::now()),
-            None if self.watch(name).may_start(Instant::now()) => {
-                self.console.say(&format!("the agent of {name} is gone; starting it again"));
-                let started = joined.start_agent(&self.state);
-                self.tell_failure(started);
-            }
-            None => {}
-        }
-    }
-
-    fn start_daemon(&mut self, shape: &Shape) {
-        if self.watch(DAEMON).may_start(Instant::now()) {
-            self.console.say("the daemon is gone; starting it again");
-            let started = launch::start_daemon(&self.state, shape, self.context, self.console);
-            self.tell_failure(started.map(drop));
-        }
-    }
-
-    fn ask_daemon(&mut self, pid: u32, shape: &Shape) {
-        let asked = Instant::now();
-        let driver = self.state.place().map(|place| Local::new(place).with_patience(Duration::ZERO));
-        match driver.and_then(|driver| Ok((driver.nodes()?, driver))) {
-            Ok((nodes, driver)) => {
-                self.watch(DAEMON).is_well(Instant::now());
-                for node in nodes.iter().filter(|node| shape.share(node.name.as_str()).is_some()) {
-                    self.look_at_node(node, &driver, shape);
-                }
-            }
-            // It is busy, opens its journal, or stands still.
-            Err(error) if self.watch(DAEMON).silent_for(asked) >= self.silence => {
-                self.console.say(&format!("the daemon does not answer, replacing it: {error}"));
-                kill_now(pid);
-            }
-            Err(_) => {}
-        }
-    }
-
-    fn look_at_node(&mut self, node: &NodeSummary, driver: &Local, shape: &Shape) {
-        let (name, now) = (node.name.as_str(), Instant::now());
-        let agent = launch::find_agent(&self.state, &node.name);
-        match agent {
-            _ if node.is_linked => self.watch(name).is_well(now),
-            Some(pid) if self.watch(name).silent_for(now) >= self.silence => {
-                self.console.say(&format!("the agent of {name} does not join; replacing it"));
-                kill_now(pid);
-            }
-            Some(_) => {}
-            None if self.watch(name).may_start(now) => {
-                self.console.say(&format!("the agent of {name} is gone; starting it again"));
-                let started = launch::start_agent(&self.state, driver, shape, &NodeId::from(name));
-                self.tell_failure(started);
-            }
-            None => {}
-        }
-    }
-
-    fn watch(&mut self, what: &str) -> &mut Watch {
-        let new = || Watch::new(self.longest_delay);
-        self.watches.entry(what.to_owned()).or_insert_with(new)
-    }
-
-    fn tell_failure(&self, outcome: Result<(), CliError>) {
-        if let Err(error) = outcome {
-            self.console.say(&format!("that failed and is tried again later: {}", error.summary()));
-        }
-    }
-}
-
-/// Processes that this one started and that have ended.
-fn reap() {
-    while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status.pid().is_some()) {}
-}
-
-fn kill_now(pid: u32) {
-    // It may have ended meanwhile, which is as good.
-    let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
-}
-
-/// How one process does: when it may be started again, and how long it has been silent.
-#[derive(Debug)]
-struct Watch {
-    longest_delay: Duration,
-    /// Starts since it was last well for long.
-    starts: u32,
-    /// No start before this.
-    not_before: Option<Instant>,
-    well_since: Option<Instant>,
-    silent_since: Option<Instant>,
-}
-
-impl Watch {
-    fn new(longest_delay: Duration) -> Self {
-        Self { longest_delay, starts: 0, not_before: None, well_since: None, silent_since: None }
-    }
-
-    fn is_well(&mut self, now: Instant) {
-        self.silent_since = None;
-        let since = *self.well_since.get_or_insert(now);
-        if now.duration_since(since) >= self.longest_delay {
-            self.starts = 0;
-        }
-    }
-
-    /// Whether it may be started now; each time takes twice as long as the one before.
-    fn may_start(&mut self, now: Instant) -> bool {
-        (self.well_since, self.silent_since) = (None, None);
-        let delay = FIRST_DELAY.saturating_mul(1 << self.starts.min(10)).min(self.longest_delay);
-        if now < *self.not_before.get_or_insert(now + delay) {
-            return false;
-        }
-        self.not_before = None;
-        self.starts += 1;
-        true
-    }
-
-    /// Nothing was heard of it though it was asked at `asked`.
-    fn silent_for(&mut self, asked: Instant) -> Duration {
-        self.well_since = None;
-        self.silent_since.get_or_insert(asked).elapsed()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MINUTE: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn what_dies_again_and_again_is_started_ever_later_until_it_has_been_well() {
-        let mut watch = Watch::new(MINUTE);
-        let mut now = Instant::now();
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            let began = now;
-            while !watch.may_start(now) {
-                now += Duration::from_millis(500);
-            }
-            waits.push(now.duration_since(began).as_secs());
-        }
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        watch.is_well(now);
-        watch.is_well(now + MINUTE);
-        assert!(!watch.may_start(now) && watch.may_start(now + FIRST_DELAY));
-    }
-
-    #[test]
-    fn one_good_answer_ends_a_silence() {
-        let mut watch = Watch::new(MINUTE);
-        let hour = Duration::from_secs(3600);
-        assert!(watch.silent_for(Instant::now() - hour) >= hour && watch.silent_for(Instant::now()) >= hour);
-        watch.is_well(Instant::now());
-        assert!(watch.silent_for(Instant::now()) < hour);
-    }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_comm::{CommError, Group, Reduction, Registered, World};
 use bedplate_kernels::{Buffer, Device, DeviceChoice};
+use bedplate_local::{Machine, machine};
 use bedplate_terminal::{CliError, Console};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use super::link::{Link, LinkError};
 use super::peers::{Ours, Transport};
 use super::question::size_text;
 use super::targets::{Bound, Target};
-use crate::machine::{self, Machine};
 
 /// Rows, outputs and inputs of the product that keeps a rank busy.
 const SIDE: usize = 384;

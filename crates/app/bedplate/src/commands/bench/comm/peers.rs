@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use bedplate_comm::Algorithm;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Device, DeviceChoice};
+use bedplate_local::Machine;
 use bedplate_terminal::{CliError, Console};
 
 use super::crew::{Crew, CrewError, Folder};
-use crate::machine::Machine;
 use crate::meeting::Meeting;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

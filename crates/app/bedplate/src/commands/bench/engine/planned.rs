@@ -1,6 +1,7 @@
 //! What the plan says about this host, from its catalog file, beside what the engine reached.
 
 use bedplate_catalog::MeasuredRates;
+use bedplate_local::host::host_entry;
 use bedplate_network::Architecture;
 use bedplate_perf::{HostFormats, HostStep, serve_on_host};
 use bedplate_serve::Memory;
@@ -10,7 +11,6 @@ use bedplate_transformer::Transformer;
 use serde_json::{Value, json};
 
 use super::load::{self, Speed};
-use crate::host::host_entry;
 
 /// A model on this host.
 pub(super) struct Planned {
@@ -22,7 +22,8 @@ pub(super) struct Planned {
 impl Planned {
     /// None where this host has not been measured, or by as many threads.
     pub(super) fn new(architecture: &Architecture, memory: &Memory, context: &Context) -> Option<Self> {
-        let rates = host_entry(context)?.measured.filter(|_| !memory.is_on_gpu)?;
+        let rates =
+            host_entry(context.load_catalog().ok().as_ref())?.measured.filter(|_| !memory.is_on_gpu)?;
         let bits = |format: &str| match format {
             "f32" => 32.0,
             "int8" => 8.5,

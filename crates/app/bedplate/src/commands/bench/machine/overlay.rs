@@ -109,9 +109,9 @@ impl Lines<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::NAME;
     use bedplate_catalog::Catalog;
     use bedplate_diag::{Source, render_text};
+    use bedplate_local::host::NAME;
     use bedplate_units::{Bytes, Seconds};
 
     #[test]

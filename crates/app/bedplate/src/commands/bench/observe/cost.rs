@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_exporter::{Exporter, Options};
+use bedplate_local::machine;
 use bedplate_record::{Exposure, MetricsServer};
 use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_units::Seconds;
 
 use super::Figure;
 use crate::commands::export::host_name;
-use crate::machine;
 
 /// The project's aim: one per cent of a core at an interval of a second, which is ten milliseconds a sample.
 const MOST_PERCENT: f64 = 1.0;

@@ -7,10 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, Local, NodeId, NodeState};
+use bedplate_local::{TemporaryCluster, Wanted, Watch};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 
 use super::Figure;
-use crate::commands::up::{Arguments as Up, TemporaryCluster};
+use crate::launcher::launcher;
 
 const NODES: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,13 +48,13 @@ pub(super) fn measure(repeats: u32, context: &Context, console: &Console) -> Res
     let broken =
         |error: io::Error| ProgramError::Bug { what: format!("cannot make a tree of files: {error}") };
     let trees = Trees::plant(&names).map_err(broken)?;
-    let up = Up {
+    let wanted = Wanted {
         nodes: Some(NODES),
         like: Some("p5.48xlarge".into()),
-        observe_root: Some(trees.0.clone()),
-        ..Up::default()
+        watch: Watch { root: Some(trees.0.display().to_string()), ..Watch::default() },
+        ..Wanted::default()
     };
-    let cluster = TemporaryCluster::start(&up, context, console)?;
+    let cluster = TemporaryCluster::start(&wanted, &context.load_catalog()?, launcher(context, console)?)?;
     let mut seconds = Vec::new();
     for round in 0..repeats {
         let name = &names[round as usize % names.len()];

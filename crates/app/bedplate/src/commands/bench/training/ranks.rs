@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bedplate_layout::Layout;
+use bedplate_local::host::host_entry;
+use bedplate_local::{Machine, machine};
 use bedplate_perf::{Step, predict_on_host};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
@@ -16,9 +18,7 @@ use super::Arguments;
 use crate::commands::bench::comm::crew::{Crew, CrewError, Folder};
 use crate::commands::bench::comm::peers::torch;
 use crate::commands::bench::kernels::models::architecture;
-use crate::host::host_entry;
 use crate::host_run::host_run;
-use crate::machine::{self, Machine};
 use crate::meeting::Meeting;
 
 /// What every crew trains.
@@ -174,7 +174,7 @@ fn layouts(arguments: &Arguments, ranks: u32) -> Result<Vec<Layout>, CliError> {
 }
 
 fn predict(layout: &Layout, numbers: Numbers, context: &Context) -> Option<Step> {
-    let host = host_entry(context)?;
+    let host = host_entry(context.load_catalog().ok().as_ref())?;
     let model = architecture(MODEL, Question::SEQUENCE).transformer;
     let mut config = config(numbers);
     config.training.layout = Some(*layout);

@@ -3,11 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::NodeId;
+use bedplate_diag::{Class, Diagnostic, Page, Place, Reason};
+use bedplate_drivers::{DriverError, NodeId};
+use bedplate_topology::TopologyError;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum UpError {
+pub enum LocalError {
     #[error("another cluster is up in {}: {has}", state.display())]
     OtherShape { has: String, state: PathBuf },
     #[error("no cluster was ever started in {}", state.display())]
@@ -36,6 +37,12 @@ pub(crate) enum UpError {
     Signals { source: io::Error },
     #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
     Left { pids: Vec<u32> },
+    #[error("no daemon of this machine is there to be killed")]
+    NoDaemon,
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error(transparent)]
+    Cluster(#[from] TopologyError),
 }
 
 fn names(nodes: &[NodeId]) -> String {
@@ -46,7 +53,7 @@ fn list(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) const PAGES: &[&Page] = &[
+pub const PAGES: &[&Page] = &[
     &OTHER_SHAPE,
     &NO_SHAPE,
     &STATE,
@@ -61,6 +68,7 @@ pub(crate) const PAGES: &[&Page] = &[
     &NOT_ADMITTED,
     &SIGNALS,
     &LEFT,
+    &NO_DAEMON,
 ];
 
 static UNREACHABLE: Page = Page {
@@ -148,33 +156,61 @@ static LEFT: Page = Page {
     meaning: "Processes of the cluster did not end, not even when they were killed. They hang inside the operating system, as on a file server that does not answer.",
     remedy: "look at them with `ps`; they end when what they wait for answers",
 };
+static NO_DAEMON: Page = Page {
+    code: "chaos/no-daemon",
+    class: Class::User,
+    meaning: "The daemon can only be killed on the machine on which it runs, by the user who started it.",
+    remedy: "run this where `bedplate up` was run, with the same `--state-dir`",
+};
 
-impl Diagnostic for UpError {
+impl LocalError {
+    /// The error of another crate that this one only passes on.
+    fn passed_on(&self) -> Option<&dyn Diagnostic> {
+        match self {
+            LocalError::Driver(error) => Some(error),
+            LocalError::Cluster(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl Diagnostic for LocalError {
     fn page(&self) -> &'static Page {
         match self {
-            UpError::OtherShape { .. } => &OTHER_SHAPE,
-            UpError::NoShape { .. } => &NO_SHAPE,
-            UpError::State { .. } => &STATE,
-            UpError::Died { .. } => &DIED,
-            UpError::Start { .. } => &START,
-            UpError::NotJoined { .. } => &NOT_JOINED,
-            UpError::UnknownGpu { .. } => &UNKNOWN_GPU,
-            UpError::Unreachable { .. } => &UNREACHABLE,
-            UpError::HasCluster { .. } => &HAS_CLUSTER,
-            UpError::JoinedAlready { .. } => &JOINED_ALREADY,
-            UpError::NoServer { .. } => &NO_SERVER,
-            UpError::NotAdmitted { .. } => &NOT_ADMITTED,
-            UpError::Signals { .. } => &SIGNALS,
-            UpError::Left { .. } => &LEFT,
+            LocalError::OtherShape { .. } => &OTHER_SHAPE,
+            LocalError::NoShape { .. } => &NO_SHAPE,
+            LocalError::State { .. } => &STATE,
+            LocalError::Died { .. } => &DIED,
+            LocalError::Start { .. } => &START,
+            LocalError::NotJoined { .. } => &NOT_JOINED,
+            LocalError::UnknownGpu { .. } => &UNKNOWN_GPU,
+            LocalError::Unreachable { .. } => &UNREACHABLE,
+            LocalError::HasCluster { .. } => &HAS_CLUSTER,
+            LocalError::JoinedAlready { .. } => &JOINED_ALREADY,
+            LocalError::NoServer { .. } => &NO_SERVER,
+            LocalError::NotAdmitted { .. } => &NOT_ADMITTED,
+            LocalError::Signals { .. } => &SIGNALS,
+            LocalError::Left { .. } => &LEFT,
+            LocalError::NoDaemon => &NO_DAEMON,
+            LocalError::Driver(error) => error.page(),
+            LocalError::Cluster(error) => error.page(),
         }
     }
 
     fn help(&self) -> Option<String> {
         match self {
-            UpError::Died { log, .. } | UpError::NotJoined { log, .. } | UpError::NotAdmitted { log, .. } => {
-                Some(format!("see {}", log.display()))
-            }
-            _ => None,
+            LocalError::Died { log, .. }
+            | LocalError::NotJoined { log, .. }
+            | LocalError::NotAdmitted { log, .. } => Some(format!("see {}", log.display())),
+            _ => self.passed_on()?.help(),
         }
+    }
+
+    fn reason(&self) -> Option<&Reason> {
+        self.passed_on()?.reason()
+    }
+
+    fn place(&self) -> Option<&Place> {
+        self.passed_on()?.place()
     }
 }

@@ -1,51 +1,73 @@
 //! What a cluster on this machine shall be, and how that is remembered in its state directory.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
-use bedplate_drivers::StateDirectory;
-use bedplate_terminal::{CliError, Context, files};
+use bedplate_drivers::{NodeSummary, StateDirectory};
 use bedplate_topology::{Cluster, ExportFormat, Format, ImportOptions, export, import};
 use serde_json::{Value, json};
 
-use super::share::{Share, shares};
-use super::{Arguments, UpError};
-use crate::commands::cluster;
-use crate::machine::Machine;
+use crate::share::{Share, shares};
+use crate::{LocalError, Machine};
+
+/// What is asked of a cluster on this machine. Paths are absolute: processes of the cluster run elsewhere.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    pub nodes: Option<u32>,
+    /// An instance of the catalog that every node is like.
+    pub like: Option<String>,
+    pub spare: u32,
+    /// Nodes that are other machines, which join.
+    pub remote: u32,
+    /// A whole cluster instead.
+    pub cluster: Option<Cluster>,
+    pub site: Option<String>,
+    pub probe: Option<String>,
+    pub listen: Option<String>,
+    pub watch: Watch,
+}
+
+impl Wanted {
+    /// Whether anything was said about what the cluster shall be.
+    pub(crate) fn names_a_shape(&self) -> bool {
+        self.nodes.is_some() || self.like.is_some() || self.cluster.is_some() || self.spare + self.remote > 0
+    }
+}
 
 /// A cluster of this machine: which nodes it has and what each gets of the machine.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Shape {
-    pub(crate) name: String,
+pub struct Shape {
+    pub name: String,
     /// cluster.toml.
-    pub(crate) cluster: String,
+    pub cluster: String,
     /// Those of this machine.
-    pub(crate) nodes: Vec<Share>,
+    pub nodes: Vec<Share>,
     /// How many of its nodes are other machines, which join.
-    pub(crate) remote: u32,
-    pub(crate) site: Option<String>,
-    pub(crate) probe: Option<String>,
-    pub(crate) listen: Option<String>,
-    pub(crate) watch: Watch,
+    pub remote: u32,
+    pub site: Option<String>,
+    pub probe: Option<String>,
+    pub listen: Option<String>,
+    pub watch: Watch,
 }
 
 /// How nodes watch themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Watch {
-    pub(crate) rules: Option<String>,
-    pub(crate) profile: Option<String>,
+pub struct Watch {
+    pub rules: Option<String>,
+    pub profile: Option<String>,
     /// The first node's port for Prometheus.
-    pub(crate) export: Option<u16>,
-    pub(crate) root: Option<String>,
+    pub export: Option<u16>,
+    pub root: Option<String>,
 }
 
 impl Watch {
     /// What an agent is told, the `number`th of its machine.
-    pub(crate) fn arguments(&self, node: &str, number: usize) -> Vec<String> {
+    pub fn arguments(&self, node: &str, number: usize) -> Vec<String> {
         let mut arguments = Vec::new();
         let mut add = |flag: &str, value: Option<String>| {
             arguments.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
@@ -60,85 +82,77 @@ impl Watch {
 }
 
 impl Shape {
-    pub(crate) fn new(arguments: &Arguments, context: &Context, machine: Machine) -> Result<Self, CliError> {
-        let catalog = context.load_catalog()?;
-        let cluster = wanted(arguments, &catalog, machine)?;
+    pub fn new(wanted: &Wanted, catalog: &Catalog, machine: Machine) -> Result<Self, LocalError> {
+        let cluster = wanted_cluster(wanted, catalog, machine)?;
         let shape = Self {
             name: cluster.name().to_owned(),
-            nodes: shares(&cluster, cluster.node_count().saturating_sub(arguments.remote), machine),
-            remote: arguments.remote,
+            nodes: shares(&cluster, cluster.node_count().saturating_sub(wanted.remote), machine),
+            remote: wanted.remote,
             cluster: export(&cluster, ExportFormat::Document),
             site: None,
             probe: None,
             listen: None,
             watch: Watch::default(),
         };
-        shape.with_rules(arguments)
+        shape.with_rules(wanted)
     }
 
-    /// The same cluster by other rules, where the command line names some.
-    pub(crate) fn with_rules(self, arguments: &Arguments) -> Result<Self, CliError> {
-        if self.remote > 0 {
-            let listen = arguments.listen.as_ref().or(self.listen.as_ref());
-            if listen.and_then(|listen| reachable_address(listen)).is_none() {
-                return Err(UpError::Unreachable { listen: listen.cloned() }.into());
-            }
+    /// The same cluster by other rules, where some are named.
+    pub(crate) fn with_rules(self, wanted: &Wanted) -> Result<Self, LocalError> {
+        let listen = wanted.listen.clone().or(self.listen);
+        if self.remote > 0 && listen.as_deref().and_then(reachable_address).is_none() {
+            return Err(LocalError::Unreachable { listen });
         }
-        let absolute = |path: &std::path::PathBuf| match fs::canonicalize(path) {
-            Ok(path) => Ok(path.display().to_string()),
-            Err(source) => Err(files::FileError::Read { path: path.display().to_string(), source }),
-        };
+        let watch = wanted.watch.clone();
         Ok(Self {
-            site: arguments.site.as_ref().map(absolute).transpose()?.or(self.site),
-            probe: arguments.probe.clone().or(self.probe),
-            listen: arguments.listen.clone().or(self.listen),
+            site: wanted.site.clone().or(self.site),
+            probe: wanted.probe.clone().or(self.probe),
+            listen,
             watch: Watch {
-                rules: arguments.health_rules.as_ref().map(absolute).transpose()?.or(self.watch.rules),
-                profile: arguments.profile.map(|name| name.profile().to_string()).or(self.watch.profile),
-                export: arguments.export.or(self.watch.export),
-                root: arguments.observe_root.as_ref().map(absolute).transpose()?.or(self.watch.root),
+                rules: watch.rules.or(self.watch.rules),
+                profile: watch.profile.or(self.watch.profile),
+                export: watch.export.or(self.watch.export),
+                root: watch.root.or(self.watch.root),
             },
             ..self
         })
     }
 
     /// The shape that the cluster of a directory has.
-    pub(crate) fn load(state: &StateDirectory) -> Result<Self, CliError> {
-        Self::find(state)?.ok_or_else(|| UpError::NoShape { state: state.path().to_owned() }.into())
+    pub fn load(state: &StateDirectory) -> Result<Self, LocalError> {
+        Self::find(state)?.ok_or_else(|| LocalError::NoShape { state: state.path().to_owned() })
     }
 
     /// As [`Shape::load`]; nothing where no cluster has been.
-    pub(crate) fn find(state: &StateDirectory) -> Result<Option<Self>, CliError> {
+    pub fn find(state: &StateDirectory) -> Result<Option<Self>, LocalError> {
         let path = state.path().join(FILE);
         match fs::read_to_string(&path) {
             Ok(text) => {
                 let shape = serde_json::from_str(&text).ok().and_then(|value| Self::from_json(&value));
                 let broken = || io::Error::new(io::ErrorKind::InvalidData, "it does not describe a cluster");
-                shape.map(Some).ok_or_else(|| UpError::State { path, source: broken() }.into())
+                shape.map(Some).ok_or_else(|| LocalError::State { path, source: broken() })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(UpError::State { path, source }.into()),
+            Err(source) => Err(LocalError::State { path, source }),
         }
     }
 
-    pub(crate) fn keep(&self, state: &StateDirectory) -> Result<(), CliError> {
+    pub fn keep(&self, state: &StateDirectory) -> Result<(), LocalError> {
         let path = state.path();
-        make_private(path).map_err(|source| UpError::State { path: path.to_owned(), source })?;
+        make_private(path).map_err(|source| LocalError::State { path: path.to_owned(), source })?;
         for (name, text) in [(FILE, &format!("{:#}\n", self.json())), ("cluster.toml", &self.cluster)] {
             let path = path.join(name);
-            files::write_text(&path.display().to_string(), text)?;
-            let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
-            private.map_err(|source| UpError::State { path, source })?;
+            write_private(&path, text).map_err(|source| LocalError::State { path, source })?;
         }
         Ok(())
     }
 
-    pub(crate) fn read_cluster(&self, catalog: &Catalog) -> Result<Cluster, CliError> {
+    pub fn read_cluster(&self, catalog: &Catalog) -> Result<Cluster, LocalError> {
         let source = Source::new("cluster.toml", &self.cluster);
         Ok(import(Format::Document, &[source], &ImportOptions::default(), catalog)?)
     }
 
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let gpus: u32 = self.nodes.iter().map(|node| node.gpus).sum();
         let elsewhere = match self.remote {
             0 => String::new(),
@@ -148,17 +162,17 @@ impl Shape {
     }
 
     /// Where ranks on other machines reach those of this one, when there are other machines.
-    pub(crate) fn address(&self) -> Option<String> {
+    pub fn address(&self) -> Option<String> {
         let listen = self.listen.as_ref().filter(|_| self.remote > 0)?;
         reachable_address(listen).map(|address| address.to_string())
     }
 
-    pub(crate) fn share(&self, node: &str) -> Option<&Share> {
+    pub fn share(&self, node: &str) -> Option<&Share> {
         self.nodes.iter().find(|share| share.node == node)
     }
 
     /// What the nodes pretend to have beyond the machine; nothing when they do not.
-    pub(crate) fn over_commitment(&self, machine: Machine) -> Vec<String> {
+    pub fn over_commitment(&self, machine: Machine) -> Vec<String> {
         let count = self.nodes.len();
         let vcpus: u64 = self.nodes.iter().map(|node| u64::from(node.vcpus)).sum();
         let memory: u64 = self.nodes.iter().map(|node| node.pretended_mib).sum();
@@ -174,6 +188,29 @@ impl Shape {
             let gib = each(format!("{} GiB", self.nodes[0].pretended_mib / 1024));
             lines.push(format!("{pretend} {gib} of memory on {} real GiB", machine.memory_mib / 1024));
         }
+        lines
+    }
+
+    /// What stands, in a few lines.
+    pub fn describe(&self, nodes: &[NodeSummary], machine: Machine) -> Vec<String> {
+        let linked = nodes.iter().filter(|node| node.is_linked).count();
+        let gpus: u32 = nodes.iter().map(|node| node.gpus).sum();
+        let devices = match (gpus, machine.gpus) {
+            (0, _) => "no GPUs".to_owned(),
+            (gpus, 0) => format!("{gpus} GPUs, all of them pretended slots"),
+            (gpus, real) if gpus > real => format!("{gpus} GPUs, of which this machine really has {real}"),
+            (gpus, _) => format!("{gpus} GPUs"),
+        };
+        let mut lines = vec![format!("{}: {linked} of {} nodes, {devices}", self.name, nodes.len())];
+        for node in nodes.iter().filter(|node| !node.is_linked || node.reason.is_some()) {
+            let down = || match self.share(node.name.as_str()) {
+                Some(_) => format!("down; `bedplate node start {}`", node.name),
+                None => "has not joined".to_owned(),
+            };
+            let why = node.reason.as_ref().map_or_else(down, |reason| reason.text.clone());
+            lines.push(format!("{}: {why}", node.name));
+        }
+        lines.extend(self.over_commitment(machine));
         lines
     }
 
@@ -226,22 +263,31 @@ fn reachable_address(listen: &str) -> Option<IpAddr> {
 
 /// A directory that only its owner can look into: there are tokens in it. Root's jobs run as their users, who must be
 /// able to pass through to what belongs to them.
-fn make_private(path: &std::path::Path) -> io::Result<()> {
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-fn wanted(arguments: &Arguments, catalog: &Catalog, machine: Machine) -> Result<Cluster, CliError> {
-    let here = arguments.nodes.unwrap_or(1).max(1) + arguments.spare;
-    let count = here + arguments.remote;
-    if let Some(given) = &arguments.cluster {
-        return cluster::load(given, catalog);
+/// Replaces a file that only its owner may read.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let beside = path.with_extension(format!("{}.part", std::process::id()));
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(&beside, path)
+}
+
+fn wanted_cluster(wanted: &Wanted, catalog: &Catalog, machine: Machine) -> Result<Cluster, LocalError> {
+    let here = wanted.nodes.unwrap_or(1).max(1) + wanted.spare;
+    let count = here + wanted.remote;
+    if let Some(given) = &wanted.cluster {
+        return Ok(given.clone());
     }
-    if let Some(instance) = &arguments.like {
+    if let Some(instance) = &wanted.like {
         return Ok(Cluster::from_spec(&format!("{instance}:{count}"), catalog)?);
     }
-    let text = like_this_machine(machine, here, arguments.remote, catalog)?;
+    let text = like_this_machine(machine, here, wanted.remote, catalog)?;
     Ok(import(Format::Document, &[Source::new("this machine", &text)], &ImportOptions::default(), catalog)?)
 }
 
@@ -251,7 +297,7 @@ fn like_this_machine(
     count: u32,
     remote: u32,
     catalog: &Catalog,
-) -> Result<String, CliError> {
+) -> Result<String, LocalError> {
     let cpus = (machine.cores / count).max(1);
     let memory = machine.memory_mib / u64::from(count);
     let gpus = machine.gpus / count;
@@ -261,7 +307,7 @@ fn like_this_machine(
         let known = catalog.accelerators.iter().map(|accelerator| accelerator.name.as_str());
         let Some(accelerator) = model.as_deref().and_then(|model| matching(model, known)) else {
             let model = model.unwrap_or_else(|| "the driver does not tell it".to_owned());
-            return Err(UpError::UnknownGpu { gpus: machine.gpus, model }.into());
+            return Err(LocalError::UnknownGpu { gpus: machine.gpus, model });
         };
         kind += &format!("accelerator = \"{accelerator}\"\ndomains = [{gpus}]\n");
     }
@@ -273,8 +319,7 @@ fn like_this_machine(
 
 fn gpu_model() -> Option<String> {
     let folders = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten();
-    let mut texts =
-        folders.filter_map(|folder| files::read_system(folder.path().join("information").to_str()?));
+    let mut texts = folders.filter_map(|folder| fs::read_to_string(folder.path().join("information")).ok());
     let model = |text: String| {
         text.lines().find_map(|line| line.strip_prefix("Model:")).map(|model| model.trim().to_owned())
     };
@@ -294,14 +339,13 @@ mod tests {
 
     const MACHINE: Machine = Machine { cores: 2, memory_mib: 24_000, gpus: 0 };
 
-    fn shape(arguments: Arguments) -> Shape {
-        Shape::new(&arguments, &Context { overlays: Vec::new() }, MACHINE).unwrap()
+    fn shape(wanted: Wanted) -> Shape {
+        Shape::new(&wanted, &Catalog::builtin(), MACHINE).unwrap()
     }
 
     #[test]
     fn over_commitment_is_said_and_none_is_not() {
-        let four =
-            shape(Arguments { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Arguments::default() });
+        let four = shape(Wanted { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Wanted::default() });
         assert_eq!(four.summary(), "p5.48xlarge:4, 4 nodes, 32 GPUs");
         assert_eq!(
             four.over_commitment(MACHINE),
@@ -310,7 +354,7 @@ mod tests {
                 "4 nodes pretend 2048 GiB each of memory on 23 real GiB"
             ]
         );
-        let own = shape(Arguments::default());
+        let own = shape(Wanted::default());
         assert_eq!(own.nodes.len(), 1);
         assert!(own.over_commitment(MACHINE).is_empty(), "{:?}", own.over_commitment(MACHINE));
     }
@@ -318,7 +362,7 @@ mod tests {
     #[test]
     fn a_shape_is_remembered() {
         let spare =
-            shape(Arguments { nodes: Some(2), spare: 1, probe: Some("true".into()), ..Arguments::default() });
+            shape(Wanted { nodes: Some(2), spare: 1, probe: Some("true".into()), ..Wanted::default() });
         assert_eq!(spare.nodes.len(), 3);
         assert_eq!(Shape::from_json(&spare.json()), Some(spare.clone()));
         assert_eq!(spare.read_cluster(&Catalog::builtin()).unwrap().node_count(), 3);

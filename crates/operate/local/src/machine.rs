@@ -6,25 +6,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The marker that the agent sets in the environment of everything that a job starts.
-pub(crate) const MARK: &str = "BEDPLATE_RUN";
+pub const MARK: &str = "BEDPLATE_RUN";
 
 /// The hardware of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Machine {
-    pub(crate) cores: u32,
-    pub(crate) memory_mib: u64,
-    pub(crate) gpus: u32,
+pub struct Machine {
+    pub cores: u32,
+    pub memory_mib: u64,
+    pub gpus: u32,
 }
 
 impl Machine {
-    pub(crate) fn this() -> Self {
+    pub fn this() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
         Self { cores, memory_mib: memory_mib().unwrap_or(1024), gpus: gpus() }
     }
 }
 
 /// The processor's model and its maker, as the system names them.
-pub(crate) fn processor() -> (String, String) {
+pub fn processor() -> (String, String) {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
@@ -35,12 +35,12 @@ pub(crate) fn processor() -> (String, String) {
 }
 
 /// Processes that wanted a core over the last minute, on average.
-pub(crate) fn load() -> Option<f64> {
+pub fn load() -> Option<f64> {
     fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
 }
 
 /// Memory that programs may take: the machine's, or less in a container.
-pub(crate) fn memory_for_programs_mib() -> u64 {
+pub fn memory_for_programs_mib() -> u64 {
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let limit = limit.and_then(|text| text.trim().parse::<u64>().ok()).map(|bytes| bytes >> 20);
     let whole = Machine::this().memory_mib;
@@ -74,26 +74,26 @@ fn name_of(path: &Path) -> Option<&str> {
 
 /// A process of this machine, as far as we may inspect it.
 #[derive(Debug, Clone)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
-    pub(crate) environment: BTreeMap<String, String>,
-    pub(crate) directory: Option<PathBuf>,
+pub struct Process {
+    pub pid: u32,
+    pub environment: BTreeMap<String, String>,
+    pub directory: Option<PathBuf>,
 }
 
 impl Process {
-    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+    pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str)
     }
 
     /// Whose it is: user and group.
-    pub(crate) fn user(&self) -> Option<(u32, u32)> {
+    pub fn user(&self) -> Option<(u32, u32)> {
         let metadata = fs::metadata(format!("/proc/{}", self.pid)).ok()?;
         Some((metadata.uid(), metadata.gid()))
     }
 }
 
 /// The processes whose environment has a variable, oldest first.
-pub(crate) fn processes_with(variable: &str) -> Vec<Process> {
+pub fn processes_with(variable: &str) -> Vec<Process> {
     let pid_of = |path: &PathBuf| name_of(path)?.parse::<u32>().ok();
     let mut found: Vec<Process> =
         entries("/proc").filter_map(|path| process(&path, pid_of(&path)?)).collect();
@@ -112,21 +112,22 @@ fn process(path: &Path, pid: u32) -> Option<Process> {
     Some(Process { pid, environment: pairs.collect(), directory: fs::read_link(path.join("cwd")).ok() })
 }
 
-/// Whether a process is still running; a zombie is not.
-pub(crate) fn resident_mib(pid: u32) -> Option<f64> {
+/// Memory that a process really has, in MiB.
+pub fn resident_mib(pid: u32) -> Option<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.trim().trim_end_matches("kB").trim().parse::<f64>().ok()? / 1024.0)
 }
 
-pub(crate) fn is_alive(pid: u32) -> bool {
+/// Whether a process is still running; a zombie is not.
+pub fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 /// The command line of a process, with spaces between its words.
-pub(crate) fn command_line(pid: u32) -> String {
+pub fn command_line(pid: u32) -> String {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\0', " ").trim().to_owned()
 }

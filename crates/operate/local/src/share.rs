@@ -7,19 +7,19 @@ use crate::machine::Machine;
 
 /// What a node gets of the machine, and what it pretends.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) node: String,
+pub struct Share {
+    pub node: String,
     /// Really.
-    pub(crate) cores: Vec<u32>,
-    pub(crate) memory_mib: u64,
+    pub cores: Vec<u32>,
+    pub memory_mib: u64,
     /// To the scheduler.
-    pub(crate) vcpus: u32,
-    pub(crate) pretended_mib: u64,
-    pub(crate) gpus: u32,
+    pub vcpus: u32,
+    pub pretended_mib: u64,
+    pub gpus: u32,
 }
 
 /// Of the first `count` nodes: cores in contiguous parts, as even as they go; where there are more nodes than cores, several share one.
-pub(super) fn shares(cluster: &Cluster, count: u32, machine: Machine) -> Vec<Share> {
+pub(crate) fn shares(cluster: &Cluster, count: u32, machine: Machine) -> Vec<Share> {
     let count = count.max(1);
     let cores_of = |at: u32| -> Vec<u32> {
         let (at, count, cores) = (u64::from(at), u64::from(count), u64::from(machine.cores.max(1)));
@@ -44,7 +44,7 @@ pub(super) fn shares(cluster: &Cluster, count: u32, machine: Machine) -> Vec<Sha
 }
 
 impl Share {
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         json!({
             "node": self.node,
             "cores": self.cores,
@@ -55,7 +55,7 @@ impl Share {
         })
     }
 
-    pub(super) fn from_json(value: &Value) -> Option<Self> {
+    pub(crate) fn from_json(value: &Value) -> Option<Self> {
         let number = |key: &str| value[key].as_u64();
         let cores = value["cores"].as_array()?.iter().map(|core| Some(core.as_u64()? as u32));
         Some(Self {
