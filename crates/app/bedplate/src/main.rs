@@ -21,8 +21,8 @@ use crate::cli::Cli;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    // Under another name, or as the keeper of a node's processes, it runs a different, smaller program.
-    if let Some(code) = bedplate_agent::shim::dispatch(&arguments) {
+    // Under another name, or as the fork server of a node's processes, it runs a different, smaller program.
+    if let Some(code) = bedplate_agent::multicall::dispatch(&arguments) {
         return code;
     }
     // Checked before parsing, so that an invalid command line is reported as JSON too.

@@ -34,7 +34,7 @@ fn main() {
         let ranks = RUNS * nodes.len() as u64;
         println!(
             "{} nodes: {ours:.0} runs/s, {:.0} rank starts/s; fork+exec+wait alone {plain:.0}/s; ratio {:.2}; \
-             agents and keepers used {:.2} ms of CPU a rank",
+             agents and fork servers used {:.2} ms of CPU a rank",
             nodes.len(),
             ours * nodes.len() as f64,
             ours * nodes.len() as f64 / plain,
@@ -43,9 +43,9 @@ fn main() {
     }
 }
 
-/// Of agents and keepers; ranks count only in the keeper's time to start them.
+/// Of agents and fork servers; ranks count only in the fork server's time to start them.
 fn cpu_ms(cluster: &Cluster, nodes: &[&str]) -> u64 {
-    let pids = nodes.iter().flat_map(|node| [cluster.agent_pid(node), cluster.keeper_pid(node)]);
+    let pids = nodes.iter().flat_map(|node| [cluster.agent_pid(node), cluster.fork_server_pid(node)]);
     pids.map(|pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<&str> = stat[stat.rfind(')').unwrap()..].split(' ').collect();

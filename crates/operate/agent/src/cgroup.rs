@@ -2,7 +2,7 @@
 //!
 //! Both versions are looked for below the cgroup that this process is in, so that an outer limit stays in force.
 //! Nothing here is an error: what cannot be had is not enforced, and the node says so. Entering a cgroup costs about
-//! half a millisecond, so a run gets one only when it has a memory limit; the cores are entered once, by the keeper.
+//! half a millisecond, so a run gets one only when it has a memory limit; the cores are entered once, by the fork server.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
@@ -58,9 +58,9 @@ impl Cgroups {
         put(directory, "cgroup.subtree_control", wanted)?;
         self.memory = Some((directory.to_owned(), Version::Two));
         self.enforced.push("memory by cgroup v2".to_owned());
-        let keeper = directory.join("keeper");
-        self.make(&keeper)?;
-        put(&keeper, "cgroup.procs", "0")?;
+        let fork_server = directory.join("keeper");
+        self.make(&fork_server)?;
+        put(&fork_server, "cgroup.procs", "0")?;
         if wanted.contains("cpuset") && put(directory, "cpuset.cpus", &list(cores)).is_some() {
             self.enforced.push(format!("cores {} by cgroup v2", list(cores)));
         }
@@ -85,7 +85,7 @@ impl Cgroups {
         Some(())
     }
 
-    /// Makes a directory, and removes those that killed keepers left.
+    /// Makes a directory, and removes those that killed fork servers left.
     fn make(&mut self, directory: &Path) -> Option<()> {
         directory.parent().map(remove_stale);
         fs::create_dir(directory).ok()?;
@@ -114,7 +114,7 @@ impl Cgroups {
     /// Leaves what was made; directories that still hold processes stay behind.
     pub(crate) fn end(&self) {
         if let Some((base, _)) = &self.memory {
-            // Of runs whose guardians were killed.
+            // Of runs whose run shims were killed.
             directories(base).iter().for_each(|run| drop(fs::remove_dir(run)));
         }
         for directory in self.made.iter().rev() {
@@ -181,7 +181,7 @@ fn count_in(text: &str) -> u64 {
     count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Removes the empty cgroups of keepers that have ended, those of their runs first.
+/// Removes the empty cgroups of fork servers that have ended, those of their runs first.
 fn remove_stale(base: &Path) {
     for directory in directories(base).into_iter().filter(|path| is_stale(path)) {
         for run in directories(&directory) {
@@ -196,12 +196,12 @@ fn directories(path: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Whether it is named after a keeper that has ended.
+/// Whether it is named after a fork server that has ended.
 fn is_stale(directory: &Path) -> bool {
     let name = directory.file_name().and_then(|name| name.to_str());
-    let keeper =
+    let fork_server =
         name.and_then(|name| name.strip_prefix("bedplate-")?.rsplit_once('-')?.1.parse::<u32>().ok());
-    keeper.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
+    fork_server.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
 }
 
 fn put(directory: &Path, file: &str, value: &str) -> Option<()> {

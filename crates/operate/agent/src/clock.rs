@@ -1,4 +1,4 @@
-//! The clock that leases are measured by, for agent and keeper alike.
+//! The clock that leases are measured by, for agent and fork server alike.
 
 use bedplate_gangs::Time;
 use bedplate_host::clock::since_boot;

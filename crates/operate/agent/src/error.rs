@@ -15,14 +15,14 @@ pub enum AgentError {
     NodeName { name: String },
     #[error("cannot use the state directory {path}")]
     State { path: PathBuf, source: io::Error },
-    #[error("cannot start the keeper of the node's processes")]
-    Keeper { source: io::Error },
+    #[error("cannot start the fork server of the node's processes")]
+    ForkServer { source: io::Error },
     #[error("the agent's socket {path} cannot be opened")]
     Socket { path: PathBuf, source: io::Error },
 }
 
 /// The documentation of every code of this crate.
-pub const PAGES: &[&Page] = &[&REFUSED, &FINGERPRINT, &NODE_NAME, &STATE, &KEEPER, &SOCKET];
+pub const PAGES: &[&Page] = &[&REFUSED, &FINGERPRINT, &NODE_NAME, &STATE, &FORK_SERVER, &SOCKET];
 
 static REFUSED: Page = Page {
     code: "agent/refused",
@@ -48,10 +48,10 @@ static STATE: Page = Page {
     meaning: "The agent keeps a directory for each run, with logs and temporary files, and cannot make or write the directory above them.",
     remedy: "make the directory writable for the user who starts the agent, or name another one with `--state`",
 };
-static KEEPER: Page = Page {
+static FORK_SERVER: Page = Page {
     code: "agent/keeper",
     class: Class::Transient,
-    meaning: "The agent starts all processes through one small process of its own, the keeper, and could not start that one: the host has no room for another process, or the program file is gone.",
+    meaning: "The agent starts all processes through one small process of its own, the fork server, and could not start that one: the host has no room for another process, or the program file is gone.",
     remedy: "check limits on processes and memory, and that the program file still exists, then start the agent again",
 };
 static SOCKET: Page = Page {
@@ -68,7 +68,7 @@ impl Diagnostic for AgentError {
             AgentError::Fingerprint { .. } => &FINGERPRINT,
             AgentError::NodeName { .. } => &NODE_NAME,
             AgentError::State { .. } => &STATE,
-            AgentError::Keeper { .. } => &KEEPER,
+            AgentError::ForkServer { .. } => &FORK_SERVER,
             AgentError::Socket { .. } => &SOCKET,
         }
     }

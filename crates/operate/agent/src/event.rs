@@ -6,8 +6,8 @@ use bedplate_finding::OpenFinding;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::fork_server::orders::{FromForkServer, FromRunShim};
 use crate::identity::Identity;
-use crate::keeper::orders::{FromGuardian, FromKeeper};
 use crate::outputs::Outputs;
 
 pub(crate) enum Event {
@@ -20,26 +20,26 @@ pub(crate) enum Event {
         status: u16,
         message: String,
     },
-    /// From the keeper that was started as this number.
-    Kept {
-        keeper: u32,
-        notice: FromKeeper,
+    /// From the fork server that was started as this number.
+    ForkServerSays {
+        fork_server: u32,
+        notice: FromForkServer,
     },
-    KeeperGone {
-        keeper: u32,
+    ForkServerGone {
+        fork_server: u32,
     },
-    /// From the guardian of this number.
-    Guarded {
-        guardian: u64,
-        notice: FromGuardian,
+    /// From the run shim of this number.
+    RunShimSays {
+        run_shim: u64,
+        notice: FromRunShim,
     },
-    /// The link to a guardian has closed.
-    GuardianSilent {
-        guardian: u64,
+    /// The link to a run shim has closed.
+    RunShimSilent {
+        run_shim: u64,
     },
-    /// A guardian whose keeper had died is gone, and so is what it left behind.
+    /// A run shim whose fork server had died is gone, and so is what it left behind.
     Swept {
-        guardian: u64,
+        run_shim: u64,
     },
     /// It is known whom a run runs as.
     Identified {

@@ -1,21 +1,22 @@
 //! The agent of one node: it starts, watches and stops ranks by order of the control plane.
 //!
 //! What to do is decided by [`bedplate_control::agent::Agent`]; this crate has the link, the processes and the files.
-//! A node has two processes of ours: the *agent* ([`run()`]), which talks, and its *keeper* ([`keeper::main`]), which forks a
-//! *guardian* for each run, the parent of everything that the run starts. Inside jobs the same program stands in for `srun` and `scontrol`
-//! ([`shim::dispatch`]).
+//! A node has two processes of ours: the *agent* ([`run()`]), which talks, and its *fork server* ([`fork_server::main`]), which forks a
+//! *run shim* for each run, the parent of everything that the run starts. Inside jobs the same program stands in for `srun` and `scontrol`
+//! ([`multicall::dispatch`]).
 
 mod cgroup;
 mod clock;
 mod error;
 mod event;
 mod folders;
+mod fork_client;
+pub mod fork_server;
 mod frames;
 mod identity;
-pub mod keeper;
-mod kept;
 mod link;
 mod logs;
+pub mod multicall;
 mod node;
 mod options;
 mod outputs;
@@ -25,7 +26,6 @@ pub mod processes;
 mod random;
 mod relay;
 mod reports;
-pub mod shim;
 mod slow;
 mod socket;
 mod tls;
@@ -43,7 +43,7 @@ pub fn run(options: Options) -> Result<(), AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| AgentError::Keeper { source })?;
+        .map_err(|source| AgentError::ForkServer { source })?;
     let outcome = runtime.block_on(node::run(options));
     // Threads that hang in a job's file system must not keep the agent.
     runtime.shutdown_background();

@@ -1,15 +1,15 @@
 //! The agent of a node at work: one loop that owns the state machine, feeds it what happens, and carries out its acts.
 //!
-//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by guardians, the link and steps by
+//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by run shims, the link and steps by
 //! tasks of their own, the job's file systems by threads that may hang without stopping a heartbeat.
 
 mod chaos;
 mod clean;
-mod keeping;
 mod observing;
 mod prepare;
 mod probes;
 mod ranks;
+mod run_shims;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +27,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
+use crate::fork_client::ForkClient;
+use crate::fork_server::orders::ToRunShim;
 use crate::identity::{Identity, JobUsers};
-use crate::keeper::orders::ToGuardian;
-use crate::kept::Kept;
 use crate::options::Options;
 use crate::outputs::Outputs;
 use crate::places::Places;
@@ -51,14 +51,14 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
+        None => std::env::current_exe().map_err(|source| AgentError::ForkServer { source })?,
     };
     let places = Places::begin(&options.state, &options.node, &program, options.users)?;
-    // Guardians of a dead keeper become our children.
+    // Run shims of a dead fork server become our children.
     let _ = set_child_subreaper(true);
     let (events, mut incoming) = unbounded_channel();
     let mut node = Node::begin(options, places, program, events.clone())?;
-    node.await_keeper(&mut incoming).await?;
+    node.await_fork_server(&mut incoming).await?;
     node.begin_node_probe();
     node.begin_observing();
     socket::listen(&node.places.socket, node.options.users, events.clone())?;
@@ -67,9 +67,9 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let _ = std::fs::remove_file(&node.places.socket);
     let _ = std::fs::remove_file(&node.places.joined);
     // Their links close, which ends them and their runs.
-    node.guards.clear();
-    if let Some(keeper) = node.keeper.take() {
-        keeper.end().await;
+    node.run_shims.clear();
+    if let Some(fork_server) = node.fork_server.take() {
+        fork_server.end().await;
     }
     let variable = agent_variable(&node.places);
     let _ = tokio::task::spawn_blocking(move || processes::kill_marked(&variable)).await;
@@ -85,16 +85,16 @@ struct Node {
     events: UnboundedSender<Event>,
     weather: Weather,
     link: Option<UnboundedSender<FromAgent>>,
-    keeper: Option<Kept>,
-    keepers_started: u32,
-    /// What the keeper was asked.
-    unanswered: keeping::Unanswered,
+    fork_server: Option<ForkClient>,
+    fork_servers_started: u32,
+    /// What the fork server was asked.
+    unanswered: run_shims::Unanswered,
     /// By the group whose processes they have.
-    guards: BTreeMap<String, keeping::Guard>,
-    last_guardian: u64,
+    run_shims: BTreeMap<String, run_shims::RunShim>,
+    last_run_shim: u64,
     enforced: Vec<String>,
     has_efa: bool,
-    /// What each living process is for, by the number that its guardian knows it by.
+    /// What each living process is for, by the number that its run shim knows it by.
     processes: BTreeMap<u64, Purpose>,
     last_process: u64,
     runs: BTreeMap<RunId, Local>,
@@ -123,7 +123,7 @@ enum Purpose {
 /// A run on this node.
 struct Local {
     launch: Launch,
-    /// How its processes are marked; its guardian's name for it.
+    /// How its processes are marked; its run shim's name for it.
     group: String,
     directory: PathBuf,
     /// Whom its processes run as, where that is not the agent's user.
@@ -143,18 +143,18 @@ impl Node {
         program: PathBuf,
         events: UnboundedSender<Event>,
     ) -> Result<Self, AgentError> {
-        // What an agent of this name left behind when it was killed together with its keeper.
+        // What an agent of this name left behind when it was killed together with its fork server.
         processes::kill_marked(&agent_variable(&places));
         let mut node = Self {
             agent: Agent::new(AgentRules::default(), now()),
             incarnation: random::number() >> 1,
             weather: Weather::fair(),
             link: None,
-            keeper: None,
-            keepers_started: 0,
-            unanswered: keeping::Unanswered::default(),
-            guards: BTreeMap::new(),
-            last_guardian: 0,
+            fork_server: None,
+            fork_servers_started: 0,
+            unanswered: run_shims::Unanswered::default(),
+            run_shims: BTreeMap::new(),
+            last_run_shim: 0,
             enforced: Vec::new(),
             has_efa: processes::has_efa(),
             processes: BTreeMap::new(),
@@ -170,12 +170,12 @@ impl Node {
             program,
             events,
         };
-        node.start_keeper().map_err(|source| AgentError::Keeper { source })?;
+        node.start_fork_server().map_err(|source| AgentError::ForkServer { source })?;
         Ok(node)
     }
 
     async fn attend(&mut self, mut incoming: UnboundedReceiver<Event>) -> Result<(), AgentError> {
-        let failed = |source| AgentError::Keeper { source };
+        let failed = |source| AgentError::ForkServer { source };
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut reports = interval(REPORTS);
@@ -198,7 +198,7 @@ impl Node {
             }
             self.renew_lease();
             self.carry_out_acts();
-            self.watch_guardians()?;
+            self.watch_run_shims()?;
         }
     }
 
@@ -207,11 +207,15 @@ impl Node {
             Event::Linked(link) => self.greet(link),
             Event::Told(message) => self.told(message),
             Event::LinkLost(how) => self.link_lost(how),
-            Event::Kept { keeper, notice } if self.is_current(keeper) => self.keeper_says(notice),
-            Event::KeeperGone { keeper } if self.is_current(keeper) => return self.replace_keeper(),
-            Event::Guarded { guardian, notice } => self.guardian_says(guardian, notice),
-            Event::GuardianSilent { guardian } => self.guardian_silent(guardian),
-            Event::Swept { guardian } => self.lose_guardian(guardian),
+            Event::ForkServerSays { fork_server, notice } if self.is_current(fork_server) => {
+                self.fork_server_says(notice)
+            }
+            Event::ForkServerGone { fork_server } if self.is_current(fork_server) => {
+                return self.replace_fork_server();
+            }
+            Event::RunShimSays { run_shim, notice } => self.run_shim_says(run_shim, notice),
+            Event::RunShimSilent { run_shim } => self.run_shim_silent(run_shim),
+            Event::Swept { run_shim } => self.lose_run_shim(run_shim),
             Event::Identified { run, outcome } => self.identified(run, outcome),
             Event::Checked { run, outcome } => self.checked(run, outcome),
             Event::Overdue { id } => self.overdue(id),
@@ -220,8 +224,8 @@ impl Node {
             Event::StepAsked { request, uid, answer } => drop(answer.send(self.ask_for_step(request, uid))),
             Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
             Event::StepOver { run, step } => self.end_step(run, step),
-            // Of an earlier keeper, or dealt with before.
-            Event::Kept { .. } | Event::KeeperGone { .. } | Event::Refused { .. } => {}
+            // Of an earlier fork server, or dealt with before.
+            Event::ForkServerSays { .. } | Event::ForkServerGone { .. } | Event::Refused { .. } => {}
         }
         Ok(())
     }
@@ -246,7 +250,7 @@ impl Node {
             Act::Signal { run, signal, to: Audience::All } => self.signal(run, signal),
             Act::Signal { run, signal, to: Audience::Steps } => self.signal_steps(run, signal),
             Act::Signal { run, signal, to: Audience::Script } => self.signal_script(run, signal),
-            Act::Kill { run } => self.order_for(run, ToGuardian::Kill),
+            Act::Kill { run } => self.order_for(run, ToRunShim::Kill),
             Act::Suspend { run } => self.signal(run, libc::SIGSTOP),
             Act::Resume { run } => self.signal(run, libc::SIGCONT),
             Act::Clean { run } => self.clean(run),
@@ -331,10 +335,10 @@ impl Node {
     }
 
     fn signal(&mut self, run: RunId, signal: i32) {
-        self.order_for(run, ToGuardian::Signal { signal });
+        self.order_for(run, ToRunShim::Signal { signal });
     }
 
-    fn order_for(&mut self, run: RunId, order: ToGuardian) {
+    fn order_for(&mut self, run: RunId, order: ToRunShim) {
         if let Some(local) = self.runs.get(&run) {
             let group = local.group.clone();
             self.order(&group, order);

@@ -28,7 +28,7 @@ pub struct Options {
     pub memory_mib: u64,
     /// Where runs have their directories.
     pub state: PathBuf,
-    /// The program that is keeper and `srun`; this one when absent.
+    /// The program that is fork server and `srun`; this one when absent.
     pub program: Option<PathBuf>,
     /// The node's own check.
     pub probe: Option<Probe>,

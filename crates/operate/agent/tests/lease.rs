@@ -99,14 +99,14 @@ fn a_frozen_agent_does_not_keep_its_ranks_alive() {
 }
 
 #[test]
-fn a_frozen_keeper_is_replaced_and_no_run_is_harmed() {
+fn a_frozen_fork_server_is_replaced_and_no_run_is_harmed() {
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");
     let before = cluster.processes();
-    freeze(cluster.keeper_pid("n1"));
+    freeze(cluster.fork_server_pid("n1"));
     let launches = gang(2, &["n1"], "echo not yet");
     cluster.start_gang(&launches);
-    // It was to be started by the frozen keeper.
+    // It was to be started by the frozen fork server.
     assert!(cluster.released(launches[0].run, "n1").was_lost);
     let launches = gang(3, &["n1"], "echo works again");
     cluster.start_gang(&launches);
@@ -119,13 +119,13 @@ fn a_frozen_keeper_is_replaced_and_no_run_is_harmed() {
 }
 
 #[test]
-fn a_frozen_guardian_is_killed_and_its_run_alone_is_lost() {
+fn a_frozen_run_shim_is_killed_and_its_run_alone_is_lost() {
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");
     let other = gang(2, &["n1"], "echo up; sleep 1000");
     cluster.start_gang(&other);
     wait_until("the other", || cluster.log(other[0].run, "n1", 0, Stream::Stdout) == "up\n");
-    freeze(cluster.guardian_pids("n1")[0]);
+    freeze(cluster.run_shim_pids("n1")[0]);
     assert!(cluster.released(run, "n1").was_lost);
     assert_eq!(cluster.processes().len(), 2);
     cluster.stop(other[0].run, &["n1"], 0);

@@ -1,4 +1,4 @@
-//! Nothing outlives its job: not a daemon that hides, not when the agent dies, not when its keeper does.
+//! Nothing outlives its job: not a daemon that hides, not when the agent dies, not when its fork server does.
 
 #![allow(clippy::unwrap_used, reason = "helpers fail as the tests do")]
 
@@ -84,13 +84,13 @@ fn an_agent_asked_to_die_by_the_control_plane_does() {
 }
 
 #[test]
-fn a_killed_keeper_is_replaced_and_its_runs_go_on() {
+fn a_killed_fork_server_is_replaced_and_its_runs_go_on() {
     let cluster = Cluster::start(&["n1"]);
     let run = start_with_daemon(&cluster, &["n1"], "sleep 1000");
     let before = cluster.processes();
-    let keeper = cluster.keeper_pid("n1");
-    kill(keeper);
-    wait_until("a new keeper", || cluster.keepers("n1").iter().any(|pid| *pid != keeper));
+    let fork_server = cluster.fork_server_pid("n1");
+    kill(fork_server);
+    wait_until("a new fork server", || cluster.fork_servers("n1").iter().any(|pid| *pid != fork_server));
     let launches = gang(2, &["n1"], "echo again");
     cluster.start_gang(&launches);
     assert_eq!(cluster.released(launches[0].run, "n1").failed, None);
@@ -102,28 +102,28 @@ fn a_killed_keeper_is_replaced_and_its_runs_go_on() {
 }
 
 #[test]
-fn runs_of_a_killed_keeper_end_with_the_agent() {
+fn runs_of_a_killed_fork_server_end_with_the_agent() {
     let mut cluster = Cluster::start(&["n1"]);
     start_with_daemon(&cluster, &["n1"], "sleep 1000");
-    let keeper = cluster.keeper_pid("n1");
-    kill(keeper);
-    wait_until("a new keeper", || cluster.keepers("n1").iter().any(|pid| *pid != keeper));
+    let fork_server = cluster.fork_server_pid("n1");
+    kill(fork_server);
+    wait_until("a new fork server", || cluster.fork_servers("n1").iter().any(|pid| *pid != fork_server));
     assert!(cluster.end_agent("n1").success());
     assert_eq!(cluster.processes(), [0; 0]);
 }
 
 #[test]
-fn what_a_killed_agent_and_a_killed_keeper_left_goes_when_the_agent_comes_back() {
+fn what_a_killed_agent_and_a_killed_fork_server_left_goes_when_the_agent_comes_back() {
     let mut cluster = Cluster::start(&["n1"]);
     start_with_daemon(&cluster, &["n1"], "sleep 1000");
-    let keeper = cluster.keeper_pid("n1");
-    // Stopped, the agent cannot see its keeper die, and the guardian cannot clean up by itself.
-    let guardians = cluster.guardian_pids("n1");
-    assert!(!guardians.is_empty());
-    for pid in guardians.into_iter().chain([cluster.agent_pid("n1")]) {
+    let fork_server = cluster.fork_server_pid("n1");
+    // Stopped, the agent cannot see its fork server die, and the run shim cannot clean up by itself.
+    let run_shims = cluster.run_shim_pids("n1");
+    assert!(!run_shims.is_empty());
+    for pid in run_shims.into_iter().chain([cluster.agent_pid("n1")]) {
         assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
     }
-    kill(keeper);
+    kill(fork_server);
     cluster.kill_agent("n1");
     assert!(!cluster.processes().is_empty());
     cluster.start_agent("n1", &[]);

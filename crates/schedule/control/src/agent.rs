@@ -69,11 +69,11 @@ pub enum Happened {
         rank: u32,
         end: RankEnd,
     },
-    /// Its processes are gone through no fault of their own: their guardian stood still, or never began.
+    /// Its processes are gone through no fault of their own: their run shim stood still, or never began.
     Lost {
         run: RunId,
     },
-    /// Guardians have killed their runs, because this one did not renew the lease in time.
+    /// Run shims have killed their runs, because this one did not renew the lease in time.
     LeaseEnded,
     Cleaned {
         run: RunId,

@@ -264,8 +264,9 @@ pub enum RankEnd {
     Signal(i32),
     /// It could not be started: the error number.
     NotStarted(i32),
-    /// The guardian of its run was killed, and everything of the run with it.
-    Unguarded,
+    /// Its run shim was killed, and everything of the run with it.
+    #[serde(rename = "unguarded")]
+    ShimKilled,
     /// The kernel killed it: its run had used all the memory it may. Without a limit it is only known that the kernel
     /// killed something on the host for want of memory at that time.
     OutOfMemory {
@@ -280,7 +281,7 @@ impl RankEnd {
 
     /// Whether something other than the process itself ended it.
     pub fn is_from_outside(self) -> bool {
-        matches!(self, RankEnd::Signal(_) | RankEnd::Unguarded | RankEnd::OutOfMemory { .. })
+        matches!(self, RankEnd::Signal(_) | RankEnd::ShimKilled | RankEnd::OutOfMemory { .. })
     }
 
     /// As a shell would say it.
@@ -289,7 +290,7 @@ impl RankEnd {
             RankEnd::Exit(code) => code,
             RankEnd::Signal(signal) => 128 + signal,
             RankEnd::NotStarted(_) => 127,
-            RankEnd::Unguarded | RankEnd::OutOfMemory { .. } => 128 + 9,
+            RankEnd::ShimKilled | RankEnd::OutOfMemory { .. } => 128 + 9,
         }
     }
 }
@@ -308,8 +309,8 @@ impl std::fmt::Display for RankEnd {
             RankEnd::OutOfMemory { limit_mib: None } => {
                 write!(f, "out of memory, most likely: killed while the kernel killed for memory on its host")
             }
-            RankEnd::Unguarded => {
-                write!(f, "the guardian of its run was killed, most likely by a process of the run")
+            RankEnd::ShimKilled => {
+                write!(f, "its run shim was killed, most likely by a process of the run")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A stream of jobs on six nodes, hostile ones among them, while daemon, agents and keepers are killed and frozen.
+//! A stream of jobs on six nodes, hostile ones among them, while daemon, agents and fork servers are killed and frozen.
 //!
 //! First the storm, then the calm. Every rank of an honest job holds a lock of its own for as long as anything of it lives, so
 //! that two runs of one job at once are seen where they would do harm. What is drawn follows from a seed; what happens
@@ -125,7 +125,7 @@ fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) ->
     jobs
 }
 
-/// Kills or freezes a daemon, an agent or a keeper, for less or for longer than a lease lasts.
+/// Kills or freezes a daemon, an agent or a fork server, for less or for longer than a lease lasts.
 fn inject(cluster: &Cluster, faults: &Faults, random: &mut Random) {
     let victims = victims(cluster);
     if !victims.is_empty() {
@@ -155,7 +155,7 @@ struct Victim {
     what: String,
 }
 
-/// The daemon, all agents and all keepers of the cluster.
+/// The daemon, all agents and all fork servers of the cluster.
 fn victims(cluster: &Cluster) -> Vec<Victim> {
     let mark = format!("BEDPLATE_CLUSTER={}", cluster.folder.display());
     let pids = fs::read_dir("/proc").expect("Linux has it").flatten();
@@ -175,7 +175,8 @@ fn role(pid: u32) -> Option<String> {
     }
     let kin = Kin::of(pid)?;
     let node = node_of_agent(&read(kin.parent, "cmdline"))?;
-    (line.trim_end().ends_with(" keeper") && kin.is_keeper(pid)).then(|| format!("the keeper of {node}"))
+    (line.trim_end().ends_with(" keeper") && kin.is_fork_server(pid))
+        .then(|| format!("the fork server of {node}"))
 }
 
 fn node_of_agent(line: &str) -> Option<String> {
@@ -199,10 +200,10 @@ impl Kin {
         Some(Self { parent: numbers.next()?, group: numbers.next()?, session: numbers.next()? })
     }
 
-    /// A guardian is a fork of a keeper, has its command line, and becomes a child of the agent when that keeper dies. It
-    /// is part of a run, and a job whose guardian is killed fails, so it must not be taken for a keeper. A keeper leads a
-    /// process group and no session; a guardian stays in the group of its keeper until it leads a session.
-    fn is_keeper(&self, pid: u32) -> bool {
+    /// A run shim is a fork of a fork server, has its command line, and becomes a child of the agent when that fork server
+    /// dies. It is part of a run, and a job whose run shim is killed fails, so it must not be taken for a fork server. A fork
+    /// server leads a process group and no session; a run shim stays in that group until it leads a session.
+    fn is_fork_server(&self, pid: u32) -> bool {
         self.group == pid && self.session != pid
     }
 }

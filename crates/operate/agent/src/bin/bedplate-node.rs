@@ -4,12 +4,12 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bedplate_agent::{JobUsers, Options, shim};
+use bedplate_agent::{JobUsers, Options, multicall};
 use bedplate_control::wire::Probe;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    if let Some(code) = shim::dispatch(&arguments) {
+    if let Some(code) = multicall::dispatch(&arguments) {
         return code;
     }
     let words: Vec<String> = std::env::args().skip(1).collect();

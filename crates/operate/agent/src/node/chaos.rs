@@ -6,7 +6,7 @@ use bedplate_control::wire::{Chaos, RunId};
 use nix::sys::signal::Signal;
 
 use super::{Node, Purpose};
-use crate::keeper::orders::ToGuardian;
+use crate::fork_server::orders::ToRunShim;
 use crate::processes;
 
 impl Node {
@@ -33,7 +33,7 @@ impl Node {
         };
         let found = self.processes.iter().find(|(_, purpose)| is_meant(purpose));
         if let Some((id, Purpose::Rank(run, _))) = found {
-            self.order_for(*run, ToGuardian::SignalOne { id: *id, signal: libc::SIGKILL });
+            self.order_for(*run, ToRunShim::SignalOne { id: *id, signal: libc::SIGKILL });
         }
     }
 }

@@ -10,7 +10,7 @@ use super::prepare::shown_output;
 use super::{Local, Node, Purpose};
 use crate::clock::now;
 use crate::folders::{self, Limits};
-use crate::keeper::orders::ToGuardian;
+use crate::fork_server::orders::ToRunShim;
 
 /// How far the end of a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Node {
             return self.happened(Happened::Cleaned { run, spent: Spent::default() });
         };
         local.cleaning = Some(Cleaning::Job);
-        self.order_for(run, ToGuardian::Finish);
+        self.order_for(run, ToRunShim::Finish);
     }
 
     /// No process of the group is left.
@@ -81,7 +81,7 @@ impl Node {
             local.spent.epilog_failed = Some(format!("{end}: {output}"));
         }
         local.cleaning = Some(Cleaning::Rest);
-        self.order_for(run, ToGuardian::Finish);
+        self.order_for(run, ToRunShim::Finish);
     }
 
     fn cleaned(&mut self, run: RunId) {
@@ -93,7 +93,7 @@ impl Node {
         self.remove_old_folders();
     }
 
-    /// The guardian that was finishing a run died.
+    /// The run shim that was finishing a run died.
     pub(super) fn finish_again(&mut self, group: &str) {
         let is_finishing = |local: &Local| matches!(local.cleaning, Some(Cleaning::Job | Cleaning::Rest));
         if self.runs.values().any(|local| local.group == group && is_finishing(local)) {

@@ -13,8 +13,8 @@ use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
 use crate::event::Event;
+use crate::fork_server::orders::Start;
 use crate::identity::{Identity, JobUsers};
-use crate::keeper::orders::Start;
 use crate::outputs::{self, Outputs};
 use crate::ports;
 use crate::untrusted::{self, Links};

@@ -10,7 +10,7 @@ use bedplate_job::rank_environment::MARK;
 use super::prepare::shown_output;
 use super::{Node, Purpose};
 use crate::event::Event;
-use crate::keeper::orders::{Start, ToGuardian, node_group};
+use crate::fork_server::orders::{Start, ToRunShim, node_group};
 
 /// A probe that takes longer than this, and than the time between two of them, has failed.
 const LEAST_TIME: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ impl Node {
 
     pub(super) fn probe_ended(&mut self, run: Option<RunId>, end: RankEnd) {
         if run.is_none() {
-            self.order(&node_group(&self.options.node), ToGuardian::Finish);
+            self.order(&node_group(&self.options.node), ToRunShim::Finish);
         }
         let Some(probe) = self.find_probe(run) else { return };
         self.probe_later(run, &probe);

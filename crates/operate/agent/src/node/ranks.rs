@@ -12,7 +12,7 @@ use bedplate_job::rank_environment;
 use bedplate_report::Report;
 
 use super::{LOOKS_PER_TRIM, Local, Node, Purpose};
-use crate::keeper::orders::Start;
+use crate::fork_server::orders::Start;
 use crate::logs;
 use crate::outputs::Outputs;
 use crate::reports::ReportFile;

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 
 use super::{Local, Node, Purpose};
 use crate::event::StepAnswer;
+use crate::fork_server::orders::{Start, ToRunShim};
 use crate::identity::{Identity, JobUsers};
-use crate::keeper::orders::{Start, ToGuardian};
 use crate::relay::{self, Task};
 
 /// The step's end in the loop: where ends of tasks are told.
@@ -131,8 +131,8 @@ impl Node {
         let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
         for id in meant.collect::<Vec<u64>>() {
             let order = match signal {
-                libc::SIGKILL => ToGuardian::KillSession { id },
-                _ => ToGuardian::SignalOne { id, signal },
+                libc::SIGKILL => ToRunShim::KillSession { id },
+                _ => ToRunShim::SignalOne { id, signal },
             };
             self.order_for(run, order);
         }
@@ -155,7 +155,7 @@ impl Node {
     fn signal_those(&mut self, run: RunId, signal: i32, is_meant: impl Fn(&Purpose) -> bool) {
         let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
         for id in meant.collect::<Vec<u64>>() {
-            self.order_for(run, ToGuardian::SignalOne { id, signal });
+            self.order_for(run, ToRunShim::SignalOne { id, signal });
         }
     }
 

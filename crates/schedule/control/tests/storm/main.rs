@@ -1,7 +1,7 @@
 //! A whole cluster in one thread: control plane, agents, journal, network, processes, all from one seed.
 //!
 //! *Storm*: crashes, partitions, slow disks that lose what was not synced, clocks that differ, messages that come
-//! late, twice or in another order, agents and keepers that stand still and go on with old news, nodes whose prologs fail,
+//! late, twice or in another order, agents and fork servers that stand still and go on with old news, nodes whose prologs fail,
 //! ranks that fail or ignore signals, users whose jobs fail their probes, hang and lie, nodes that find something about
 //! themselves, one by one or most of them at once. After every event:
 //! no device has two owners, no gang runs twice, no rank starts before every node of its gang was ready, a node that is out

@@ -37,7 +37,7 @@ pub(crate) enum Bug {
     IgnoresLease,
     /// Nodes start their ranks as soon as they are ready themselves.
     StartsAlone,
-    /// Keepers do not end runs whose agent stands still.
+    /// Fork servers do not end runs whose agent stands still.
     TrustsAgents,
     /// Every finding takes its node out, whatever else is out.
     DrainsAll,
@@ -106,9 +106,9 @@ enum Coming {
         incarnation: u64,
         happened: Happened,
     },
-    KeeperBack {
+    ForkServerBack {
         node: usize,
-        keeper: u64,
+        fork_server: u64,
     },
     /// Processes of a dead agent are gone.
     Swept {
@@ -146,7 +146,7 @@ struct Node {
     cut_until: u64,
     /// Until then the agent stands still: it reads and says nothing, and its clock goes on.
     frozen_until: u64,
-    keeper: Keeper,
+    fork_server: ForkServer,
     /// Stopped in place: they hold no devices meanwhile.
     suspended: BTreeSet<RunId>,
     sensor: Sensor,
@@ -154,8 +154,8 @@ struct Node {
 
 /// The second process of a node: it starts and ends ranks, and ends all of them when the agent does not renew the lease.
 #[derive(Default)]
-struct Keeper {
-    /// Counts the keepers of a node.
+struct ForkServer {
+    /// Counts the fork servers of a node.
     number: u64,
     lease: Option<Time>,
     frozen_since: u64,
@@ -169,9 +169,9 @@ struct Keeper {
 /// What a job does to its nodes and to itself on purpose; its environment says so.
 const HOSTILE: [&str; 7] = ["prolog", "unready", "probe", "epilog", "hangs", "fails", "lies"];
 const HOSTILITY: &str = "HOSTILITY";
-/// How long an agent waits for a keeper that does not answer, and for one that shall end runs whose lease is over.
-const KEEPER_SILENCE: u64 = 5_000;
-const KEEPER_SILENCE_AFTER_LEASE: u64 = 400;
+/// How long an agent waits for a fork server that does not answer, and for one that shall end runs whose lease is over.
+const FORK_SERVER_SILENCE: u64 = 5_000;
+const FORK_SERVER_SILENCE_AFTER_LEASE: u64 = 400;
 
 struct Link {
     node: usize,
@@ -219,7 +219,7 @@ pub(crate) struct World {
     is_wild: bool,
     /// Some of the users mean harm.
     is_hostile: bool,
-    /// Agents and keepers stand still now and then.
+    /// Agents and fork servers stand still now and then.
     freezes: bool,
     findings: Findings,
     /// A job that was acknowledged and that the disk does not have.
@@ -241,7 +241,7 @@ impl World {
             alive: BTreeMap::new(),
             cut_until: 0,
             frozen_until: 0,
-            keeper: Keeper::default(),
+            fork_server: ForkServer::default(),
             suspended: BTreeSet::new(),
             sensor: Sensor::default(),
         };
@@ -387,7 +387,7 @@ impl World {
             Coming::AgentTick { node } => {
                 if !self.is_frozen(node) {
                     self.with_agent(node, |agent, now| agent.tick(now));
-                    self.watch_keeper(node);
+                    self.watch_fork_server(node);
                 }
                 self.enforce_lease(node);
                 self.after(50, Coming::AgentTick { node });
@@ -405,7 +405,7 @@ impl World {
             Coming::NodeHearsClose { link } => self.lose_link(link),
             Coming::Process { node, incarnation, happened } => self.process(node, incarnation, happened),
             Coming::Heard { node, incarnation, happened } => self.hear(node, incarnation, happened),
-            Coming::KeeperBack { node, keeper } => self.thaw_keeper(node, keeper),
+            Coming::ForkServerBack { node, fork_server } => self.thaw_fork_server(node, fork_server),
             Coming::Swept { node, incarnation } => {
                 self.nodes[node].alive.retain(|_, (owner, _)| *owner != incarnation);
             }
@@ -645,7 +645,7 @@ fn name_of(coming: &Coming) -> u64 {
         Coming::Process { node, .. } => 400 + *node as u64,
         Coming::Swept { node, .. } => 500 + *node as u64,
         Coming::Heard { node, .. } => 600 + *node as u64,
-        Coming::KeeperBack { node, .. } => 700 + *node as u64,
+        Coming::ForkServerBack { node, .. } => 700 + *node as u64,
         Coming::Wear => 800,
         Coming::ControlDies => 801,
         Coming::Breaks { node, .. } => 810 + *node as u64,

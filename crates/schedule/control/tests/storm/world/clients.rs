@@ -119,11 +119,11 @@ impl World {
             let longest = [1_000, 5_000, 60_000][self.random.between(0, 3) as usize];
             let length = self.random.between(100, longest);
             // Each of the two watches the other; against both standing still there is no remedy.
-            if self.is_frozen(node) || self.is_keeper_frozen(node) {
+            if self.is_frozen(node) || self.is_fork_server_frozen(node) {
                 return;
             }
             if self.random.percent(40) {
-                return self.freeze_keeper(node, length);
+                return self.freeze_fork_server(node, length);
             }
             self.nodes[node].frozen_until = self.nodes[node].frozen_until.max(self.now + length);
             return;

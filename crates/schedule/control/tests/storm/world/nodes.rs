@@ -1,4 +1,4 @@
-//! The processes of a node: its agent, the ranks of its runs and the keeper that ends them, and how they crash and freeze.
+//! The processes of a node: its agent, the ranks of its runs and the fork server that ends them, and how they crash and freeze.
 
 use super::*;
 
@@ -24,7 +24,7 @@ impl World {
         }
         let incarnation = self.nodes[node].incarnation;
         self.nodes[node].frozen_until = 0;
-        self.new_keeper(node);
+        self.new_fork_server(node);
         if let Some(link) = self.nodes[node].link.take() {
             self.links.remove(&link);
             // Half of the time the whole host is gone and nobody closes anything.
@@ -33,7 +33,7 @@ impl World {
                 self.after(delay, Coming::ControlHearsClose { link, how: Unlinked::Closed });
             }
         }
-        // Its keeper kills what is left.
+        // Its fork server kills what is left.
         let sweep = self.random.between(1, 300);
         self.after(sweep, Coming::Swept { node, incarnation });
         let away = sweep + self.random.between(100, 15_000);
@@ -58,16 +58,16 @@ impl World {
                         self.send_to_control(link, message);
                     }
                 }
-                act if self.is_keeper_frozen(node) => self.nodes[node].keeper.orders.push(act),
+                act if self.is_fork_server_frozen(node) => self.nodes[node].fork_server.orders.push(act),
                 act => self.act(node, act),
             }
         }
-        if !self.is_keeper_frozen(node) {
-            self.nodes[node].keeper.lease = lease;
+        if !self.is_fork_server_frozen(node) {
+            self.nodes[node].fork_server.lease = lease;
         }
     }
 
-    /// The keeper does something.
+    /// The fork server does something.
     pub(super) fn act(&mut self, node: usize, act: Act) {
         let quick = self.random.between(1, 30);
         match act {
@@ -202,8 +202,8 @@ impl World {
             self.done.entry(*run).or_default().insert(*rank);
         }
         self.nodes[node].alive.retain(|_, (_, ranks)| !ranks.is_empty());
-        match self.is_keeper_frozen(node) {
-            true => self.nodes[node].keeper.news.push(happened),
+        match self.is_fork_server_frozen(node) {
+            true => self.nodes[node].fork_server.news.push(happened),
             false => self.hear(node, incarnation, happened),
         }
     }
@@ -230,8 +230,8 @@ impl World {
         self.now < self.nodes[node].frozen_until
     }
 
-    pub(super) fn is_keeper_frozen(&self, node: usize) -> bool {
-        self.now < self.nodes[node].keeper.frozen_until
+    pub(super) fn is_fork_server_frozen(&self, node: usize) -> bool {
+        self.now < self.nodes[node].fork_server.frozen_until
     }
 
     pub(super) fn when_thawed(&mut self, node: usize, coming: Coming) {
@@ -239,20 +239,20 @@ impl World {
         self.after(left, coming);
     }
 
-    pub(super) fn freeze_keeper(&mut self, node: usize, length: u64) {
-        self.nodes[node].keeper.frozen_since = self.now;
-        self.nodes[node].keeper.frozen_until = self.now + length;
-        let keeper = self.nodes[node].keeper.number;
-        self.after(length, Coming::KeeperBack { node, keeper });
+    pub(super) fn freeze_fork_server(&mut self, node: usize, length: u64) {
+        self.nodes[node].fork_server.frozen_since = self.now;
+        self.nodes[node].fork_server.frozen_until = self.now + length;
+        let fork_server = self.nodes[node].fork_server.number;
+        self.after(length, Coming::ForkServerBack { node, fork_server });
     }
 
-    /// The keeper moves again: it does what it was told, and tells what it saw.
-    pub(super) fn thaw_keeper(&mut self, node: usize, keeper: u64) {
-        if self.nodes[node].keeper.number != keeper {
+    /// The fork server moves again: it does what it was told, and tells what it saw.
+    pub(super) fn thaw_fork_server(&mut self, node: usize, fork_server: u64) {
+        if self.nodes[node].fork_server.number != fork_server {
             return;
         }
-        let orders = std::mem::take(&mut self.nodes[node].keeper.orders);
-        let news = std::mem::take(&mut self.nodes[node].keeper.news);
+        let orders = std::mem::take(&mut self.nodes[node].fork_server.orders);
+        let news = std::mem::take(&mut self.nodes[node].fork_server.news);
         orders.into_iter().for_each(|act| self.act(node, act));
         let incarnation = self.nodes[node].incarnation;
         news.into_iter().for_each(|happened| self.hear(node, incarnation, happened));
@@ -261,31 +261,32 @@ impl World {
     /// Ends all ranks when the agent has not renewed the lease in time.
     pub(super) fn enforce_lease(&mut self, node: usize) {
         let now = self.agent_time(node);
-        let is_over = self.nodes[node].keeper.lease.is_some_and(|until| until <= now);
+        let is_over = self.nodes[node].fork_server.lease.is_some_and(|until| until <= now);
         let trusts = matches!(self.bug, Some(Bug::IgnoresLease | Bug::TrustsAgents));
-        if self.is_keeper_frozen(node) || !is_over || trusts {
+        if self.is_fork_server_frozen(node) || !is_over || trusts {
             return;
         }
-        self.nodes[node].keeper.lease = None;
+        self.nodes[node].fork_server.lease = None;
         self.happens(node, 1, Happened::LeaseEnded);
         let runs: Vec<RunId> = self.nodes[node].alive.keys().copied().collect();
         runs.into_iter().for_each(|run| self.end_ranks(node, run, RankEnd::Signal(9), 2));
     }
 
-    /// The agent replaces a keeper that does not answer.
-    pub(super) fn watch_keeper(&mut self, node: usize) {
-        let Node { keeper, agent: Some(_), .. } = &self.nodes[node] else {
+    /// The agent replaces a fork server that does not answer.
+    pub(super) fn watch_fork_server(&mut self, node: usize) {
+        let Node { fork_server, agent: Some(_), .. } = &self.nodes[node] else {
             return;
         };
         let now = self.agent_time(node);
-        let is_over = keeper.lease.is_some_and(|until| until + Span(KEEPER_SILENCE_AFTER_LEASE) <= now);
-        let frozen_since = keeper.frozen_since;
-        let is_silent = self.now >= frozen_since + KEEPER_SILENCE;
-        if !self.is_keeper_frozen(node) || !(is_over || is_silent) {
+        let is_over =
+            fork_server.lease.is_some_and(|until| until + Span(FORK_SERVER_SILENCE_AFTER_LEASE) <= now);
+        let frozen_since = fork_server.frozen_since;
+        let is_silent = self.now >= frozen_since + FORK_SERVER_SILENCE;
+        if !self.is_fork_server_frozen(node) || !(is_over || is_silent) {
             return;
         }
-        self.tell(&format!("the keeper of n{} is replaced", node + 1));
-        let Keeper { orders, news, .. } = self.new_keeper(node);
+        self.tell(&format!("the fork server of n{} is replaced", node + 1));
+        let ForkServer { orders, news, .. } = self.new_fork_server(node);
         self.nodes[node].alive.clear();
         let launches: Vec<RunId> = self.nodes[node].launches.keys().copied().collect();
         for run in launches {
@@ -303,9 +304,9 @@ impl World {
         }
     }
 
-    /// Another keeper takes the place of this one.
-    pub(super) fn new_keeper(&mut self, node: usize) -> Keeper {
-        let number = self.nodes[node].keeper.number + 1;
-        std::mem::replace(&mut self.nodes[node].keeper, Keeper { number, ..Keeper::default() })
+    /// Another fork server takes the place of this one.
+    pub(super) fn new_fork_server(&mut self, node: usize) -> ForkServer {
+        let number = self.nodes[node].fork_server.number + 1;
+        std::mem::replace(&mut self.nodes[node].fork_server, ForkServer { number, ..ForkServer::default() })
     }
 }

@@ -1,4 +1,4 @@
-//! What an agent says to its keeper and to the guardians of its runs, and what they answer: one JSON object a line.
+//! What an agent says to its fork server and to the run shims of its runs, and what they answer: one JSON object a line.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;
 
-/// From the agent to the keeper.
+/// From the agent to the fork server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum ToKeeper {
-    /// The first order; answered by [`FromKeeper::Ready`].
+pub(crate) enum ToForkServer {
+    /// The first order; answered by [`FromForkServer::Ready`].
     Begin {
         node: String,
         /// The node's share of the host's cores; all of them when empty.
         cores: Vec<u32>,
     },
-    /// Fork a guardian that obeys the socket sent with this order; answered by [`FromKeeper::Guarding`], or
-    /// by [`FromKeeper::Gone`] alone when it cannot be forked.
-    Guard {
+    /// Fork a run shim that obeys the socket sent with this order; answered by [`FromForkServer::Forked`], or
+    /// by [`FromForkServer::Gone`] alone when it cannot be forked.
+    #[serde(rename = "Guard")]
+    Fork {
         /// Given by the agent, never twice.
-        guardian: u64,
+        #[serde(rename = "guardian")]
+        run_shim: u64,
         /// Whose processes it will have: a run, or the node's own commands.
         group: String,
         /// In a pid namespace of its own, where the host permits one.
@@ -28,27 +30,30 @@ pub(crate) enum ToKeeper {
     },
 }
 
-/// From the keeper to the agent.
+/// From the fork server to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum FromKeeper {
+pub(crate) enum FromForkServer {
     Ready {
-        /// What the keeper makes sure of, for people.
+        /// What the fork server makes sure of, for people.
         enforced: Vec<String>,
     },
-    Guarding {
-        guardian: u64,
+    #[serde(rename = "Guarding")]
+    Forked {
+        #[serde(rename = "guardian")]
+        run_shim: u64,
         pid: i32,
     },
-    /// A guardian is gone, and so is everything that it left behind.
+    /// A run shim is gone, and so is everything that it left behind.
     Gone {
-        guardian: u64,
+        #[serde(rename = "guardian")]
+        run_shim: u64,
     },
 }
 
-/// From the agent to a guardian. All of it is about the processes of one group.
+/// From the agent to a run shim. All of it is about the processes of one group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum ToGuardian {
-    /// Answered by [`FromGuardian::NotStarted`], or by [`FromGuardian::Ended`] when it is over.
+pub(crate) enum ToRunShim {
+    /// Answered by [`FromRunShim::NotStarted`], or by [`FromRunShim::Ended`] when it is over.
     Start(Box<Start>),
     /// To every process.
     Signal { signal: i32 },
@@ -58,16 +63,16 @@ pub(crate) enum ToGuardian {
     KillSession { id: u64 },
     /// Every process dies.
     Kill,
-    /// Every process dies, and when none is left, [`FromGuardian::Finished`] is the answer.
+    /// Every process dies, and when none is left, [`FromRunShim::Finished`] is the answer.
     Finish,
     /// From this time of [`clock`](crate::clock) on everything dies, unless the lease is renewed; answered by
-    /// [`FromGuardian::Leased`]. Without a time there is nothing to end.
+    /// [`FromRunShim::Leased`]. Without a time there is nothing to end.
     Lease { until_ms: Option<u64> },
 }
 
-/// From a guardian to the agent.
+/// From a run shim to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum FromGuardian {
+pub(crate) enum FromRunShim {
     NotStarted {
         id: u64,
         error: i32,
@@ -80,7 +85,7 @@ pub(crate) enum FromGuardian {
         cpu_ms: u64,
         peak_memory_mib: u64,
     },
-    /// The guardian is there and knows the lease.
+    /// The run shim is there and knows the lease.
     Leased,
     /// The agent stood still: the lease was not renewed and every process is being killed.
     LeaseEnded,
@@ -106,6 +111,6 @@ pub(crate) struct Start {
     pub(crate) stderr: Option<String>,
     /// For the whole group, where it can be enforced; none when zero.
     pub(crate) memory_mib: u64,
-    /// Who it becomes; as the guardian when absent.
+    /// Who it becomes; as the run shim when absent.
     pub(crate) identity: Option<Identity>,
 }

@@ -1,9 +1,9 @@
-//! The guardian of a run: the parent of all its ranks on this node, between them and the keeper.
+//! The run shim of a run: the parent of all its ranks on this node, between them and the fork server.
 //!
 //! It adopts whatever its ranks leave behind (`PR_SET_CHILD_SUBREAPER`), so the processes of a run are what descends from
-//! its guardian, however often they forked and whatever session they opened. Where the host permits, it is the first
-//! process of a pid namespace: the run can then neither see nor signal anything outside, nor its guardian. Elsewhere a
-//! rank can kill its guardian, and ends its own run with it and no other.
+//! its run shim, however often they forked and whatever session they opened. Where the host permits, it is the first
+//! process of a pid namespace: the run can then neither see nor signal anything outside, nor its run shim. Elsewhere a
+//! rank can kill its run shim, and ends its own run with it and no other.
 //!
 //! When the agent closes the socket, or stands still and does not renew the lease, everything here is killed.
 
@@ -21,7 +21,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::channel::{Channel, Heard};
-use super::orders::{FromGuardian, Start, ToGuardian};
+use super::orders::{FromRunShim, Start, ToRunShim};
 use super::start::{self, Reaped, Started};
 use crate::cgroup::{self, Cgroups, Limited};
 use crate::clock::now;
@@ -29,17 +29,17 @@ use crate::processes;
 
 /// How often processes that were killed and are not gone are checked.
 pub(super) const LOOK_AGAIN_MS: u16 = 5;
-/// How long killed processes may take to go when a guardian or keeper ends.
+/// How long killed processes may take to go when a run shim or fork server ends.
 pub(super) const LAST_LOOKS: u32 = 2000;
 /// A kill for want of memory this long before the end of a process has caused that end.
 const KILLS_AGO: Span = Span::seconds(5);
 
-/// Guards the processes of `group` by order of the socket on standard input, until its other end closes.
-pub(super) fn guard(group: String, cgroups: Cgroups) -> io::Result<()> {
+/// Supervises the processes of `group` by order of the socket on standard input, until its other end closes.
+pub(super) fn serve(group: String, cgroups: Cgroups) -> io::Result<()> {
     set_child_subreaper(true)?;
     let children = children_signals()?;
     let kills = Kills { of_run: 0, of_host: cgroup::memory_kills_of_host() };
-    let mut guardian = Guardian {
+    let mut run_shim = RunShim {
         channel: Channel::on_stdin()?,
         group,
         cgroups,
@@ -56,8 +56,8 @@ pub(super) fn guard(group: String, cgroups: Cgroups) -> io::Result<()> {
         is_stopped: false,
         dying: Dying::No,
     };
-    let outcome = guardian.attend(&children);
-    guardian.kill_everything();
+    let outcome = run_shim.attend(&children);
+    run_shim.kill_everything();
     outcome
 }
 
@@ -82,7 +82,7 @@ pub(super) fn wait(channel: &Channel, children: &SignalFd, timeout: PollTimeout)
     Ok(())
 }
 
-struct Guardian {
+struct RunShim {
     channel: Channel,
     group: String,
     cgroups: Cgroups,
@@ -134,7 +134,7 @@ enum Dying {
     ToFinish,
 }
 
-impl Guardian {
+impl RunShim {
     fn attend(&mut self, children: &SignalFd) -> io::Result<()> {
         loop {
             wait(&self.channel, children, self.patience())?;
@@ -159,18 +159,18 @@ impl Guardian {
         }
     }
 
-    fn obey(&mut self, order: ToGuardian) {
+    fn obey(&mut self, order: ToRunShim) {
         match order {
-            ToGuardian::Start(start) => self.start(&start),
-            ToGuardian::Signal { signal } => self.signal(signal),
-            ToGuardian::SignalOne { id, signal } => self.signal_one(id, signal),
-            ToGuardian::KillSession { id } => self.kill_session(id),
-            ToGuardian::Kill if self.dying == Dying::No => self.dying = Dying::Yes,
-            ToGuardian::Kill => {}
-            ToGuardian::Finish => self.dying = Dying::ToFinish,
-            ToGuardian::Lease { until_ms } => {
+            ToRunShim::Start(start) => self.start(&start),
+            ToRunShim::Signal { signal } => self.signal(signal),
+            ToRunShim::SignalOne { id, signal } => self.signal_one(id, signal),
+            ToRunShim::KillSession { id } => self.kill_session(id),
+            ToRunShim::Kill if self.dying == Dying::No => self.dying = Dying::Yes,
+            ToRunShim::Kill => {}
+            ToRunShim::Finish => self.dying = Dying::ToFinish,
+            ToRunShim::Lease { until_ms } => {
                 self.lease = until_ms.map(Time);
-                self.channel.say(&FromGuardian::Leased);
+                self.channel.say(&FromRunShim::Leased);
             }
         }
     }
@@ -181,7 +181,7 @@ impl Guardian {
             return;
         }
         self.lease = None;
-        self.channel.say(&FromGuardian::LeaseEnded);
+        self.channel.say(&FromRunShim::LeaseEnded);
         if self.dying == Dying::No {
             self.dying = Dying::Yes;
         }
@@ -196,7 +196,7 @@ impl Guardian {
             Ok(started) => drop(self.alive.insert(started.pid, Alive { id: start.id, started })),
             Err(error) => {
                 let error = error.raw_os_error().unwrap_or(libc::EIO);
-                self.channel.say(&FromGuardian::NotStarted { id: start.id, error });
+                self.channel.say(&FromRunShim::NotStarted { id: start.id, error });
             }
         }
     }
@@ -208,8 +208,8 @@ impl Guardian {
             self.peak_memory_kib = self.peak_memory_kib.max(peak_memory_kib);
             let end = self.explain(end);
             self.channel.say(&match started.failure() {
-                Some(error) => FromGuardian::NotStarted { id, error },
-                None => FromGuardian::Ended { id, end },
+                Some(error) => FromRunShim::NotStarted { id, error },
+                None => FromRunShim::Ended { id, end },
             });
         }
     }
@@ -295,7 +295,7 @@ impl Guardian {
         }
         if self.dying == Dying::ToFinish {
             let (cpu_ms, peak_memory_mib) = (self.cpu_us / 1000, self.peak_memory_mib());
-            self.channel.say(&FromGuardian::Finished { cpu_ms, peak_memory_mib });
+            self.channel.say(&FromRunShim::Finished { cpu_ms, peak_memory_mib });
         }
         self.dying = Dying::No;
     }

@@ -1,5 +1,5 @@
 //! The program under other names: `srun` and `scontrol`, as scripts written for Slurm call them inside jobs; and as
-//! the keeper of a node, which must stay small and so begins before anything else is set up.
+//! the fork server of a node, which must stay small and so begins before anything else is set up.
 
 mod addresses;
 mod scontrol;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::keeper;
+use crate::fork_server;
 
 /// Does what `argv[0]`, or the word `keeper` behind it, asks for. Nothing when this is the program itself.
 pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
@@ -20,7 +20,7 @@ pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let run = match name {
         "srun" => srun::run,
         "scontrol" => scontrol::run,
-        _ if rest.len() == 1 && rest[0] == "keeper" => return Some(keeper::main()),
+        _ if rest.len() == 1 && rest[0] == "keeper" => return Some(fork_server::main()),
         _ => return None,
     };
     let words: Vec<String> = rest.iter().map(|word| word.to_string_lossy().into_owned()).collect();

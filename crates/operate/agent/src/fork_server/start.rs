@@ -1,11 +1,11 @@
-//! Starting guardians and ranks, and learning what they used: the one place of the agent that needs `unsafe`.
+//! Starting run shims and ranks, and learning what they used: the one place of the agent that needs `unsafe`.
 //!
-//! A rank gets a session of its own, dies with its guardian, and joins its run's cgroup before its program begins. The
-//! guardian does not wait for that: on a busy machine it would wait for a turn of the child at every start. Whether the
+//! A rank gets a session of its own, dies with its run shim, and joins its run's cgroup before its program begins. The
+//! run shim does not wait for that: on a busy machine it would wait for a turn of the child at every start. Whether the
 //! program began is known when the child has ended, by what it left in a pipe that a successful `exec` closes.
 //!
 //! Every path of a job may be a FIFO, a dead mount or gone, so only the child touches them: a child that waits for a file
-//! can be killed, a guardian that waits for one would leave its run alone.
+//! can be killed, a run shim that waits for one would leave its run alone.
 
 #![allow(unsafe_code, reason = "`fork` and `wait4` have no safe form; each use says why it is sound")]
 
@@ -46,37 +46,37 @@ impl Started {
     }
 }
 
-/// Forks a guardian whose standard input is `socket` and that ends with what `guard` returns. In a namespace of its own
+/// Forks a run shim whose standard input is `socket` and that ends with what `body` returns. In a namespace of its own
 /// it is the first process there, and the kernel ends all others with it.
-pub(super) fn fork_guardian(
+pub(super) fn fork_run_shim(
     socket: OwnedFd,
     is_isolated: bool,
-    guard: impl FnOnce() -> io::Result<()>,
+    body: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<i32> {
     let own = is_isolated.then(|| File::open("/proc/self/ns/pid")).transpose()?;
     if is_isolated {
         unshare(CloneFlags::CLONE_NEWPID)?;
     }
-    // SAFETY: the keeper has one thread, so the child's memory is consistent, whatever it does.
+    // SAFETY: the fork server has one thread, so the child's memory is consistent, whatever it does.
     let forked = unsafe { fork() };
     if let (Some(own), false) = (own, matches!(forked, Ok(ForkResult::Child))) {
-        // Later children are in the keeper's own namespace again.
+        // Later children are in the fork server's own namespace again.
         setns(own, CloneFlags::CLONE_NEWPID)?;
     }
     match forked? {
         ForkResult::Parent { child } => Ok(child.as_raw()),
         ForkResult::Child => {
-            let outcome = become_guardian(&socket, is_isolated).and_then(|()| guard());
-            // SAFETY: ends the child at once; nothing of the keeper's, which it is a copy of, may be run or flushed.
+            let outcome = become_run_shim(&socket, is_isolated).and_then(|()| body());
+            // SAFETY: ends the child at once; nothing of the fork server's, which it is a copy of, may be run or flushed.
             unsafe { libc::_exit(i32::from(outcome.is_err())) }
         }
     }
 }
 
-/// In the child: gives up what it has of the keeper.
-fn become_guardian(socket: &OwnedFd, is_isolated: bool) -> io::Result<()> {
+/// In the child: gives up what it has of the fork server.
+fn become_run_shim(socket: &OwnedFd, is_isolated: bool) -> io::Result<()> {
     dup2_stdin(socket)?;
-    // SAFETY: everything but the standard streams belongs to the keeper that this is a copy of, whose values are never
+    // SAFETY: everything but the standard streams belongs to the fork server that this is a copy of, whose values are never
     // used or dropped here. An open copy of its socket would hide its death from the agent.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     setsid()?;
@@ -100,15 +100,15 @@ pub(super) fn own_file(number: RawFd) -> OwnedFd {
 /// Starts a process. `joins` are the `cgroup.procs` files it enters.
 pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Started> {
     let birth = Birth::prepare(order)?;
-    let guardian = getpid();
+    let run_shim = getpid();
     let (failure, told) = pipe2(OFlag::O_CLOEXEC)?;
-    // SAFETY: the guardian has one thread, so the child's memory is consistent, whatever it does before its program.
+    // SAFETY: the run shim has one thread, so the child's memory is consistent, whatever it does before its program.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(Started { pid: child.as_raw(), failure: failure.into() }),
         ForkResult::Child => {
-            let Err(error) = birth.become_program(guardian, joins);
+            let Err(error) = birth.become_program(run_shim, joins);
             let _ = write(&told, &(error as i32).to_ne_bytes());
-            // SAFETY: ends the child at once; nothing of the guardian's, which it is a copy of, may be run or flushed.
+            // SAFETY: ends the child at once; nothing of the run shim's, which it is a copy of, may be run or flushed.
             unsafe { libc::_exit(127) }
         }
     }
@@ -135,9 +135,9 @@ impl<'a> Birth<'a> {
         })
     }
 
-    /// In the child: gives up being a copy of the guardian. Returns only when it cannot.
-    fn become_program(&self, guardian: Pid, joins: &[OwnedFd]) -> Result<std::convert::Infallible, Errno> {
-        // The guardian blocks signals, and a mask passes on to children.
+    /// In the child: gives up being a copy of the run shim. Returns only when it cannot.
+    fn become_program(&self, run_shim: Pid, joins: &[OwnedFd]) -> Result<std::convert::Infallible, Errno> {
+        // The run shim blocks signals, and a mask passes on to children.
         SigSet::empty().thread_set_mask()?;
         // SAFETY: sets no handler, only back to the default what the start of every Rust program ignores.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
@@ -150,8 +150,8 @@ impl<'a> Birth<'a> {
         }
         // After becoming the user, which would undo it.
         set_pdeathsig(Signal::SIGKILL)?;
-        // The guardian may have died before the line above took effect.
-        if getppid() != guardian {
+        // The run shim may have died before the line above took effect.
+        if getppid() != run_shim {
             return Err(Errno::ECHILD);
         }
         self.open_streams().map_err(errno)?;

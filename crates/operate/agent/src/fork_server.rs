@@ -1,12 +1,12 @@
-//! The keeper of a node: it forks a guardian for each run, and nothing else.
+//! The fork server of a node: it forks a run shim for each run, and nothing else.
 //!
-//! It has one thread and little memory, so that a fork is cheap. Guardians talk with the agent directly and outlive the
-//! keeper, so its death or standing still harms no run: the agent starts another. A guardian that is killed leaves its
-//! processes to the keeper (`PR_SET_CHILD_SUBREAPER`), which kills all that it has not forked itself.
+//! It has one thread and little memory, so that a fork is cheap. Run shims talk with the agent directly and outlive the
+//! fork server, so its death or standing still harms no run: the agent starts another. A run shim that is killed leaves its
+//! processes to the fork server (`PR_SET_CHILD_SUBREAPER`), which kills all that it has not forked itself.
 
 mod channel;
-mod guardian;
 pub(crate) mod orders;
+mod run_shim;
 mod start;
 
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ use nix::unistd::Pid;
 use crate::cgroup::Cgroups;
 use crate::processes;
 use channel::{Channel, Heard};
-use guardian::{LAST_LOOKS, LOOK_AGAIN_MS};
-use orders::{FromKeeper, ToKeeper};
+use orders::{FromForkServer, ToForkServer};
+use run_shim::{LAST_LOOKS, LOOK_AGAIN_MS};
 
-/// Looks that guardians get to end by themselves, when the agent is gone, before they are killed.
+/// Looks that run shims get to end by themselves, when the agent is gone, before they are killed.
 const PATIENT_LOOKS: u32 = 400;
 
-/// Runs the keeper on the socket that is its standard input, until the other end closes.
+/// Runs the fork server on the socket that is its standard input, until the other end closes.
 pub fn main() -> ExitCode {
     match keep() {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,37 +42,37 @@ pub fn main() -> ExitCode {
 
 fn keep() -> io::Result<()> {
     set_child_subreaper(true)?;
-    let children = guardian::children_signals()?;
-    let mut keeper = Keeper {
+    let children = run_shim::children_signals()?;
+    let mut fork_server = ForkServer {
         channel: Channel::on_stdin()?,
         cgroups: Cgroups::default(),
         can_isolate: false,
-        guardians: BTreeMap::new(),
+        run_shims: BTreeMap::new(),
         gone: Vec::new(),
     };
-    let outcome = keeper.attend(&children);
-    keeper.see_guardians_off();
-    keeper.cgroups.end();
+    let outcome = fork_server.attend(&children);
+    fork_server.see_run_shims_off();
+    fork_server.cgroups.end();
     outcome
 }
 
-struct Keeper {
+struct ForkServer {
     channel: Channel,
     cgroups: Cgroups,
-    /// Whether guardians can have a pid namespace.
+    /// Whether run shims can have a pid namespace.
     can_isolate: bool,
     /// Their numbers with the agent by their pids.
-    guardians: BTreeMap<i32, u64>,
-    /// Guardians that have ended while something they left behind may live.
+    run_shims: BTreeMap<i32, u64>,
+    /// Run shims that have ended while something they left behind may live.
     gone: Vec<u64>,
 }
 
-impl Keeper {
+impl ForkServer {
     fn attend(&mut self, children: &SignalFd) -> io::Result<()> {
         loop {
             let is_sweeping = !self.gone.is_empty();
             let timeout = if is_sweeping { PollTimeout::from(LOOK_AGAIN_MS) } else { PollTimeout::NONE };
-            guardian::wait(&self.channel, children, timeout)?;
+            run_shim::wait(&self.channel, children, timeout)?;
             let Heard { messages, is_open } = self.channel.hear()?;
             messages.into_iter().for_each(|order| self.obey(order));
             self.reap();
@@ -84,12 +84,12 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, order: ToKeeper) {
+    fn obey(&mut self, order: ToForkServer) {
         match order {
-            ToKeeper::Begin { node, cores } => self.begin(&node, &cores),
-            ToKeeper::Guard { guardian, group, is_isolated } => {
+            ToForkServer::Begin { node, cores } => self.begin(&node, &cores),
+            ToForkServer::Fork { run_shim, group, is_isolated } => {
                 if let Some(socket) = self.channel.take_file() {
-                    self.fork_guardian(guardian, group, is_isolated && self.can_isolate, socket);
+                    self.fork_run_shim(run_shim, group, is_isolated && self.can_isolate, socket);
                 }
             }
         }
@@ -109,16 +109,16 @@ impl Keeper {
         if self.can_isolate {
             enforced.push("a pid namespace for each run".to_owned());
         }
-        self.channel.say(&FromKeeper::Ready { enforced });
+        self.channel.say(&FromForkServer::Ready { enforced });
     }
 
-    fn fork_guardian(&mut self, number: u64, group: String, is_isolated: bool, socket: OwnedFd) {
+    fn fork_run_shim(&mut self, number: u64, group: String, is_isolated: bool, socket: OwnedFd) {
         let cgroups = self.cgroups.clone();
-        let forked = start::fork_guardian(socket, is_isolated, || guardian::guard(group, cgroups));
+        let forked = start::fork_run_shim(socket, is_isolated, || run_shim::serve(group, cgroups));
         match forked {
             Ok(pid) => {
-                self.guardians.insert(pid, number);
-                self.channel.say(&FromKeeper::Guarding { guardian: number, pid });
+                self.run_shims.insert(pid, number);
+                self.channel.say(&FromForkServer::Forked { run_shim: number, pid });
             }
             Err(_) => self.gone.push(number),
         }
@@ -126,36 +126,36 @@ impl Keeper {
 
     fn reap(&mut self) {
         while let Some(reaped) = start::reap() {
-            self.gone.extend(self.guardians.remove(&reaped.pid));
+            self.gone.extend(self.run_shims.remove(&reaped.pid));
         }
     }
 
-    /// Only guardians that ended before their processes leave children here, so all of these may be killed.
+    /// Only run shims that ended before their processes leave children here, so all of these may be killed.
     fn sweep(&mut self) {
         if self.gone.is_empty() || self.kill_strays() {
             return;
         }
-        for guardian in std::mem::take(&mut self.gone) {
-            self.channel.say(&FromKeeper::Gone { guardian });
+        for run_shim in std::mem::take(&mut self.gone) {
+            self.channel.say(&FromForkServer::Gone { run_shim });
         }
     }
 
     /// True when there were any.
     fn kill_strays(&self) -> bool {
-        let is_guardian = |pid: &i32| self.guardians.contains_key(pid);
-        if processes::own_children().is_some_and(|children| children.iter().all(is_guardian)) {
+        let is_run_shim = |pid: &i32| self.run_shims.contains_key(pid);
+        if processes::own_children().is_some_and(|children| children.iter().all(is_run_shim)) {
             return false;
         }
         let own = std::process::id() as i32;
-        processes::kill_below(own, is_guardian)
+        processes::kill_below(own, is_run_shim)
     }
 
-    /// The agent is gone. Guardians notice that too; what stands still is killed.
-    fn see_guardians_off(&mut self) {
+    /// The agent is gone. Run shims notice that too; what stands still is killed.
+    fn see_run_shims_off(&mut self) {
         for look in 0..LAST_LOOKS {
             self.reap();
             let is_any_left = match look < PATIENT_LOOKS {
-                true => self.kill_strays() || !self.guardians.is_empty(),
+                true => self.kill_strays() || !self.run_shims.is_empty(),
                 false => processes::kill_below(std::process::id() as i32, |_| false),
             };
             if !is_any_left {
@@ -169,7 +169,7 @@ impl Keeper {
 /// Tries whether a process can be the first of a pid namespace here: root can on a host, not in every container.
 fn can_isolate() -> bool {
     let Ok((ours, theirs)) = UnixStream::pair() else { return false };
-    let Ok(pid) = start::fork_guardian(theirs.into(), true, || Ok(())) else { return false };
+    let Ok(pid) = start::fork_run_shim(theirs.into(), true, || Ok(())) else { return false };
     drop(ours);
     matches!(waitpid(Pid::from_raw(pid), None), Ok(WaitStatus::Exited(_, 0)))
 }

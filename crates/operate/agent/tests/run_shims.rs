@@ -53,17 +53,17 @@ fn without_privileges_a_rank_that_kills_its_parent_ends_its_own_run_alone() {
     let launches = gang(1, &["n1"], &format!("{hidden} kill -9 $PPID; sleep 1000"));
     cluster.start_gang(&launches);
     let end = cluster.released(launches[0].run, "n1");
-    assert_eq!(end.failed, Some(FailedRank { rank: 0, end: RankEnd::Unguarded }));
+    assert_eq!(end.failed, Some(FailedRank { rank: 0, end: RankEnd::ShimKilled }));
     assert!(!is_running("sleep 7131.5"));
     neighbour_is_unharmed(&cluster, neighbour);
 }
 
 #[test]
-fn without_privileges_a_rank_that_kills_the_keeper_harms_no_neighbour() {
+fn without_privileges_a_rank_that_kills_the_fork_server_harms_no_neighbour() {
     let cluster = Cluster::start_unprivileged(&["n1"]);
     let neighbour = start_neighbour(&cluster);
-    let keeper = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); echo killed";
-    let launches = gang(1, &["n1"], keeper);
+    let fork_server = "kill -9 $(cut -d' ' -f4 /proc/$PPID/stat); echo killed";
+    let launches = gang(1, &["n1"], fork_server);
     cluster.start_gang(&launches);
     assert_eq!(cluster.released(launches[0].run, "n1").failed, None);
     let launches = gang(2, &["n1"], "true");

@@ -1,4 +1,4 @@
-//! The agent's end of its keeper and of the guardians: hands orders over, brings notices back.
+//! The agent's end of its fork server and of the run shims: hands orders over, brings notices back.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,17 +17,17 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::event::Event;
-use crate::keeper::orders::{ToGuardian, ToKeeper};
+use crate::fork_server::orders::{ToForkServer, ToRunShim};
 
-/// A running keeper.
-pub(crate) struct Kept {
+/// A running fork server.
+pub(crate) struct ForkClient {
     pub(crate) number: u32,
-    orders: UnboundedSender<(ToKeeper, Option<OwnedFd>)>,
+    orders: UnboundedSender<(ToForkServer, Option<OwnedFd>)>,
     child: Child,
 }
 
-impl Kept {
-    /// Starts the keeper that is the `number`th of this agent.
+impl ForkClient {
+    /// Starts the fork server that is the `number`th of this agent.
     pub(crate) fn start(program: &Path, number: u32, events: &UnboundedSender<Event>) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair()?;
         let child = Command::new(program)
@@ -39,8 +39,13 @@ impl Kept {
         let (reading, writing) = split(ours)?;
         let (orders, waiting) = unbounded_channel();
         tokio::spawn(write_with_files(writing, waiting));
-        let told = move |notice| Event::Kept { keeper: number, notice };
-        tokio::spawn(read_notices(reading, told, Event::KeeperGone { keeper: number }, events.clone()));
+        let told = move |notice| Event::ForkServerSays { fork_server: number, notice };
+        tokio::spawn(read_notices(
+            reading,
+            told,
+            Event::ForkServerGone { fork_server: number },
+            events.clone(),
+        ));
         Ok(Self { number, orders, child })
     }
 
@@ -48,32 +53,32 @@ impl Kept {
         self.child.id() as i32
     }
 
-    /// When the keeper is gone, its end is told as an event.
-    pub(crate) fn order(&self, order: ToKeeper) {
+    /// When the fork server is gone, its end is told as an event.
+    pub(crate) fn order(&self, order: ToForkServer) {
         let _ = self.orders.send((order, None));
     }
 
-    /// Has a guardian forked. Orders to it may be given at once; when it cannot be forked, its link closes.
-    pub(crate) fn fork_guardian(
+    /// Has a run shim forked. Orders to it may be given at once; when it cannot be forked, its link closes.
+    pub(crate) fn fork_run_shim(
         &self,
         number: u64,
         group: &str,
         is_isolated: bool,
         events: &UnboundedSender<Event>,
-    ) -> io::Result<UnboundedSender<ToGuardian>> {
+    ) -> io::Result<UnboundedSender<ToRunShim>> {
         let (ours, theirs) = Socket::pair()?;
-        let order = ToKeeper::Guard { guardian: number, group: group.to_owned(), is_isolated };
+        let order = ToForkServer::Fork { run_shim: number, group: group.to_owned(), is_isolated };
         let _ = self.orders.send((order, Some(theirs.into())));
         let (reading, writing) = split(ours)?;
         let (orders, waiting) = unbounded_channel();
         tokio::spawn(write_orders(writing, waiting));
-        let told = move |notice| Event::Guarded { guardian: number, notice };
-        let end = Event::GuardianSilent { guardian: number };
+        let told = move |notice| Event::RunShimSays { run_shim: number, notice };
+        let end = Event::RunShimSilent { run_shim: number };
         tokio::spawn(read_notices(reading, told, end, events.clone()));
         Ok(orders)
     }
 
-    /// Closes the link to the keeper, which then sees its guardians off, and waits until it has.
+    /// Closes the link to the fork server, which then sees its run shims off, and waits until it has.
     pub(crate) async fn end(self) {
         let Self { orders, mut child, .. } = self;
         drop(orders);
@@ -85,7 +90,7 @@ impl Kept {
         }
     }
 
-    /// Reaps a keeper that has died or stands still. Its guardians live on.
+    /// Reaps a fork server that has died or stands still. Its run shims live on.
     pub(crate) fn bury(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -103,7 +108,7 @@ fn line(order: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-async fn write_orders(mut writing: OwnedWriteHalf, mut waiting: UnboundedReceiver<ToGuardian>) {
+async fn write_orders(mut writing: OwnedWriteHalf, mut waiting: UnboundedReceiver<ToRunShim>) {
     let mut batch = Vec::new();
     while waiting.recv_many(&mut batch, 64).await > 0 {
         let bytes: Vec<u8> = batch.drain(..).flat_map(|order| line(&order)).collect();
@@ -115,7 +120,7 @@ async fn write_orders(mut writing: OwnedWriteHalf, mut waiting: UnboundedReceive
 
 async fn write_with_files(
     mut writing: OwnedWriteHalf,
-    mut waiting: UnboundedReceiver<(ToKeeper, Option<OwnedFd>)>,
+    mut waiting: UnboundedReceiver<(ToForkServer, Option<OwnedFd>)>,
 ) {
     while let Some((order, file)) = waiting.recv().await {
         if write_with_file(&mut writing, &line(&order), file).await.is_err() {
