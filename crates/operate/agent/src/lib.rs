@@ -9,6 +9,7 @@ mod cgroup;
 mod clock;
 mod error;
 mod event;
+mod fault_injection;
 mod folders;
 mod fork_client;
 pub mod fork_server;
@@ -30,7 +31,6 @@ mod slow;
 mod socket;
 mod tls;
 mod untrusted;
-mod weather;
 
 pub use error::{AgentError, PAGES};
 pub use identity::JobUsers;

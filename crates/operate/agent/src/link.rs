@@ -19,8 +19,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::event::Event;
+use crate::fault_injection::FaultInjection;
 use crate::options::Options;
-use crate::weather::Weather;
 
 /// The longest line of the protocol.
 const LONGEST_LINE: u64 = 16 << 20;
@@ -64,16 +64,16 @@ type Stream = BufReader<Box<dyn Connection>>;
 pub(crate) async fn keep(
     options: Options,
     tls: Option<TlsConnector>,
-    weather: Weather,
+    fault_injection: FaultInjection,
     events: UnboundedSender<Event>,
 ) {
     let mut last_remark = String::new();
     for attempt in 0_u64.. {
-        weather.end_of_cut().await;
+        fault_injection.end_of_cut().await;
         let (loss, remark) = match timeout(CONNECT_TIME, connect(&options, tls.as_ref())).await {
             Ok(Ok(stream)) => {
                 last_remark.clear();
-                let error = converse(stream, &weather, &events).await;
+                let error = converse(stream, &fault_injection, &events).await;
                 (LinkLoss::Gone, format!("the link to the control plane is lost: {error}"))
             }
             Ok(Err(Failure::Refused)) => {
@@ -167,7 +167,11 @@ async fn read_error(stream: &mut Stream, head: &str) -> String {
 }
 
 /// Carries messages until the connection breaks; says why it did.
-async fn converse(stream: Stream, weather: &Weather, events: &UnboundedSender<Event>) -> io::Error {
+async fn converse(
+    stream: Stream,
+    fault_injection: &FaultInjection,
+    events: &UnboundedSender<Event>,
+) -> io::Error {
     let (reading, writing) = tokio::io::split(stream);
     let (outgoing, messages) = unbounded_channel();
     let (arrived, arrivals) = unbounded_channel();
@@ -176,19 +180,19 @@ async fn converse(stream: Stream, weather: &Weather, events: &UnboundedSender<Ev
     }
     let closed = || io::Error::new(io::ErrorKind::ConnectionAborted, "closed on this side");
     tokio::select! {
-        error = read_messages(BufReader::new(reading), weather, arrived) => error,
-        error = write_messages(writing, weather, messages) => error.unwrap_or_else(closed),
+        error = read_messages(BufReader::new(reading), fault_injection, arrived) => error,
+        error = write_messages(writing, fault_injection, messages) => error.unwrap_or_else(closed),
         () = deliver(arrivals, events) => closed(),
     }
 }
 
 async fn read_messages(
     mut reading: impl AsyncBufRead + Unpin,
-    weather: &Weather,
+    fault_injection: &FaultInjection,
     arrived: UnboundedSender<(Instant, ToAgent)>,
 ) -> io::Error {
     loop {
-        weather.end_of_cut().await;
+        fault_injection.end_of_cut().await;
         let message = match timeout(SILENCE, read_line(&mut reading)).await {
             Ok(Ok(message)) => message,
             Ok(Err(error)) => return error,
@@ -197,7 +201,7 @@ async fn read_messages(
             }
         };
         // The cut may have begun while nothing was there to read.
-        let due = weather.cut_until().max(weather.delayed(Instant::now()));
+        let due = fault_injection.cut_until().max(fault_injection.delayed(Instant::now()));
         if arrived.send((due, message)).is_err() {
             return io::ErrorKind::BrokenPipe.into();
         }
@@ -231,12 +235,12 @@ async fn deliver(mut arrivals: UnboundedReceiver<(Instant, ToAgent)>, events: &U
 /// Writes until the other end closes or all senders are gone (`None`).
 async fn write_messages(
     mut writing: impl AsyncWrite + Unpin,
-    weather: &Weather,
+    fault_injection: &FaultInjection,
     mut messages: UnboundedReceiver<FromAgent>,
 ) -> Option<io::Error> {
     let mut batch = Vec::new();
     while messages.recv_many(&mut batch, 256).await > 0 {
-        let due = weather.cut_until().max(weather.delayed(Instant::now()));
+        let due = fault_injection.cut_until().max(fault_injection.delayed(Instant::now()));
         if due > Instant::now() {
             sleep_until(due).await;
         }

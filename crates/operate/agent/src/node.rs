@@ -27,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
+use crate::fault_injection::FaultInjection;
 use crate::fork_client::ForkClient;
 use crate::fork_server::orders::ToRunShim;
 use crate::identity::{Identity, JobUsers};
@@ -35,7 +36,6 @@ use crate::outputs::Outputs;
 use crate::places::Places;
 use crate::reports::ReportFile;
 use crate::slow::SlowWork;
-use crate::weather::Weather;
 use crate::{link, processes, random, socket, tls};
 
 /// Where programs are, for users other than the agent's own.
@@ -62,7 +62,7 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     node.begin_node_probe();
     node.begin_observing();
     socket::listen(&node.places.socket, node.options.users, events.clone())?;
-    tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
+    tokio::spawn(link::keep(node.options.clone(), tls, node.fault_injection.clone(), events));
     let outcome = node.attend(incoming).await;
     let _ = std::fs::remove_file(&node.places.socket);
     let _ = std::fs::remove_file(&node.places.joined);
@@ -83,7 +83,7 @@ struct Node {
     agent: Agent,
     incarnation: u64,
     events: UnboundedSender<Event>,
-    weather: Weather,
+    fault_injection: FaultInjection,
     link: Option<UnboundedSender<FromAgent>>,
     fork_server: Option<ForkClient>,
     fork_servers_started: u32,
@@ -148,7 +148,7 @@ impl Node {
         let mut node = Self {
             agent: Agent::new(AgentRules::default(), now()),
             incarnation: random::number() >> 1,
-            weather: Weather::fair(),
+            fault_injection: FaultInjection::none(),
             link: None,
             fork_server: None,
             fork_servers_started: 0,

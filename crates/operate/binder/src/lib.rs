@@ -17,10 +17,10 @@ mod lookup;
 mod manifests;
 mod provision;
 mod read;
-mod reception;
 mod run;
 mod scaling;
 mod watch;
+mod webhook_server;
 
 pub use error::{BINDER_PAGES, BinderError};
 pub use lease::LeaseRules;

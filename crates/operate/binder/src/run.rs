@@ -22,7 +22,7 @@ use crate::carry::Hands;
 use crate::lease::{Fence, Held, Holder, LeaseRules};
 use crate::lookup::{Answer, look_up};
 use crate::read::{self, Lookup};
-use crate::reception::{Reception, ReceptionOptions, Shown};
+use crate::webhook_server::{Shown, WebhookServer, WebhookServerOptions};
 use crate::{BinderError, watch};
 
 /// Decisions are at least this far apart, and twice as far as the last one took: what comes together is decided together.
@@ -104,7 +104,7 @@ pub(crate) enum News {
         asked: AskedBinding,
         answer: oneshot::Sender<Judged>,
     },
-    /// The API server calls the reception by a name that its certificate does not have.
+    /// The API server calls the webhook server by a name that its certificate does not have.
     CalledByOtherName {
         name: String,
     },
@@ -217,14 +217,14 @@ impl Binder {
             tokio::spawn(keep(self.holder(), self.fence.clone(), self.news.clone())),
         ];
         if let Some(address) = self.listen {
-            let options = ReceptionOptions {
+            let options = WebhookServerOptions {
                 client: self.client.clone(),
                 name: self.name.clone(),
                 namespace: self.namespace(),
                 tells_load: self.tells_load,
             };
-            let reception = Reception::open(address, &options).await?;
-            tasks.push(tokio::spawn(reception.keep(options, self.news.clone(), self.shown.clone())));
+            let webhook_server = WebhookServer::open(address, &options).await?;
+            tasks.push(tokio::spawn(webhook_server.keep(options, self.news.clone(), self.shown.clone())));
         }
         let ended = self.turn(stop).await;
         tasks.iter().for_each(|task| task.abort());

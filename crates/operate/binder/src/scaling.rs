@@ -1,6 +1,6 @@
 //! How many requests replicas have under way, as the external metric that HorizontalPodAutoscalers ask for.
 //!
-//! The API server passes the questions of its autoscaler on to the [reception](crate::reception). An answer is made on the spot: the pods that the
+//! The API server passes the questions of its autoscaler on to the [webhook server](crate::webhook_server). An answer is made on the spot: the pods that the
 //! question selects are asked for their metrics, whichever of the known engines they run. Replicas that do not answer count as the
 //! others do on average, so that one that hangs neither stops scaling nor shrinks the rest.
 

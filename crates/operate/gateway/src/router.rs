@@ -17,7 +17,7 @@ mod stream;
 mod upstream;
 mod url;
 
-pub use member::Standing;
+pub use member::ReplicaHealth;
 pub use members::{Departure, Members};
 pub use options::{Checks, Remark, RouteOptions};
 pub use running::{Routing, route};

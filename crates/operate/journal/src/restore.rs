@@ -16,7 +16,8 @@ pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError>
         next_job: newest_job.map_err(JournalError::reading("the newest job"))? + 1,
         jobs: live_jobs(connection).map_err(JournalError::reading("the jobs"))?,
         ended: mates_of_live_tasks(connection).map_err(JournalError::reading("the jobs that ended"))?,
-        lessons: lessons(connection).map_err(JournalError::reading("the jobs that ended last"))?,
+        runtime_samples: runtime_samples(connection)
+            .map_err(JournalError::reading("the jobs that ended last"))?,
         ended_count: prune::ended_count(connection).map_err(JournalError::reading("the number of jobs"))?,
         runs: live_runs(connection).map_err(JournalError::reading("the runs"))?,
         nodes: all(connection, NODES, rows::node).map_err(JournalError::reading("the nodes"))?,
@@ -43,22 +44,22 @@ fn all<T>(
 }
 
 /// Jobs of the history that a control plane learns run times from.
-const MOST_LESSONS: usize = 10_000;
+const MOST_RUNTIME_SAMPLES: usize = 10_000;
 
 fn live_jobs(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
     jobs(connection, &format!("WHERE {} ORDER BY jobs.id", rows::IS_LIVE))?.into_iter().collect()
 }
 
-/// The newest jobs for which [`JobRow::is_lesson`], in the order in which they ended. What cannot be read teaches nothing.
-fn lessons(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
+/// The newest jobs for which [`JobRow::is_runtime_sample`], in the order in which they ended. What cannot be read teaches nothing.
+fn runtime_samples(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
     let newest = format!(
         "WHERE runs = 1 AND restarts = 0 AND started_ms IS NOT NULL AND ended_ms IS NOT NULL
             AND state IN ('succeeded', 'failed', 'cancelled', 'timed_out')
-         ORDER BY ended_ms DESC, jobs.id DESC LIMIT {MOST_LESSONS}"
+         ORDER BY ended_ms DESC, jobs.id DESC LIMIT {MOST_RUNTIME_SAMPLES}"
     );
-    let mut lessons: Vec<JobRow> = jobs(connection, &newest)?.into_iter().flatten().collect();
-    lessons.reverse();
-    Ok(lessons)
+    let mut runtime_samples: Vec<JobRow> = jobs(connection, &newest)?.into_iter().flatten().collect();
+    runtime_samples.reverse();
+    Ok(runtime_samples)
 }
 
 /// Jobs with the same text share it in memory too.

@@ -109,7 +109,7 @@ impl std::fmt::Display for Loss {
 struct Member {
     name: String,
     address: String,
-    standing: Standing,
+    state: MemberState,
     heard: Time,
     port: u16,
     /// The newest step that its ranks have reported in this run.
@@ -119,7 +119,7 @@ struct Member {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum MemberState {
     /// Its helper has not connected yet.
     Awaited,
     /// It was told to stop what runs and to look whether it is well.
@@ -178,7 +178,7 @@ impl Gang {
         let member = |name: &String| Member {
             name: name.clone(),
             address: String::new(),
-            standing: if record.out.contains_key(name) { Standing::Out } else { Standing::Awaited },
+            state: if record.out.contains_key(name) { MemberState::Out } else { MemberState::Awaited },
             heard: now,
             port: 0,
             step: None,
@@ -205,7 +205,7 @@ impl Gang {
 
     /// Whether a helper is to be started on a node.
     pub fn is_used(&self, node: usize) -> bool {
-        self.members[node].standing != Standing::Out
+        self.members[node].state != MemberState::Out
     }
 
     /// The nodes that run the gang now.
@@ -217,7 +217,7 @@ impl Gang {
     /// The helper of a node has connected from an address.
     pub fn linked(&mut self, node: usize, address: String, now: Time) {
         let member = &mut self.members[node];
-        if member.standing == Standing::Awaited {
+        if member.state == MemberState::Awaited {
             (member.address, member.heard) = (address, now);
             self.prepare(node, now);
         }
@@ -230,21 +230,21 @@ impl Gang {
     /// Nothing runs on a node any more, and it has looked after itself.
     pub fn ready(&mut self, node: usize, port: u16, finding: Option<String>, now: Time) {
         self.heard(node, now);
-        if !matches!(self.members[node].standing, Standing::Preparing { .. }) {
+        if !matches!(self.members[node].state, MemberState::Preparing { .. }) {
             return;
         }
         match finding {
             Some(finding) => self.unwell(node, &finding),
             None => {
                 let member = &mut self.members[node];
-                (member.standing, member.port) = (Standing::Ready, port);
+                (member.state, member.port) = (MemberState::Ready, port);
             }
         }
         self.advance(now);
     }
 
     pub fn lost(&mut self, node: usize, loss: &Loss, now: Time) {
-        if self.members[node].standing == Standing::Out || self.is_over() {
+        if self.members[node].state == MemberState::Out || self.is_over() {
             return;
         }
         self.give_up(node, loss, now);
@@ -257,7 +257,7 @@ impl Gang {
     /// A node whose helper never came says nothing about the node; one that went away does.
     fn give_up(&mut self, node: usize, loss: &Loss, now: Time) {
         let name = self.members[node].name.clone();
-        if self.members[node].standing == Standing::Awaited {
+        if self.members[node].state == MemberState::Awaited {
             return self.leave_out(node, format!("node {name} cannot be used: {loss}"), Absence::Avoided);
         }
         let around = self.surroundings();
@@ -313,10 +313,10 @@ impl Gang {
     pub fn tick(&mut self, now: Time) {
         for node in 0..self.members.len() {
             let member = &self.members[node];
-            match member.standing {
-                Standing::Awaited | Standing::Out => {}
+            match member.state {
+                MemberState::Awaited | MemberState::Out => {}
                 _ if now.since(member.heard) > self.rules.silent_after => self.lost(node, &Loss::Silent, now),
-                Standing::Preparing { since } if now.since(since) > self.rules.stop_patience => {
+                MemberState::Preparing { since } if now.since(since) > self.rules.stop_patience => {
                     self.lost(node, &Loss::Overdue, now);
                 }
                 _ => {}
@@ -345,13 +345,13 @@ impl Gang {
     }
 
     fn prepare(&mut self, node: usize, now: Time) {
-        self.members[node].standing = Standing::Preparing { since: now };
+        self.members[node].state = MemberState::Preparing { since: now };
         self.orders.push(Order::Send { node, message: ToNode::Prepare });
     }
 
     fn leave_out(&mut self, node: usize, reason: String, absence: Absence) {
         let member = &mut self.members[node];
-        member.standing = Standing::Out;
+        member.state = MemberState::Out;
         self.record.out.insert(member.name.clone(), reason.clone());
         self.orders.push(Order::LeaveOut { node, reason, absence });
         self.orders.push(Order::Save);
@@ -362,7 +362,7 @@ impl Gang {
         let Phase::Running { since, .. } = self.phase else { return };
         self.phase = Phase::Stopping { failure, ran: now.since(since) };
         for node in self.slots.clone() {
-            if self.members[node].standing == Standing::Running {
+            if self.members[node].state == MemberState::Running {
                 self.prepare(node, now);
             }
         }
@@ -382,13 +382,13 @@ impl Gang {
     }
 
     fn is_stopping(&self) -> bool {
-        let is_stopping = |node: &usize| matches!(self.members[*node].standing, Standing::Preparing { .. });
+        let is_stopping = |node: &usize| matches!(self.members[*node].state, MemberState::Preparing { .. });
         self.slots.iter().any(is_stopping)
     }
 
     fn gather(&mut self, since: Time, now: Time) {
         let is_open =
-            |member: &Member| matches!(member.standing, Standing::Awaited | Standing::Preparing { .. });
+            |member: &Member| matches!(member.state, MemberState::Awaited | MemberState::Preparing { .. });
         let open = self.members.iter().filter(|member| is_open(member)).count();
         let ready = self.count_ready();
         let waited = now.since(since);
@@ -401,14 +401,14 @@ impl Gang {
     }
 
     fn count_ready(&self) -> usize {
-        self.members.iter().filter(|member| member.standing == Standing::Ready).count()
+        self.members.iter().filter(|member| member.state == MemberState::Ready).count()
     }
 
     /// Too few nodes are left in the allocation. The job goes back to the queue, but not for ever.
     fn go_short(&mut self) {
         let (ready, size) = (self.count_ready(), self.rules.size);
         let why = format!("{ready} of the {size} nodes that the gang needs are left");
-        let was_used = |member: &Member| !member.address.is_empty() || member.standing == Standing::Awaited;
+        let was_used = |member: &Member| !member.address.is_empty() || member.state == MemberState::Awaited;
         if !self.members.iter().any(was_used) {
             let text = "no node could be used: is this program installed at the same place on all nodes?";
             self.orders.push(Order::Say(text.to_owned()));
@@ -435,7 +435,7 @@ impl Gang {
 
     /// Nodes of the last run keep their places; others take those of the missing.
     fn choose(&self) -> Vec<usize> {
-        let is_ready = |node: &usize| self.members[*node].standing == Standing::Ready;
+        let is_ready = |node: &usize| self.members[*node].state == MemberState::Ready;
         let stays: BTreeSet<usize> = self.slots.iter().copied().filter(is_ready).collect();
         let mut others = (0..self.members.len()).filter(|node| is_ready(node) && !stays.contains(node));
         let places: Vec<Option<usize>> = match self.slots.is_empty() {
@@ -461,7 +461,7 @@ impl Gang {
         for (index, node) in self.slots.clone().into_iter().enumerate() {
             let message = ToNode::Start(Box::new(self.part(index)));
             let member = &mut self.members[node];
-            (member.standing, member.step, member.done) = (Standing::Running, None, BTreeSet::new());
+            (member.state, member.step, member.done) = (MemberState::Running, None, BTreeSet::new());
             self.orders.push(Order::Send { node, message });
         }
         self.phase = Phase::Running { since: now, advanced: now };

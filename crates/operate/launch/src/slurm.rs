@@ -88,10 +88,10 @@ pub(crate) enum Pace {
 /// Three habits of Slurm are in the way. A job that is put back waits for the nodes that do not answer, so they are taken out of
 /// it first, which also lowers the number of nodes that it asks for. It starts no sooner than two minutes later. And all of
 /// this may be changed only while the job waits, when none of its own processes is left. So a small job of a few seconds, the
-/// *messenger*, sets number, exclusion and start once the job waits. Where no messenger can be sent, lost nodes stay in
+/// *wake-up job*, sets number, exclusion and start once the job waits. Where no wake-up job can be sent, lost nodes stay in
 /// the job until Slurm gives them up.
 pub(crate) fn requeue(back: &Return<'_>) -> Result<Pace, String> {
-    let pace = match send_messenger(back) {
+    let pace = match send_wake_up_job(back) {
         Ok(()) => Pace::AtOnce,
         Err(why) => Pace::AfterPause(why),
     };
@@ -115,7 +115,7 @@ fn change(back: &Return<'_>, more: &str) -> String {
     format!("scontrol update jobid={} numnodes={}{exclude}{more}", back.job, back.nodes)
 }
 
-fn send_messenger(back: &Return<'_>) -> Result<(), String> {
+fn send_wake_up_job(back: &Return<'_>) -> Result<(), String> {
     let job = back.job;
     let change = change(back, " starttime=now+5seconds");
     let script = format!(

@@ -51,7 +51,7 @@ pub struct JobRow {
 
 impl JobRow {
     /// Whether it says how long a job of its kind takes: it ended after one run that nothing interrupted.
-    pub fn is_lesson(&self) -> bool {
+    pub fn is_runtime_sample(&self) -> bool {
         let Life { state, runs, restarts, started_ms, ended_ms, .. } = self.life;
         let ended = [JobState::Succeeded, JobState::Failed, JobState::Cancelled, JobState::TimedOut];
         let ran_once = runs == 1 && restarts == 0 && started_ms.is_some() && ended_ms.is_some();
@@ -298,8 +298,8 @@ pub struct Restored {
     pub ended: Vec<EndedRow>,
     /// How many have ended.
     pub ended_count: u64,
-    /// The newest of those that ended [after a single run](JobRow::is_lesson), in the order in which they did.
-    pub lessons: Vec<JobRow>,
+    /// The newest of those that ended [after a single run](JobRow::is_runtime_sample), in the order in which they did.
+    pub runtime_samples: Vec<JobRow>,
     /// The newest run of each job that has not ended, where that run has not ended either.
     pub runs: Vec<RunRow>,
     pub nodes: Vec<NodeRow>,

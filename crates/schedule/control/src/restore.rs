@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bedplate_diag::Reason;
 use bedplate_gangs::{
-    Adopted, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Span, Standing,
+    Adopted, AdoptedState, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Span,
     Then as After, Time, UsageRecord,
 };
 use bedplate_job::{Job, RankBlocks};
@@ -37,7 +37,7 @@ impl Control {
         control.remember_nodes(&restored, now);
         control.remember_ended(&restored);
         control.remember_shares(&restored);
-        control.learn_again(&restored.lessons);
+        control.learn_again(&restored.runtime_samples);
         let ended: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
         let unreadable = control.remember_jobs(restored.jobs, restored.runs, &ended, now);
         control.settle(now);
@@ -54,10 +54,10 @@ impl Control {
     }
 
     /// What jobs took before says how long those that wait will, as before the restart.
-    fn learn_again(&mut self, lessons: &[JobRow]) {
+    fn learn_again(&mut self, runtime_samples: &[JobRow]) {
         // Tasks of an array share their text in memory, and it is read once.
         let mut jobs: BTreeMap<*const u8, Option<Job>> = BTreeMap::new();
-        for row in lessons {
+        for row in runtime_samples {
             let (Some(started), Some(ended)) = (row.life.started_ms, row.life.ended_ms) else { continue };
             let read = || Job::from_toml(&row.text, "journal").ok();
             let Some(job) = jobs.entry(row.text.as_ptr()).or_insert_with(read) else { continue };
@@ -173,17 +173,17 @@ impl Control {
             return self.news.push_back(Event::Submit(Box::new(request)));
         };
         let is_suspended = row.phase == RunPhase::Suspended && row.stops_as.is_none();
-        let standing = match row.stops_as {
-            None if is_suspended => Standing::Suspended,
-            None => Standing::Runs,
-            Some(JobState::Waiting) => Standing::Stops(After::Requeue),
-            Some(state) => Standing::Stops(After::End(outcome_of(state))),
+        let adopted_state = match row.stops_as {
+            None if is_suspended => AdoptedState::Suspended,
+            None => AdoptedState::Runs,
+            Some(JobState::Waiting) => AdoptedState::Stops(After::Requeue),
+            Some(state) => AdoptedState::Stops(After::End(outcome_of(state))),
         };
         // Its nodes are taken until its end is reported, however late that is.
         let grace = if row.stops_as.is_some() { self.grace_of(job) } else { Span::ZERO };
         let ends = row.ends.max(now + grace + Span::seconds(1));
         let adopted = Adopted {
-            standing,
+            state: adopted_state,
             ends: Some(ends),
             charged: is_suspended.then_some(now),
             ..Adopted::new(request, shares.clone(), row.started)

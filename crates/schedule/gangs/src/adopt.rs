@@ -24,7 +24,7 @@ pub struct Adopted {
     /// What it holds, in the order in which it got it: an elastic gang gives up the last first.
     pub shares: Vec<NodeShare>,
     pub started: Time,
-    pub standing: Standing,
+    pub state: AdoptedState,
     /// When its newest checkpoint was written.
     pub checkpointed: Option<Time>,
     /// When its time is up: its limit after its start unless something else is said, as it must be of a gang
@@ -45,7 +45,7 @@ impl Adopted {
             request,
             shares,
             started,
-            standing: Standing::Runs,
+            state: AdoptedState::Runs,
             checkpointed: None,
             ends: None,
             resized: None,
@@ -57,7 +57,7 @@ impl Adopted {
 
 /// What an adopted gang was last told to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum AdoptedState {
     Runs,
     /// It was told to stop and its end has not been reported.
     Stops(Then),
@@ -114,21 +114,21 @@ impl Scheduler {
         if let Some(why) = refusal {
             return self.refuse(job, why, now);
         }
-        let Adopted { request, shares, started, standing, checkpointed, ends, resized, charged, leaving } =
+        let Adopted { request, shares, started, state, checkpointed, ends, resized, charged, leaving } =
             adopted;
         self.enter(request, now);
         let ends = ends.unwrap_or_else(|| started + self.planned_length(job, shares.len() as u32));
-        if let Err(why) = self.book_adopted(job, &shares, standing, ends, now) {
+        if let Err(why) = self.book_adopted(job, &shares, state, ends, now) {
             return self.disown(job, why, now);
         }
         let mut run = Run::new(shares, started, ends);
         run.safe_at = checkpointed.unwrap_or(started);
         run.resized = resized.unwrap_or(started);
         run.charged = charged.unwrap_or(started);
-        match standing {
-            Standing::Suspended => self.jobs.suspend(job, run),
-            Standing::Runs => self.count_running(job, run),
-            Standing::Stops(then) => {
+        match state {
+            AdoptedState::Suspended => self.jobs.suspend(job, run),
+            AdoptedState::Runs => self.count_running(job, run),
+            AdoptedState::Stops(then) => {
                 run.stopping = Some(then);
                 self.count_running(job, run);
             }
@@ -143,7 +143,7 @@ impl Scheduler {
         &mut self,
         job: JobId,
         shares: &[NodeShare],
-        standing: Standing,
+        state: AdoptedState,
         ends: Time,
         now: Time,
     ) -> Result<(), Misfit> {
@@ -151,7 +151,7 @@ impl Scheduler {
             return Err(Misfit::NoNodes);
         }
         for (booked, share) in shares.iter().enumerate() {
-            let fits = self.adopted_booking(job, share, standing, ends, now).and_then(|booking| {
+            let fits = self.adopted_booking(job, share, state, ends, now).and_then(|booking| {
                 let is_free = self.fleet.is_free_for(share.node.0, &booking);
                 if is_free { Ok(booking) } else { Err(Misfit::Taken(share.node)) }
             });
@@ -170,7 +170,7 @@ impl Scheduler {
         &self,
         job: JobId,
         share: &NodeShare,
-        standing: Standing,
+        state: AdoptedState,
         ends: Time,
         now: Time,
     ) -> Result<Booking, Misfit> {
@@ -188,9 +188,9 @@ impl Scheduler {
             return Err(Misfit::TooSmall(node));
         }
         let whole = self.booking(job, role, node.0, now, ends);
-        Ok(match standing {
-            Standing::Suspended => whole.suspended(),
-            Standing::Runs | Standing::Stops(_) => Booking { devices: share.devices, ..whole },
+        Ok(match state {
+            AdoptedState::Suspended => whole.suspended(),
+            AdoptedState::Runs | AdoptedState::Stops(_) => Booking { devices: share.devices, ..whole },
         })
     }
 

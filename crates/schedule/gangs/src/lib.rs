@@ -74,7 +74,7 @@ mod victims;
 mod view;
 mod views;
 
-pub use adopt::{Adopted, Leaving, Misfit, Standing};
+pub use adopt::{Adopted, AdoptedState, Leaving, Misfit};
 pub use amount::Amount;
 pub use event::{
     Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use bedplate_topology::NodeId;
 
-use crate::adopt::{Adopted, Leaving, Standing};
+use crate::adopt::{Adopted, AdoptedState, Leaving};
 use crate::jobs::{Entry, Run, State};
 use crate::scheduler::Scheduler;
 use crate::{Event, History, Maintenance, Request, Time};
@@ -24,8 +24,10 @@ impl Scheduler {
         events.extend(self.accounting.usage().records().map(Event::Used));
         events.extend(self.accounting.learned().map(Event::Learned));
         events.extend(self.jobs.iter().map(|(_, entry)| match &entry.state {
-            State::Running(run) => Event::Adopt(Box::new(self.recall_run(entry, run, standing(run)))),
-            State::Suspended(run) => Event::Adopt(Box::new(self.recall_run(entry, run, Standing::Suspended))),
+            State::Running(run) => Event::Adopt(Box::new(self.recall_run(entry, run, adopted_state(run)))),
+            State::Suspended(run) => {
+                Event::Adopt(Box::new(self.recall_run(entry, run, AdoptedState::Suspended)))
+            }
             State::Blocked | State::Queued => Event::Submit(Box::new(self.recall_request(entry))),
         }));
         events
@@ -47,7 +49,7 @@ impl Scheduler {
         events
     }
 
-    fn recall_run(&self, entry: &Entry, run: &Run, standing: Standing) -> Adopted {
+    fn recall_run(&self, entry: &Entry, run: &Run, state: AdoptedState) -> Adopted {
         let until = |node: NodeId| {
             let bookings = self.fleet.bookings(node.0).iter();
             bookings.filter(|booking| booking.job == entry.request.id).map(|booking| booking.until).max()
@@ -57,7 +59,7 @@ impl Scheduler {
             request: self.recall_request(entry),
             shares: run.shares.clone(),
             started: run.started,
-            standing,
+            state,
             checkpointed: Some(run.safe_at),
             ends: Some(run.ends()),
             resized: Some(run.resized),
@@ -78,6 +80,6 @@ impl Scheduler {
     }
 }
 
-fn standing(run: &Run) -> Standing {
-    run.stopping.map_or(Standing::Runs, Standing::Stops)
+fn adopted_state(run: &Run) -> AdoptedState {
+    run.stopping.map_or(AdoptedState::Runs, AdoptedState::Stops)
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_gangs::{
-    AccountId, Adopted, Backfill, Closeness, Event, History, JobId, NodeShare, Order, Outcome, PartitionId,
-    Preemption, Qos, QosId, QueueId, Request, RoleRequest, Settings, Span, Standing, Then, Time, UsageRecord,
-    UserId,
+    AccountId, Adopted, AdoptedState, Backfill, Closeness, Event, History, JobId, NodeShare, Order, Outcome,
+    PartitionId, Preemption, Qos, QosId, QueueId, Request, RoleRequest, Settings, Span, Then, Time,
+    UsageRecord, UserId,
 };
 
 use crate::shape::Cut;
@@ -176,9 +176,9 @@ impl<'r> Brief<'r> {
     ) {
         let Ok(request) = self.rules.request(id, name, policy) else { return };
         let request = Request { roles, closeness: Closeness::Any, ..request };
-        let standing = Standing::Stops(Then::End(Outcome::Cancelled));
+        let state = AdoptedState::Stops(Then::End(Outcome::Cancelled));
         let (ends, charged) = (Some(self.now + FAREWELL), Some(self.now));
-        self.adopt(Adopted { standing, ends, charged, ..Adopted::new(request, shares, self.now) });
+        self.adopt(Adopted { state, ends, charged, ..Adopted::new(request, shares, self.now) });
     }
 
     /// What pods of other schedulers hold; nobody knows until when.

@@ -14,9 +14,9 @@ impl Node {
         (self.options.remark)(&format!("asked to break something: {chaos:?}"));
         match chaos {
             Chaos::Die => processes::kill_one(std::process::id() as i32, Signal::SIGKILL),
-            Chaos::Cut { for_ms } => self.weather.cut(Duration::from_millis(for_ms)),
+            Chaos::Cut { for_ms } => self.fault_injection.cut(Duration::from_millis(for_ms)),
             Chaos::Delay { by_ms, for_ms } => {
-                self.weather.delay(Duration::from_millis(by_ms), Duration::from_millis(for_ms));
+                self.fault_injection.delay(Duration::from_millis(by_ms), Duration::from_millis(for_ms));
             }
             Chaos::KillRank { run, rank } => self.kill_rank(run, rank),
             Chaos::Xid { gpu, xid } => self.pretend_xid(gpu, xid),

@@ -14,7 +14,7 @@ use bedplate_job::Job;
 use bedplate_replay::requests::{Scaling, replica_to_close, seconds};
 
 use crate::error::GatewayError;
-use crate::router::{Departure, Members, Remark, ReplicaUrl, Standing};
+use crate::router::{Departure, Members, Remark, ReplicaHealth, ReplicaUrl};
 
 /// How jobs are looked after.
 #[derive(Debug, Clone)]
@@ -285,7 +285,7 @@ impl Keeper {
     }
 
     fn is_in(&self, replica: &Replica) -> bool {
-        replica.url.as_ref().and_then(|url| self.members.standing(url)) == Some(Standing::In)
+        replica.url.as_ref().and_then(|url| self.members.replica_health(url)) == Some(ReplicaHealth::In)
     }
 
     fn sequences_of(&self, replica: &Replica) -> u32 {

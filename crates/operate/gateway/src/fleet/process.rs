@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::FleetOptions;
-use crate::router::{Departure, Members, ReplicaUrl, Standing};
+use crate::router::{Departure, Members, ReplicaHealth, ReplicaUrl};
 
 /// A process that is dropped has been killed.
 pub(super) struct Process {
@@ -60,7 +60,7 @@ impl Process {
             members.add(&url);
             self.url = Some(url);
         }
-        self.note(self.url.as_ref().and_then(|url| members.standing(url)));
+        self.note(self.url.as_ref().and_then(|url| members.replica_health(url)));
         let has_passed = |since: Option<Instant>, limit| since.is_some_and(|since| since.elapsed() > limit);
         if has_passed(self.out_since, options.silence) {
             return Err(self.kill(format!("answered nothing for {} s", options.silence.as_secs())));
@@ -71,13 +71,13 @@ impl Process {
         Ok(())
     }
 
-    fn note(&mut self, standing: Option<Standing>) {
-        match standing {
-            Some(Standing::In) => {
+    fn note(&mut self, replica_health: Option<ReplicaHealth>) {
+        match replica_health {
+            Some(ReplicaHealth::In) => {
                 self.ready_since.get_or_insert_with(Instant::now);
                 self.out_since = None;
             }
-            Some(Standing::Out) => {
+            Some(ReplicaHealth::Out) => {
                 self.out_since.get_or_insert_with(Instant::now);
             }
             _ => {}

@@ -7,7 +7,7 @@ use bedplate_http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-use super::member::{Member, Standing};
+use super::member::{Member, ReplicaHealth};
 use super::options::{Checks, Remark};
 use super::upstream::{self, Call, UpstreamError};
 
@@ -23,7 +23,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<HeaderValue>, remark: Remark) {
     let mut path = 0;
     let mut first_pause = FIRST_PAUSE;
-    while member.standing() != Standing::Retired {
+    while member.replica_health() != ReplicaHealth::Retired {
         let checked = timeout(checks.timeout, check(&member, &mut path, key.as_ref())).await;
         match checked.unwrap_or(Err(UpstreamError::Silent { seconds: checks.timeout.as_secs() })) {
             Ok(models) => {
@@ -39,11 +39,12 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
                 }
             }
         }
-        let pause = if member.standing() == Standing::Starting { first_pause } else { checks.interval };
+        let pause =
+            if member.replica_health() == ReplicaHealth::Starting { first_pause } else { checks.interval };
         first_pause = (first_pause * 2).min(checks.interval);
         tokio::select! {
             () = sleep(pause.min(checks.interval)) => {}
-            () = member.becomes(&[Standing::Retired]) => {}
+            () = member.becomes(&[ReplicaHealth::Retired]) => {}
         }
     }
 }

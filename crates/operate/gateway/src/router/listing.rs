@@ -5,7 +5,7 @@ use bedplate_record::Exposition;
 use serde_json::json;
 
 use super::front::Front;
-use super::member::{Member, Standing};
+use super::member::{Member, ReplicaHealth};
 use crate::refusal::ApiError;
 
 /// `GET /v1/models`
@@ -25,7 +25,7 @@ type OfMember = fn(&Member) -> f64;
 /// Name, kind, help and value of what is told of each replica.
 const OF_MEMBERS: [(&str, &str, &str, OfMember); 8] = [
     ("bedplate_router_replica_up", "gauge", "Whether the replica gets requests.", |member| {
-        f64::from(u8::from(member.standing() == Standing::In))
+        f64::from(u8::from(member.replica_health() == ReplicaHealth::In))
     }),
     ("bedplate_router_requests_total", "counter", "Requests sent to the replica.", |member| {
         member.counts.requests.get() as f64
@@ -66,7 +66,7 @@ pub(super) fn metrics(front: &Front) -> Answer {
         labelled.iter().for_each(|(labels, member)| text.sample(name, labels, value(member)));
     }
     write_reasons(&mut text, &labelled);
-    write_standings(&mut text, &labelled);
+    write_replica_healths(&mut text, &labelled);
     text.counter("bedplate_router_retries_total", "Attempts after a first one.", front.retries.get());
     front.metrics.write(&mut text);
     let connections = front.server.connections();
@@ -89,10 +89,10 @@ fn write_reasons(text: &mut Exposition, labelled: &[(String, &Member)]) {
     }
 }
 
-fn write_standings(text: &mut Exposition, labelled: &[(String, &Member)]) {
-    let name = "bedplate_router_replica_standing";
+fn write_replica_healths(text: &mut Exposition, labelled: &[(String, &Member)]) {
+    let name = "bedplate_router_replica_replica_health";
     text.head(name, "gauge", "1 for what the replica is: starting, in, out.");
     for (labels, member) in labelled {
-        text.sample(name, &format!("{labels},standing=\"{}\"", member.standing().name()), 1.0);
+        text.sample(name, &format!("{labels},standing=\"{}\"", member.replica_health().name()), 1.0);
     }
 }

@@ -14,7 +14,7 @@ use super::url::ReplicaUrl;
 
 /// Whether a replica gets requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum ReplicaHealth {
     /// It has not passed a check yet.
     Starting,
     In,
@@ -24,20 +24,20 @@ pub enum Standing {
     Retired,
 }
 
-impl Standing {
+impl ReplicaHealth {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Standing::Starting => "starting",
-            Standing::In => "in",
-            Standing::Out => "out",
-            Standing::Retired => "retired",
+            ReplicaHealth::Starting => "starting",
+            ReplicaHealth::In => "in",
+            ReplicaHealth::Out => "out",
+            ReplicaHealth::Retired => "retired",
         }
     }
 }
 
 pub(super) struct Member {
     pub(super) url: ReplicaUrl,
-    standing: watch::Sender<Standing>,
+    replica_health: watch::Sender<ReplicaHealth>,
     /// It is out and answers nothing at all: what it was given will not come either. One that refuses connections may be finishing.
     is_silent: watch::Sender<bool>,
     inner: Mutex<Inner>,
@@ -77,23 +77,31 @@ impl Member {
             models: None,
             reasons: REASONS.iter().map(|reason| (*reason, 0)).collect(),
         };
-        let (standing, _) = watch::channel(Standing::Starting);
+        let (replica_health, _) = watch::channel(ReplicaHealth::Starting);
         let (is_silent, _) = watch::channel(false);
-        Self { url, standing, is_silent, inner: Mutex::new(inner), most_failures, counts: Counts::default() }
+        Self {
+            url,
+            replica_health,
+            is_silent,
+            inner: Mutex::new(inner),
+            most_failures,
+            counts: Counts::default(),
+        }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn standing(&self) -> Standing {
-        *self.standing.borrow()
+    pub(super) fn replica_health(&self) -> ReplicaHealth {
+        *self.replica_health.borrow()
     }
 
     /// Returns once it is in one of these.
-    pub(super) async fn becomes(&self, wanted: &[Standing]) {
+    pub(super) async fn becomes(&self, wanted: &[ReplicaHealth]) {
         // The sender is in this very value.
-        let _ = self.standing.subscribe().wait_for(|standing| wanted.contains(standing)).await;
+        let _ =
+            self.replica_health.subscribe().wait_for(|replica_health| wanted.contains(replica_health)).await;
     }
 
     /// Returns once nothing more is to be expected of it.
@@ -108,7 +116,7 @@ impl Member {
         Candidate {
             load: inner.load,
             cached_tokens: cached_tokens.min(asked.prompt_tokens),
-            is_open: is_allowed && self.standing() == Standing::In,
+            is_open: is_allowed && self.replica_health() == ReplicaHealth::In,
         }
     }
 
@@ -135,8 +143,9 @@ impl Member {
         inner.failures = 0;
         inner.models = models;
         self.is_silent.send_replace(false);
-        let is_back =
-            self.change(Standing::In, |standing| matches!(standing, Standing::Starting | Standing::Out));
+        let is_back = self.change(ReplicaHealth::In, |replica_health| {
+            matches!(replica_health, ReplicaHealth::Starting | ReplicaHealth::Out)
+        });
         if is_back {
             // It may be another process than before, with nothing cached.
             inner.mirror = PrefixMirror::new(inner.blocks);
@@ -159,18 +168,18 @@ impl Member {
         if is_out && matches!(error, UpstreamError::Silent { .. }) {
             self.is_silent.send_replace(true);
         }
-        is_out && self.change(Standing::Out, |standing| standing == Standing::In)
+        is_out && self.change(ReplicaHealth::Out, |replica_health| replica_health == ReplicaHealth::In)
     }
 
     pub(super) fn retire(&self) {
-        self.change(Standing::Retired, |standing| standing != Standing::Retired);
+        self.change(ReplicaHealth::Retired, |replica_health| replica_health != ReplicaHealth::Retired);
     }
 
-    fn change(&self, to: Standing, from: impl FnOnce(Standing) -> bool) -> bool {
-        self.standing.send_if_modified(|standing| {
-            let changes = from(*standing);
+    fn change(&self, to: ReplicaHealth, from: impl FnOnce(ReplicaHealth) -> bool) -> bool {
+        self.replica_health.send_if_modified(|replica_health| {
+            let changes = from(*replica_health);
             if changes {
-                *standing = to;
+                *replica_health = to;
             }
             changes
         })

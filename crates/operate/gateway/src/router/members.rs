@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::asked::Asked;
 use super::checks;
-use super::member::{Member, Standing, Trip};
+use super::member::{Member, ReplicaHealth, Trip};
 use super::options::{Checks, Remark, RouteOptions};
 use super::url::{ReplicaUrl, UrlFlaw};
 use crate::error::GatewayError;
@@ -94,8 +94,8 @@ impl Members {
     }
 
     /// Whether a replica gets requests; nothing for one that is not here.
-    pub fn standing(&self, url: &ReplicaUrl) -> Option<Standing> {
-        self.set().list.iter().find(|member| member.url == *url).map(|member| member.standing())
+    pub fn replica_health(&self, url: &ReplicaUrl) -> Option<ReplicaHealth> {
+        self.set().list.iter().find(|member| member.url == *url).map(|member| member.replica_health())
     }
 
     /// Sequences under way on all replicas.
@@ -129,7 +129,7 @@ impl Members {
 
     /// Refuses a model that no replica has.
     fn require(&self, model: &str, list: &[Arc<Member>]) -> Result<(), ApiError> {
-        let is_in = |member: &&Arc<Member>| member.standing() == Standing::In;
+        let is_in = |member: &&Arc<Member>| member.replica_health() == ReplicaHealth::In;
         if !list.iter().any(|member| is_in(&member)) || list.iter().any(|member| member.may_have(model)) {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl Members {
     /// The models of replicas that are in service, each once.
     pub(super) fn models(&self) -> Vec<Value> {
         let mut all: Vec<Value> = Vec::new();
-        for member in self.list().iter().filter(|member| member.standing() == Standing::In) {
+        for member in self.list().iter().filter(|member| member.replica_health() == ReplicaHealth::In) {
             for entry in member.models().unwrap_or_default() {
                 if all.iter().all(|known| known["id"] != entry["id"]) {
                     all.push(entry);
@@ -157,7 +157,7 @@ impl Members {
 
     /// Whether any replica gets requests.
     pub fn has_one_in(&self) -> bool {
-        self.set().list.iter().any(|member| member.standing() == Standing::In)
+        self.set().list.iter().any(|member| member.replica_health() == ReplicaHealth::In)
     }
 
     pub(super) fn tell(&self, remark: &str) {

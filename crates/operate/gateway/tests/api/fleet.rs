@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bedplate_gateway::{Checks, Fleet, FleetOptions, RouteOptions, Routing, Standing, route};
+use bedplate_gateway::{Checks, Fleet, FleetOptions, ReplicaHealth, RouteOptions, Routing, route};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -261,8 +261,11 @@ fn a_fleet_that_is_dropped_leaves_no_process_and_no_replica() {
         lines.map(|line| line.split('"').nth(1).unwrap().to_owned()).collect()
     };
     let Site { fleet, routing } = site;
-    assert!(urls.iter().all(|url| routing.members().standing(&url.parse().unwrap()) == Some(Standing::In)));
+    assert!(
+        urls.iter()
+            .all(|url| routing.members().replica_health(&url.parse().unwrap()) == Some(ReplicaHealth::In))
+    );
     drop(fleet);
     assert!(!processes.iter().any(|process| is_running(*process)));
-    assert!(urls.iter().all(|url| routing.members().standing(&url.parse().unwrap()).is_none()));
+    assert!(urls.iter().all(|url| routing.members().replica_health(&url.parse().unwrap()).is_none()));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bedplate_gateway::{Checks, RouteOptions, Routing, Standing, route};
+use bedplate_gateway::{Checks, ReplicaHealth, RouteOptions, Routing, route};
 use serde_json::{Value, json};
 
 use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request, until};
@@ -24,7 +24,7 @@ impl Routed {
     fn with(addresses: &[SocketAddr], change: impl FnOnce(&mut RouteOptions)) -> Self {
         let routed = Self::unsettled(addresses, change);
         for address in addresses {
-            routed.stands(*address, Standing::In);
+            routed.stands(*address, ReplicaHealth::In);
         }
         routed
     }
@@ -44,10 +44,10 @@ impl Routed {
         Self { routing: route(options).unwrap() }
     }
 
-    fn stands(&self, address: SocketAddr, standing: Standing) {
+    fn stands(&self, address: SocketAddr, replica_health: ReplicaHealth) {
         let url = address.to_string().parse().unwrap();
-        until(&format!("{address} is {standing:?}"), || {
-            self.routing.members().standing(&url) == Some(standing)
+        until(&format!("{address} is {replica_health:?}"), || {
+            self.routing.members().replica_health(&url) == Some(replica_health)
         });
     }
 
@@ -293,7 +293,7 @@ fn a_replica_that_refuses_is_passed_over_and_its_refusal_shown_only_if_all_do() 
     let routed = Routed::over(&[full.address]);
     let reply = routed.chat("x", json!({}));
     assert_eq!((reply.status, reply.text().as_str()), (429, "{\"error\":\"full\"}"));
-    routed.stands(full.address, Standing::In);
+    routed.stands(full.address, ReplicaHealth::In);
 }
 
 #[test]
@@ -312,13 +312,13 @@ fn a_replica_is_out_after_failed_checks_and_back_after_one_that_it_passes() {
     let gone = replicas.remove(0);
     let address = gone.address;
     drop(gone);
-    routed.stands(address, Standing::Out);
+    routed.stands(address, ReplicaHealth::Out);
     for _ in 0..5 {
         assert_eq!(content(&routed.chat("x", json!({}))), "the garden 1");
     }
     assert_eq!(routed.metric(&format!("bedplate_router_replica_up{{replica=\"http://{address}\"}}")), 0.0);
     let again = Fixture::start_with(Parrot::new(|_| "back".into()), |options| options.listen = address);
-    routed.stands(again.address, Standing::In);
+    routed.stands(again.address, ReplicaHealth::In);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_replica_that_says_nothing_loses_its_requests_to_another() {
         assert_eq!(content(&routed.chat("x", json!({}))), "the garden 0");
     }
     assert_eq!(silent.load(Ordering::SeqCst), 1, "it was asked");
-    routed.stands(address, Standing::Out);
+    routed.stands(address, ReplicaHealth::Out);
 }
 
 /// As one does that drains: it takes no more connections and finishes what it has.
@@ -375,7 +375,7 @@ fn a_replica_that_refuses_connections_may_finish_its_answer() {
     let routed = Routed::over(&[address]);
     std::thread::scope(|scope| {
         let reply = scope.spawn(|| routed.chat("x", json!({})));
-        routed.stands(address, Standing::Out);
+        routed.stands(address, ReplicaHealth::Out);
         go_on.send(()).unwrap();
         let reply = reply.join().unwrap();
         assert_eq!((reply.status, reply.text().as_str()), (200, "{\"late\":true}"));
@@ -393,7 +393,7 @@ fn without_a_replica_requests_are_refused_until_one_is_there() {
     assert_eq!(reply.headers["retry-after"], "1");
     assert_eq!((routed.get("/health").status, routed.get("/ready").status), (200, 503));
     let _late = Fixture::start_with(Parrot::echoing(), |options| options.listen = address);
-    routed.stands(address, Standing::In);
+    routed.stands(address, ReplicaHealth::In);
     assert_eq!((routed.chat("x", json!({})).status, routed.get("/ready").status), (200, 200));
 }
 
@@ -462,11 +462,11 @@ fn a_file_of_replicas_is_followed_and_a_bad_one_changes_nothing() {
         options.remark =
             bedplate_gateway::Remark::new(move |remark| told.lock().unwrap().push(remark.to_owned()));
     });
-    routed.stands(replicas[0].address, Standing::In);
+    routed.stands(replicas[0].address, ReplicaHealth::In);
     write(format!("http://{}/v1\n", replicas[1].address));
-    routed.stands(replicas[1].address, Standing::In);
+    routed.stands(replicas[1].address, ReplicaHealth::In);
     let first = replicas[0].address.to_string().parse().unwrap();
-    assert_eq!(routed.routing.members().standing(&first), None);
+    assert_eq!(routed.routing.members().replica_health(&first), None);
     write("https://example.org\n".into());
     until("the file is refused", || {
         remarks

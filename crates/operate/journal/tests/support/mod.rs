@@ -104,11 +104,11 @@ impl Reference {
             self.jobs.values().partition(|row| row.life.state.is_final());
         let newest = live.iter().filter_map(|row| self.newest_run(row.id.0));
         let arrays: Vec<JobId> = live.iter().filter_map(|row| Some(row.array?.array)).collect();
-        let mut lessons: Vec<JobRow> =
-            ended.iter().filter(|row| row.is_lesson()).map(|row| (*row).clone()).collect();
-        lessons.sort_by_key(|row| (row.life.ended_ms, row.id));
+        let mut runtime_samples: Vec<JobRow> =
+            ended.iter().filter(|row| row.is_runtime_sample()).map(|row| (*row).clone()).collect();
+        runtime_samples.sort_by_key(|row| (row.life.ended_ms, row.id));
         Restored {
-            lessons,
+            runtime_samples,
             next_job: self.jobs.keys().max().map_or(1, |newest| newest + 1),
             runs: newest.filter(|row| row.phase != RunPhase::Ended).cloned().collect(),
             jobs: live.into_iter().cloned().collect(),

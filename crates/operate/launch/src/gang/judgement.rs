@@ -4,7 +4,7 @@ use bedplate_blame::{Cause, Fault, FaultKind, JobVerdict, NodeVerdict, Restart, 
 use bedplate_gangs::{JobId, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
-use super::{Absence, Failure, Gang, Order, Phase, Standing};
+use super::{Absence, Failure, Gang, MemberState, Order, Phase};
 
 pub(super) fn node_id(node: usize) -> NodeId {
     NodeId(node as u32)
@@ -12,7 +12,7 @@ pub(super) fn node_id(node: usize) -> NodeId {
 
 impl Gang {
     pub(super) fn surroundings(&self) -> Surroundings {
-        let nodes_out = self.members.iter().filter(|member| member.standing == Standing::Out).count();
+        let nodes_out = self.members.iter().filter(|member| member.state == MemberState::Out).count();
         Surroundings { users: 1, nodes: self.members.len(), nodes_out }
     }
 
@@ -30,7 +30,7 @@ impl Gang {
 
     /// All nodes of a failed run have answered or are lost.
     pub(super) fn judge(&mut self, failure: &Failure, ran: Span, now: Time) {
-        let is_out = |node: &usize| self.members[*node].standing == Standing::Out;
+        let is_out = |node: &usize| self.members[*node].state == MemberState::Out;
         let is_nodes_fault = self.slots.iter().any(is_out);
         if !is_nodes_fault && !self.forgives(failure, now) {
             return self.end(exit_code(failure));

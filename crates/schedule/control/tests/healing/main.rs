@@ -101,7 +101,7 @@ impl Story {
                 Record::Share(_) | Record::Note(_) => {}
             }
         }
-        (restored.lessons, restored.jobs) = jobs.into_values().partition(JobRow::is_lesson);
+        (restored.runtime_samples, restored.jobs) = jobs.into_values().partition(JobRow::is_runtime_sample);
         restored.runs.extend(runs.into_values());
         restored.nodes.extend(nodes.into_values());
         let cluster = Cluster::from_spec(
@@ -576,8 +576,8 @@ fn run_times_that_were_learned_before_a_restart_decide_after_it() {
         ..Life::default()
     };
     let waiting = [row(10, "bob", Life::default()), row(11, "ada", Life::default())];
-    let lessons = [row(1, "ada", ran(1)), row(2, "bob", ran(30))];
-    for (rows, first) in [(waiting.to_vec(), 10), ([&lessons[..], &waiting].concat(), 11)] {
+    let runtime_samples = [row(1, "ada", ran(1)), row(2, "bob", ran(30))];
+    for (rows, first) in [(waiting.to_vec(), 10), ([&runtime_samples[..], &waiting].concat(), 11)] {
         let quiet = Story::new(1);
         let mut again = quiet.restarted(rows.into_iter().map(Record::Submitted).collect());
         again.join("n1");

@@ -94,10 +94,11 @@ impl Tables {
             self.runs.range((row.run.job, 0)..(row.run.job + 1, 0)).next_back().map(|(key, _)| key.1)
                 == Some(row.run.number)
         };
-        let mut lessons: Vec<JobRow> = self.jobs.values().filter(|row| row.is_lesson()).cloned().collect();
-        lessons.sort_by_key(|row| (row.life.ended_ms, row.id));
+        let mut runtime_samples: Vec<JobRow> =
+            self.jobs.values().filter(|row| row.is_runtime_sample()).cloned().collect();
+        runtime_samples.sort_by_key(|row| (row.life.ended_ms, row.id));
         let mut restored = Restored {
-            lessons,
+            runtime_samples,
             next_job: self.jobs.keys().next_back().map_or(1, |id| id.0 + 1),
             jobs: self.jobs.values().filter(|row| !row.life.state.is_final()).cloned().collect(),
             ended: self.mates_of_live_tasks(),

@@ -1,12 +1,12 @@
 //! `bedplate bench comm`: collectives between local ranks, in the table that nccl-tests made common.
 
-pub(super) mod crew;
 mod link;
 mod overlap;
 pub(super) mod peers;
 mod prediction;
 mod question;
 pub(super) mod rank;
+pub(super) mod rank_set;
 mod row;
 mod targets;
 mod work;
@@ -23,10 +23,10 @@ use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use serde_json::json;
 
-use self::crew::{Answer, Crew, CrewError};
 use self::peers::{Installed, Ours, Peer, Transport};
 use self::prediction::Prediction;
 use self::question::{Case, size_text};
+use self::rank_set::{Answer, RankSet, RankSetError};
 use self::row::{Row, Statistic, Times};
 use self::targets::{Target, targets};
 use super::host_file;
@@ -114,7 +114,8 @@ struct Sizes(Vec<u64>);
 #[derive(Debug, Clone)]
 struct Operations(Vec<Operation>);
 
-pub(super) const PAGES: &[&Page] = &[&crew::RANKS_FAILED, &link::LINK, &peers::NOT_INSTALLED, &rank::RANK];
+pub(super) const PAGES: &[&Page] =
+    &[&rank_set::RANKS_FAILED, &link::LINK, &peers::NOT_INSTALLED, &rank::RANK];
 
 /// Sizes of the all-reduces that are overlapped: half a second on the default link, a tenth in memory.
 const OVER_LINK: u64 = 64 << 20;
@@ -198,11 +199,11 @@ impl Arguments {
         Ok(cases)
     }
 
-    /// All crews of one number of ranks, which take turns.
+    /// All rank sets of one number of ranks, which take turns.
     fn measure(&self, cases: &[Case], peers: &[Installed], console: &Console) -> Result<Vec<Row>, CliError> {
         let Some(Case { ranks, .. }) = cases.first().copied() else { return Ok(Vec::new()) };
         console.say(&format!("{ranks} ranks"));
-        let mut crews = Crews { ours: Vec::new(), peers: Vec::new() };
+        let mut rank_sets = RankSets { ours: Vec::new(), peers: Vec::new() };
         for transport in &self.transport {
             let ours = Ours {
                 transport: *transport,
@@ -210,37 +211,37 @@ impl Arguments {
                 is_private: self.private,
                 device: self.device,
             };
-            crews.ours.push((*transport, ours.start(ranks)?));
+            rank_sets.ours.push((*transport, ours.start(ranks)?));
         }
         for peer in peers {
-            crews.peers.push((peer.peer(), peer.start(ranks)?));
+            rank_sets.peers.push((peer.peer(), peer.start(ranks)?));
         }
         let mut rows = Vec::new();
         for case in cases {
             console.say(&format!("{} of {}", case.operation, size_text(case.bytes)));
-            rows.extend(crews.measure(case, self.rounds, self.calls)?);
+            rows.extend(rank_sets.measure(case, self.rounds, self.calls)?);
         }
         Ok(rows)
     }
 }
 
-struct Crews {
-    ours: Vec<(Transport, Crew)>,
-    peers: Vec<(Peer, Crew)>,
+struct RankSets {
+    ours: Vec<(Transport, RankSet)>,
+    peers: Vec<(Peer, RankSet)>,
 }
 
-impl Crews {
+impl RankSets {
     /// One row for each of our transports, all beside the same times of the peers.
-    fn measure(&mut self, case: &Case, rounds: u32, calls: Option<u32>) -> Result<Vec<Row>, CrewError> {
+    fn measure(&mut self, case: &Case, rounds: u32, calls: Option<u32>) -> Result<Vec<Row>, RankSetError> {
         let effort = case.effort(calls);
         let mut ours: Vec<Vec<Answer>> = self.ours.iter().map(|_| Vec::new()).collect();
         let mut peers: Vec<Vec<Answer>> = self.peers.iter().map(|_| Vec::new()).collect();
         for _ in 0..rounds {
-            for ((_, crew), answers) in self.ours.iter_mut().zip(&mut ours) {
-                answers.push(crew.measure(case, effort)?);
+            for ((_, rank_set), answers) in self.ours.iter_mut().zip(&mut ours) {
+                answers.push(rank_set.measure(case, effort)?);
             }
-            for ((_, crew), answers) in self.peers.iter_mut().zip(&mut peers) {
-                answers.push(crew.measure(case, effort)?);
+            for ((_, rank_set), answers) in self.peers.iter_mut().zip(&mut peers) {
+                answers.push(rank_set.measure(case, effort)?);
             }
         }
         let peers: Vec<(Peer, Option<Times>)> =
@@ -251,8 +252,8 @@ impl Crews {
                 Answer::Lacking(why) => Some(why.clone()),
                 Answer::Measured { .. } => None,
             });
-            let failed = || CrewError::Failed {
-                crew: "bedplate".to_owned(),
+            let failed = || RankSetError::Failed {
+                rank_set: "bedplate".to_owned(),
                 what: format!("failed: {}", why.unwrap_or_default()),
                 log: String::new(),
             };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::DeviceChoice;
 
-use super::crew::{Crew, CrewError};
 use super::peers::{Ours, Transport, run_within};
+use super::rank_set::{RankSet, RankSetError};
 use crate::meeting::Meeting;
 
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +77,8 @@ impl Link {
     }
 
     /// One rank of our own at each end.
-    pub(super) fn start_ranks(&self) -> Result<Crew, CrewError> {
-        let start = |source| CrewError::Start { what: "ranks at both ends of a link".to_owned(), source };
+    pub(super) fn start_ranks(&self) -> Result<RankSet, RankSetError> {
+        let start = |source| RankSetError::Start { what: "ranks at both ends of a link".to_owned(), source };
         let meeting = Meeting::here().map_err(start)?.at(ADDRESSES[0]);
         let ours = Ours {
             transport: Transport::Auto,
@@ -86,7 +86,7 @@ impl Link {
             is_private: false,
             device: DeviceChoice::Cpu,
         };
-        Crew::start("bedplate over a limited link", 2, |socket| {
+        RankSet::start("bedplate over a limited link", 2, |socket| {
             let mut commands = Vec::new();
             for (rank, end) in (0..).zip(&self.ends) {
                 let inner = ours.command(socket, rank, 2, &meeting)?;

@@ -13,10 +13,10 @@ use bedplate_terminal::{CliError, Console};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-use super::crew::{Crew, CrewError};
 use super::link::{Link, LinkError};
 use super::peers::{Ours, Transport};
 use super::question::size_text;
+use super::rank_set::{RankSet, RankSetError};
 use super::targets::{Bound, Target};
 
 /// Rows, outputs and inputs of the product that keeps a rank busy.
@@ -190,10 +190,10 @@ fn combined(answers: &[String]) -> Option<Overlap> {
     Some(all)
 }
 
-fn ask(crew: &mut Crew, bytes: u64, rounds: u32) -> Result<Overlap, CrewError> {
-    let answers = crew.ask(&format!("overlap {bytes} {rounds}"))?;
-    combined(&answers).ok_or_else(|| CrewError::Failed {
-        crew: "bedplate".to_owned(),
+fn ask(rank_set: &mut RankSet, bytes: u64, rounds: u32) -> Result<Overlap, RankSetError> {
+    let answers = rank_set.ask(&format!("overlap {bytes} {rounds}"))?;
+    combined(&answers).ok_or_else(|| RankSetError::Failed {
+        rank_set: "bedplate".to_owned(),
         what: format!("answered `{}`", answers.join("; ")),
         log: String::new(),
     })
@@ -251,9 +251,9 @@ fn over_link(question: &Question<'_>, console: &Console) -> Result<Option<Overla
         Err(why) => return Err(why.into()),
     };
     console.say(&format!("2 ranks over a link of {}", question.link_rate));
-    let mut crew = link.start_ranks()?;
-    let found = ask(&mut crew, question.link_bytes, question.rounds.min(5))?;
-    drop(crew);
+    let mut rank_set = link.start_ranks()?;
+    let found = ask(&mut rank_set, question.link_bytes, question.rounds.min(5))?;
+    drop(rank_set);
     Ok(Some(found))
 }
 

@@ -12,7 +12,7 @@ use bedplate_kernels::{Device, DeviceChoice};
 use bedplate_local::Machine;
 use bedplate_terminal::{CliError, Console};
 
-use super::crew::{Crew, CrewError, Folder};
+use super::rank_set::{Folder, RankSet, RankSetError};
 use crate::meeting::Meeting;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -81,10 +81,10 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    pub(super) fn start(&self, ranks: u32) -> Result<Crew, CrewError> {
+    pub(super) fn start(&self, ranks: u32) -> Result<RankSet, RankSetError> {
         let name = format!("bedplate over {}", self.transport.name());
-        let meeting = Meeting::here().map_err(|source| CrewError::Start { what: name.clone(), source })?;
-        Crew::start(&name, ranks, |socket| {
+        let meeting = Meeting::here().map_err(|source| RankSetError::Start { what: name.clone(), source })?;
+        RankSet::start(&name, ranks, |socket| {
             (0..ranks).map(|rank| self.command(socket, rank, ranks, &meeting)).collect()
         })
     }
@@ -95,8 +95,8 @@ impl Ours {
         rank: u32,
         ranks: u32,
         meeting: &Meeting,
-    ) -> Result<Command, CrewError> {
-        let start = |source| CrewError::Start { what: "a rank".to_owned(), source };
+    ) -> Result<Command, RankSetError> {
+        let start = |source| RankSetError::Start { what: "a rank".to_owned(), source };
         let mut command = Command::new(std::env::current_exe().map_err(start)?);
         command.args(["bench", "comm-rank", "--socket"]).arg(socket);
         if let Some(algorithm) = self.algorithm {
@@ -131,17 +131,17 @@ impl Installed {
         }
     }
 
-    pub(super) fn start(&self, ranks: u32) -> Result<Crew, CrewError> {
+    pub(super) fn start(&self, ranks: u32) -> Result<RankSet, RankSetError> {
         match self {
             Installed::Gloo { python } => {
-                let start = |source| CrewError::Start { what: "gloo".to_owned(), source };
+                let start = |source| RankSetError::Start { what: "gloo".to_owned(), source };
                 let meeting = Meeting::here().map_err(start)?;
-                Crew::start("gloo", ranks, |socket| {
+                RankSet::start("gloo", ranks, |socket| {
                     Ok((0..ranks).map(|rank| gloo(python, socket, rank, ranks, &meeting)).collect())
                 })
             }
             Installed::Openmpi { program, .. } => {
-                Crew::start("openmpi", ranks, |socket| Ok(vec![mpirun(program, socket, ranks)]))
+                RankSet::start("openmpi", ranks, |socket| Ok(vec![mpirun(program, socket, ranks)]))
             }
         }
     }

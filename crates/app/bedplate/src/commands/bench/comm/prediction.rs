@@ -115,8 +115,8 @@ pub(super) fn show(predictions: &[Prediction], console: &mut Console) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::crew::Answer;
     use super::super::question::Case;
+    use super::super::rank_set::Answer;
     use super::super::row::Times;
     use super::*;
     use bedplate_comm::Operation;

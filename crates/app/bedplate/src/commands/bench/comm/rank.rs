@@ -1,6 +1,6 @@
 //! `bedplate bench comm-rank`: a rank of our own, which measures what it is told over a socket.
 //!
-//! The lines are those of every crew: `measure OPERATION FORMAT BYTES WARMUP SAMPLES CALLS` is answered by
+//! The lines are those of every rank set: `measure OPERATION FORMAT BYTES WARMUP SAMPLES CALLS` is answered by
 //! `ok ALGORITHM WRONG NANOSECONDS…` or `no REASON`; `overlap BYTES ROUNDS` by `ok` and figures. The end of the lines is the end
 //! of the rank.
 

@@ -3,11 +3,11 @@
 use bedplate_comm::Operation;
 use serde_json::{Value, json};
 
-use super::crew::Answer;
 use super::peers::{Peer, Transport};
 use super::question::Case;
+use super::rank_set::Answer;
 
-/// Times of one crew for one case, in microseconds.
+/// Times of one rank set for one case, in microseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Times {
     pub(super) best: f64,
@@ -18,7 +18,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The answers of several rounds together; none when the crew has no such operation.
+    /// The answers of several rounds together; none when the rank set has no such operation.
     pub(super) fn of(answers: Vec<Answer>) -> Option<Self> {
         let mut times =
             Self { best: 0.0, median: 0.0, algorithm: String::new(), wrong: 0, samples: Vec::new() };

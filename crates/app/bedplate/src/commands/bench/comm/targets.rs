@@ -173,7 +173,7 @@ fn over_tcp(rows: &[&Row]) -> Option<Target> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::crew::Answer;
+    use super::super::rank_set::Answer;
     use super::super::row::Times;
     use super::*;
     use bedplate_comm::Format;

@@ -12,8 +12,8 @@ use bedplate_transformer::{Attention, Mlp};
 use serde_json::{Value, json};
 
 use super::load::{self, PROMPT, TOKENS};
-use crate::commands::bench::comm::crew::Folder;
 use crate::commands::bench::comm::peers::{InstallError, cache, step_of, torch};
+use crate::commands::bench::comm::rank_set::Folder;
 use crate::commands::bench::peer::{Companion, Script};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

@@ -1,6 +1,6 @@
 //! `bedplate bench training --ranks 2,4`: layouts against one process with all threads, and against PyTorch.
 //!
-//! Every crew takes turns with the one process, so that what else runs here slows both. The fastest step of each counts.
+//! Every rank set takes turns with the one process, so that what else runs here slows both. The fastest step of each counts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,13 +15,13 @@ use bedplate_train::{Precision, TrainConfig};
 use serde_json::{Value, json};
 
 use super::Arguments;
-use crate::commands::bench::comm::crew::{Crew, CrewError, Folder};
 use crate::commands::bench::comm::peers::torch;
+use crate::commands::bench::comm::rank_set::{Folder, RankSet, RankSetError};
 use crate::commands::bench::kernels::models::architecture;
 use crate::host_run::host_run;
 use crate::meeting::Meeting;
 
-/// What every crew trains.
+/// What every rank set trains.
 pub(super) struct Question;
 
 impl Question {
@@ -79,7 +79,7 @@ pub(super) fn config(numbers: Numbers) -> TrainConfig {
     config
 }
 
-/// One crew beside the one process.
+/// One rank set beside the one process.
 struct Row {
     ranks: u32,
     name: String,
@@ -181,14 +181,14 @@ fn predict(layout: &Layout, numbers: Numbers, context: &Context) -> Option<Step>
     predict_on_host(&model, &host, &host_run(&config, layout.world() as u32, false)).ok()
 }
 
-/// The fastest step of a crew and of the one process, in seconds.
-fn turns(crew: &mut Crew, alone: &mut Crew, rounds: usize) -> Result<(f64, f64), CrewError> {
+/// The fastest step of a rank set and of the one process, in seconds.
+fn turns(rank_set: &mut RankSet, alone: &mut RankSet, rounds: usize) -> Result<(f64, f64), RankSetError> {
     const STEPS: usize = 2;
     let (mut own, mut one) = (f64::INFINITY, f64::INFINITY);
     for round in 0..rounds.max(1) + 1 {
-        for (crew, fastest) in [(&mut *crew, &mut own), (&mut *alone, &mut one)] {
-            let answers = crew.ask(&format!("step {STEPS}"))?;
-            let times = slowest(crew, &answers)?;
+        for (rank_set, fastest) in [(&mut *rank_set, &mut own), (&mut *alone, &mut one)] {
+            let answers = rank_set.ask(&format!("step {STEPS}"))?;
+            let times = slowest(rank_set, &answers)?;
             // Buffers are made in the first round.
             if round > 0 {
                 *fastest = times.into_iter().fold(*fastest, f64::min);
@@ -199,10 +199,10 @@ fn turns(crew: &mut Crew, alone: &mut Crew, rounds: usize) -> Result<(f64, f64),
 }
 
 /// The numbers of the ranks' answers, each the largest of all ranks.
-fn slowest(crew: &Crew, answers: &[String]) -> Result<Vec<f64>, CrewError> {
+fn slowest(rank_set: &RankSet, answers: &[String]) -> Result<Vec<f64>, RankSetError> {
     let mut found: Vec<f64> = Vec::new();
     for answer in answers {
-        let failed = || crew.failed(format!("answered `{answer}`"));
+        let failed = || rank_set.failed(format!("answered `{answer}`"));
         let words = answer.strip_prefix("ok ").ok_or_else(failed)?;
         let numbers: Result<Vec<f64>, _> = words.split_whitespace().map(str::parse).collect();
         let numbers = numbers.map_err(|_| failed())?;
@@ -216,10 +216,10 @@ fn threads(ranks: u32) -> u32 {
     (Machine::this().cores / ranks).max(1)
 }
 
-fn ours(layout: &Layout, numbers: Numbers, weights: Option<&Path>) -> Result<Crew, CrewError> {
-    let start = |source| CrewError::Start { what: "a rank".to_owned(), source };
+fn ours(layout: &Layout, numbers: Numbers, weights: Option<&Path>) -> Result<RankSet, RankSetError> {
+    let start = |source| RankSetError::Start { what: "a rank".to_owned(), source };
     let (meeting, ranks) = (Meeting::here().map_err(start)?, layout.world() as u32);
-    Crew::start(&format!("bedplate, {layout}"), ranks, |socket| {
+    RankSet::start(&format!("bedplate, {layout}"), ranks, |socket| {
         let program = std::env::current_exe().map_err(start)?;
         let command = |rank| {
             let mut command = Command::new(&program);
@@ -243,8 +243,8 @@ fn theirs(
     ranks: u32,
     numbers: Numbers,
     weights: Option<&Path>,
-) -> Result<Crew, CrewError> {
-    let start = |source| CrewError::Start { what: kind.to_owned(), source };
+) -> Result<RankSet, RankSetError> {
+    let start = |source| RankSetError::Start { what: kind.to_owned(), source };
     let meeting = Meeting::here().map_err(start)?;
     let asked = json!({
         "kind": kind, "hidden": 512, "inner": 1408, "heads": 8, "layers": 6, "vocab": Question::VOCAB,
@@ -253,7 +253,7 @@ fn theirs(
         "micro_batch": Question::MICRO_BATCH.min(Question::BATCH / ranks as usize),
         "threads": threads(ranks), "weights": weights, "precision": numbers.name(),
     });
-    Crew::start(&format!("torch {kind}"), ranks, |socket| {
+    RankSet::start(&format!("torch {kind}"), ranks, |socket| {
         let command = |rank| {
             let mut command = Command::new(python);
             command.args(["-c", include_str!("torch_ranks.py")]).arg(socket).arg(asked.to_string());
@@ -278,13 +278,13 @@ fn parity(arguments: &Arguments, python: Option<&Path>, console: &mut Console) -
     for ranks in &arguments.ranks {
         for (kind, layout) in [("ddp", format!("dp{ranks}")), ("fsdp", format!("dp{ranks}.zero3"))] {
             console.say(&format!("{kind} and {layout}"));
-            let mut crew = theirs(python, kind, *ranks, arguments.precision(), Some(&weights))?;
-            let answers = crew.ask(&order)?;
-            let expected = slowest(&crew, &answers)?;
-            drop(crew);
-            let mut crew = ours(&layout.parse::<Layout>()?, arguments.precision(), Some(&weights))?;
-            let answers = crew.ask(&order)?;
-            let losses = slowest(&crew, &answers)?;
+            let mut rank_set = theirs(python, kind, *ranks, arguments.precision(), Some(&weights))?;
+            let answers = rank_set.ask(&order)?;
+            let expected = slowest(&rank_set, &answers)?;
+            drop(rank_set);
+            let mut rank_set = ours(&layout.parse::<Layout>()?, arguments.precision(), Some(&weights))?;
+            let answers = rank_set.ask(&order)?;
+            let losses = slowest(&rank_set, &answers)?;
             let off = |(a, b): (&f64, &f64)| (a - b).abs();
             let largest = losses.iter().zip(&expected).map(off).fold(0.0, f64::max);
             found.push((*ranks, kind, layout, largest, losses));

@@ -1,8 +1,8 @@
-//! The reception: the API server asks here before another scheduler's pod is bound, and for the load of replicas; people and Prometheus look in.
+//! The webhook server: the API server asks here before another scheduler's pod is bound, and for the load of replicas; people and Prometheus look in.
 //!
 //! It speaks TLS with a certificate of its own, made at every start, under a path that nobody can guess. The API server learns both from
 //! the ValidatingWebhookConfiguration that [`manifests`](crate::manifests()) has, which the holder of the Lease keeps up to date.
-//! Where the reception does not answer, bindings are made unasked.
+//! Where the webhook server does not answer, bindings are made unasked.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -43,7 +43,7 @@ const TRIES: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The socket and what it proves itself with.
-pub(crate) struct Reception {
+pub(crate) struct WebhookServer {
     listener: TcpListener,
     certificate: Certificate,
     /// For which the certificate was made.
@@ -51,8 +51,8 @@ pub(crate) struct Reception {
     secret: Arc<str>,
 }
 
-/// Whose reception it is, and what it answers beside judging bindings.
-pub(crate) struct ReceptionOptions {
+/// Whose webhook server it is, and what it answers beside judging bindings.
+pub(crate) struct WebhookServerOptions {
     pub(crate) client: Client,
     /// The scheduler's, and where its Service is.
     pub(crate) name: String,
@@ -61,12 +61,15 @@ pub(crate) struct ReceptionOptions {
     pub(crate) tells_load: bool,
 }
 
-impl Reception {
+impl WebhookServer {
     /// Listens. The names are those by which the API server calls it; without a configuration, the usual ones.
-    pub(crate) async fn open(address: SocketAddr, options: &ReceptionOptions) -> Result<Self, BinderError> {
+    pub(crate) async fn open(
+        address: SocketAddr,
+        options: &WebhookServerOptions,
+    ) -> Result<Self, BinderError> {
         let failed = |why: String| BinderError::Listen { address, why };
         let listener = bind(address).map_err(|error| failed(error.to_string()))?;
-        let ReceptionOptions { name, namespace, .. } = options;
+        let WebhookServerOptions { name, namespace, .. } = options;
         let service = format!("{name}-scheduler.{namespace}.svc");
         let mut names = BTreeSet::from(["localhost".to_owned(), "127.0.0.1".to_owned(), service]);
         if !address.ip().is_unspecified() {
@@ -81,7 +84,7 @@ impl Reception {
     /// Answers, and keeps those who call told while we lead.
     pub(crate) async fn keep(
         self,
-        options: ReceptionOptions,
+        options: WebhookServerOptions,
         news: UnboundedSender<News>,
         shown: Arc<Shown>,
     ) {
@@ -242,8 +245,8 @@ struct Callers {
 }
 
 impl Callers {
-    fn new(options: &ReceptionOptions) -> Self {
-        let ReceptionOptions { client, name, tells_load, .. } = options;
+    fn new(options: &WebhookServerOptions) -> Self {
+        let WebhookServerOptions { client, name, tells_load, .. } = options;
         Self {
             hooks: Api::all(client.clone()),
             services: tells_load.then(|| Api::all(client.clone())),

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Shared by the agent, which is told, and its link, which suffers.
 #[derive(Debug, Clone)]
-pub(crate) struct Weather(Arc<Mutex<Now>>);
+pub(crate) struct FaultInjection(Arc<Mutex<Now>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Now {
@@ -16,8 +16,8 @@ struct Now {
     delay_until: Instant,
 }
 
-impl Weather {
-    pub(crate) fn fair() -> Self {
+impl FaultInjection {
+    pub(crate) fn none() -> Self {
         let now = Instant::now();
         Self(Arc::new(Mutex::new(Now { cut_until: now, delay: Duration::ZERO, delay_until: now })))
     }

@@ -1,7 +1,7 @@
-//! A crew of processes that measure collectives together: ours, or a peer's.
+//! A rank set: processes that measure collectives together, ours or those of a peer.
 //!
-//! Every rank connects to a socket of this command and then does what each line says, so crews can take turns size by size: a
-//! crew whose turn it is not waits for a line and uses no processor. The end of the connection is the end of a rank.
+//! Every rank connects to a socket of this command and then does what each line says, so rank sets can take turns size by size: a
+//! rank set whose turn it is not waits for a line and uses no processor. The end of the connection is the end of a rank.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -26,11 +26,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum CrewError {
+pub(in super::super) enum RankSetError {
     #[error("cannot start {what}")]
     Start { what: String, source: io::Error },
-    #[error("the ranks of {crew} {what}{}", said(log))]
-    Failed { crew: String, what: String, log: String },
+    #[error("the ranks of {rank_set} {what}{}", said(log))]
+    Failed { rank_set: String, what: String, log: String },
     #[error("cannot make a folder for the ranks' socket")]
     Folder { source: io::Error },
 }
@@ -46,7 +46,7 @@ pub(in super::super) static RANKS_FAILED: Page = Page {
     remedy: "read the last line that they said; for a peer, check that it works by itself on this machine",
 };
 
-impl Diagnostic for CrewError {
+impl Diagnostic for RankSetError {
     fn page(&self) -> &'static Page {
         &RANKS_FAILED
     }
@@ -56,12 +56,12 @@ impl Diagnostic for CrewError {
 pub(in super::super) struct Folder(PathBuf);
 
 impl Folder {
-    pub(in super::super) fn make() -> Result<Self, CrewError> {
+    pub(in super::super) fn make() -> Result<Self, RankSetError> {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("bedplate-comm-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| CrewError::Folder { source })?;
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| RankSetError::Folder { source })?;
         Ok(Self(path))
     }
 
@@ -77,7 +77,7 @@ impl Drop for Folder {
 }
 
 /// Processes that have all connected.
-pub(in super::super) struct Crew {
+pub(in super::super) struct RankSet {
     name: String,
     folder: Folder,
     processes: Vec<Child>,
@@ -95,42 +95,42 @@ pub(super) enum Answer {
         /// Of the slowest rank, one for each sample.
         nanoseconds: Vec<f64>,
     },
-    /// The crew has no such operation on this format.
+    /// The rank set has no such operation on this format.
     Lacking(String),
 }
 
-impl Crew {
+impl RankSet {
     /// Starts what `commands` gives for a socket's path and waits until all ranks have connected and are ready.
     pub(in super::super) fn start(
         name: &str,
         ranks: u32,
-        commands: impl FnOnce(&Path) -> Result<Vec<Command>, CrewError>,
-    ) -> Result<Self, CrewError> {
+        commands: impl FnOnce(&Path) -> Result<Vec<Command>, RankSetError>,
+    ) -> Result<Self, RankSetError> {
         let folder = Folder::make()?;
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
-        let listener = listener.map_err(|source| CrewError::Folder { source })?;
+        let listener = listener.map_err(|source| RankSetError::Folder { source })?;
         let commands = commands(&socket)?;
         let (processes, pids, links) = (Vec::new(), Vec::new(), Vec::new());
-        let mut crew = Self { name: name.to_owned(), folder, processes, pids, links };
+        let mut rank_set = Self { name: name.to_owned(), folder, processes, pids, links };
         for command in commands {
-            crew.spawn(command)?;
+            rank_set.spawn(command)?;
         }
-        crew.gather(&listener, ranks)?;
-        for rank in 0..crew.links.len() {
-            let line = crew.line(rank, START)?;
+        rank_set.gather(&listener, ranks)?;
+        for rank in 0..rank_set.links.len() {
+            let line = rank_set.line(rank, START)?;
             if line != "ready" {
-                return Err(crew.failed(format!("said `{line}` before they were ready")));
+                return Err(rank_set.failed(format!("said `{line}` before they were ready")));
             }
         }
-        Ok(crew)
+        Ok(rank_set)
     }
 
-    fn spawn(&mut self, mut command: Command) -> Result<(), CrewError> {
-        let start = |source| CrewError::Start { what: self.name.clone(), source };
+    fn spawn(&mut self, mut command: Command) -> Result<(), RankSetError> {
+        let start = |source| RankSetError::Start { what: self.name.clone(), source };
         let log = File::options().create(true).append(true).open(self.log_path()).map_err(start)?;
         let same = log.try_clone().map_err(start)?;
         command.stdin(Stdio::null()).stdout(same).stderr(log);
@@ -138,7 +138,7 @@ impl Crew {
         Ok(())
     }
 
-    fn gather(&mut self, listener: &UnixListener, ranks: u32) -> Result<(), CrewError> {
+    fn gather(&mut self, listener: &UnixListener, ranks: u32) -> Result<(), RankSetError> {
         let began = Instant::now();
         let mut arrived: Vec<Option<BufReader<UnixStream>>> = (0..ranks).map(|_| None).collect();
         while arrived.iter().any(Option::is_none) {
@@ -163,7 +163,7 @@ impl Crew {
     fn accepted(
         &mut self,
         listener: &UnixListener,
-    ) -> Result<Option<(usize, BufReader<UnixStream>)>, CrewError> {
+    ) -> Result<Option<(usize, BufReader<UnixStream>)>, RankSetError> {
         let Ok((stream, _)) = listener.accept() else { return Ok(None) };
         let ready = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(START)));
         let mut link = BufReader::new(stream);
@@ -185,7 +185,7 @@ impl Crew {
         self.processes.iter_mut().any(|process| !matches!(process.try_wait(), Ok(None)))
     }
 
-    pub(super) fn measure(&mut self, case: &Case, effort: Effort) -> Result<Answer, CrewError> {
+    pub(super) fn measure(&mut self, case: &Case, effort: Effort) -> Result<Answer, RankSetError> {
         let Case { operation, format, bytes, .. } = case;
         let Effort { warmup, samples, calls } = effort;
         let answers =
@@ -194,7 +194,7 @@ impl Crew {
     }
 
     /// Gives every rank a line and takes their answers, by rank.
-    pub(in super::super) fn ask(&mut self, line: &str) -> Result<Vec<String>, CrewError> {
+    pub(in super::super) fn ask(&mut self, line: &str) -> Result<Vec<String>, RankSetError> {
         for rank in 0..self.links.len() {
             let sent = self.links[rank].get_mut().write_all(format!("{line}\n").as_bytes());
             sent.map_err(|error| self.failed(format!("are gone: {error}")))?;
@@ -202,7 +202,7 @@ impl Crew {
         (0..self.links.len()).map(|rank| self.line(rank, ANSWER)).collect()
     }
 
-    fn line(&mut self, rank: usize, at_most: Duration) -> Result<String, CrewError> {
+    fn line(&mut self, rank: usize, at_most: Duration) -> Result<String, RankSetError> {
         let link = &mut self.links[rank];
         let mut line = String::new();
         let read = link.get_ref().set_read_timeout(Some(at_most)).and_then(|()| link.read_line(&mut line));
@@ -217,15 +217,15 @@ impl Crew {
         self.folder.path().join("log")
     }
 
-    pub(in super::super) fn failed(&self, what: String) -> CrewError {
+    pub(in super::super) fn failed(&self, what: String) -> RankSetError {
         let log = fs::read(self.log_path()).unwrap_or_default();
         let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(4096)..]).into_owned();
         let last = tail.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-        CrewError::Failed { crew: self.name.clone(), what, log: last.to_owned() }
+        RankSetError::Failed { rank_set: self.name.clone(), what, log: last.to_owned() }
     }
 }
 
-impl Drop for Crew {
+impl Drop for RankSet {
     fn drop(&mut self) {
         self.links.clear();
         let began = Instant::now();
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn ranks_that_end_early_are_an_error_with_their_last_words() {
-        let start = Crew::start("theirs", 2, |_| {
+        let start = RankSet::start("theirs", 2, |_| {
             let mut command = Command::new("sh");
             command.args(["-c", "echo no such library >&2; exit 3"]);
             Ok(vec![command])
