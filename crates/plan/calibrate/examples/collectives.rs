@@ -19,7 +19,7 @@ fn main() {
     }
     print("checked in", &rows.report(&Constants::builtin()));
     print("fitted", &rows.report(&fitted));
-    print("node counts left out", &rows.holdout_report(&Constants::builtin()));
+    print("node counts held out", &rows.holdout_report(&Constants::builtin()));
     if std::env::args().any(|argument| argument == "--rows") {
         for (name, predicted, measured) in rows.report(&fitted).outcomes {
             println!("{:>6.2} {predicted:.3e} {measured:.3e} {name}", predicted / measured);

@@ -1,13 +1,13 @@
 //! Fits the serving constants to a table of measurements: `serving_fit FILE [ITERATIONS]`, with `--write` into
 //! data/serving/constants.toml, with `--warm` from there, with `--every 3` to a third of the rows, with `--holdout` scored on sources left
-//! out, with `--left-out` those fits and their errors into left_out.toml and intervals.toml beside it. All rows are scored.
+//! out, with `--held-out` those fits and their errors into held_out.toml and intervals.toml beside it. All rows are scored.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use std::collections::BTreeMap;
 
 use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{
-    LeftOut, ServingCase, ServingCases, ServingErrors, fit_serving, fit_without_each, left_out_errors,
-    left_out_report,
+    HeldOut, ServingCase, ServingCases, ServingErrors, fit_serving, fit_without_each, held_out_errors,
+    held_out_report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_perf::Origin;
@@ -46,17 +46,17 @@ fn main() {
     if has("--write") {
         std::fs::write(format!("{ROOT}/constants.toml"), fitted.to_toml()).unwrap();
     }
-    if has("--holdout") || has("--left-out") {
+    if has("--holdout") || has("--held-out") {
         let groups: Vec<String> = rows.iter().map(|case| case.source()).collect();
         let seen_groups: Vec<String> = seen.iter().map(|case| case.source()).collect();
         let fits = fit_without_each(&seen, &seen_groups, &fitted, 4);
-        if has("--left-out") {
-            write_left_out(&cases, &fits, &fitted);
+        if has("--held-out") {
+            write_held_out(&cases, &fits, &fitted);
         }
-        // A source of which no row was seen is left out of all fits.
+        // A source of which no row was seen is held out of all fits.
         let of = |case: &ServingCase| fits.get(&case.source()).unwrap_or(&fitted);
-        print("left out", &aggregated, of);
-        print("left out, pools", &pools, of);
+        print("held out", &aggregated, of);
+        print("held out, pools", &pools, of);
         let mut names = groups.clone();
         names.sort();
         names.dedup();
@@ -74,24 +74,24 @@ fn main() {
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/serving");
 
 /// Keeps the fits without each source and the errors that follow, and prints how many rows 80 % intervals hold.
-fn write_left_out(
+fn write_held_out(
     cases: &ServingCases,
     fits: &BTreeMap<String, ServingConstants>,
     fitted: &ServingConstants,
 ) {
-    let made = "# Made by `cargo run --release -p bedplate-calibrate --example serving_fit -- data/serving/measured.csv 0 --warm --every 3 --left-out`";
-    let left_out =
-        LeftOut::new(*fitted, fits.iter().map(|(name, fit)| (name.clone(), fit.rounded())).collect());
+    let made = "# Made by `cargo run --release -p bedplate-calibrate --example serving_fit -- data/serving/measured.csv 0 --warm --every 3 --held-out`";
+    let held_out =
+        HeldOut::new(*fitted, fits.iter().map(|(name, fit)| (name.clone(), fit.rounded())).collect());
     let about = "from measured serving rows: the fitted serving constants, without each source (a model on a GPU) in turn.";
-    std::fs::write(format!("{ROOT}/left_out.toml"), format!("{made}\n# {about}\n{}", left_out.to_toml()))
+    std::fs::write(format!("{ROOT}/held_out.toml"), format!("{made}\n# {about}\n{}", held_out.to_toml()))
         .unwrap();
-    let rows = left_out_errors(cases, &left_out, fitted);
-    let errors = ServingErrors::from_left_out(&rows);
+    let rows = held_out_errors(cases, &held_out, fitted);
+    let errors = ServingErrors::from_held_out(&rows);
     let about = "from measured serving rows: logarithms of measured over predicted, each source predicted by constants fitted\n\
                  # without it, in rising order. `near`: what two deployments of a source differ by wrongly, in the median.";
     std::fs::write(format!("{ROOT}/intervals.toml"), format!("{made}\n# {about}\n{}", errors.to_toml()))
         .unwrap();
-    for (kind, groups) in left_out_report(&rows, &errors).coverage {
+    for (kind, groups) in held_out_report(&rows, &errors).coverage {
         for (name, coverage) in groups {
             println!(
                 "80 % intervals hold of {kind} {name} ({} rows): itl {:.1} thr {:.1} ttft {:.1}",

@@ -1,4 +1,4 @@
-//! Collectives measured by themselves: read, predicted, fitted and scored with node counts left out.
+//! Collectives measured by themselves: read, predicted, fitted and scored with node counts held out.
 //!
 //! Columns of `data/training/collectives.csv`: machine, fabric, operation, library, nodes, gpus, bytes, time_us or alg_gb_s, and
 //! for experts tokens_per_gpu, hidden and top_k. A row that cannot be right is excluded by name and reason, never by its error.

@@ -1,4 +1,4 @@
-//! Held-out scores: each publication is left out of the fit in turn.
+//! Held-out scores: each publication is held out of the fit in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -40,7 +40,7 @@ pub struct HostFit {
     pub error_before: f64,
     pub error_after: f64,
     /// `None` with a single run.
-    pub error_left_out: Option<f64>,
+    pub error_held_out: Option<f64>,
 }
 
 /// What one run weighs against the prior: runs scatter by 5 %, and rates of operators are off by 10 %.
@@ -56,7 +56,7 @@ const ROUNDS: usize = 3;
 pub fn fit_host(cases: &[HostCase], start: &Accelerator) -> HostFit {
     let factors = factors(cases, start);
     let host = slowed(start, &factors);
-    let left_out = (cases.len() > 1).then(|| {
+    let held_out = (cases.len() > 1).then(|| {
         let errors = (0..cases.len()).filter_map(|index| {
             let others: Vec<HostCase> = [&cases[..index], &cases[index + 1..]].concat();
             error(&cases[index], &slowed(start, &self::factors(&others, start)))
@@ -64,7 +64,7 @@ pub fn fit_host(cases: &[HostCase], start: &Accelerator) -> HostFit {
         median(errors.collect())
     });
     let all = |host: &Accelerator| median(cases.iter().filter_map(|case| error(case, host)).collect());
-    HostFit { error_before: all(start), error_after: all(&host), error_left_out: left_out, factors, host }
+    HostFit { error_before: all(start), error_after: all(&host), error_held_out: held_out, factors, host }
 }
 
 /// Found in rounds: what is still missing after the last one is added to what was moved, and drawn towards 1 as a whole.

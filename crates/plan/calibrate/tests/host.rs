@@ -72,7 +72,7 @@ fn runs_on_a_slower_host_move_each_rate_to_where_it_is() {
     let fit = fit_host(&cases(&truth), &host());
     assert!(fit.error_before > 0.2, "{}", fit.error_before);
     assert!(fit.error_after < 0.05, "{}", fit.error_after);
-    assert!(fit.error_left_out.unwrap() < 0.06, "{:?}", fit.error_left_out);
+    assert!(fit.error_held_out.unwrap() < 0.06, "{:?}", fit.error_held_out);
     let close = |found: f64, wanted: f64, within: f64| {
         assert!((found / wanted - 1.0).abs() < within, "{found} against {wanted}");
     };
@@ -99,7 +99,7 @@ fn one_run_moves_rates_less_than_many() {
     let compute = |fit: &bedplate_calibrate::HostFit| fit.factors[0].factor;
     assert!(1.0 < compute(&one) && compute(&one) < compute(&many), "{} {}", compute(&one), compute(&many));
     assert!(one.error_after > many.error_after, "{} {}", one.error_after, many.error_after);
-    assert_eq!(one.error_left_out, None);
+    assert_eq!(one.error_held_out, None);
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn time_and_memory_of_a_publication_follow_from_the_others() {
 }
 
 #[test]
-fn collectives_take_what_was_measured_with_node_counts_left_out() {
+fn collectives_take_what_was_measured_with_node_counts_held_out() {
     let rows = CollectiveRows::read(COLLECTIVES, &Catalog::builtin()).unwrap();
     let within = |score: Score| score.median_abs_error <= 0.1 && score.p90_abs_error <= 0.25;
     let checked_in = rows.report(&Constants::builtin());

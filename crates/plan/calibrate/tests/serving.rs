@@ -2,8 +2,8 @@
 
 use bedplate_calibrate::CalibrateError;
 use bedplate_calibrate::serving::{
-    LeftOut, Measure, PeerLatency, ServingCase, ServingCases, ServingErrors, beside, fit_site,
-    left_out_errors, left_out_report, serving_report,
+    HeldOut, Measure, PeerLatency, ServingCase, ServingCases, ServingErrors, beside, fit_site,
+    held_out_errors, held_out_report, serving_report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::ServingConstants;
@@ -106,11 +106,11 @@ fn errors_on_measured_rows_stay_within_what_is_promised() {
 
 /// 80 % intervals hold four in five rows of sources that neither the constants nor the intervals have seen.
 #[test]
-fn intervals_hold_four_in_five_rows_left_out() {
+fn intervals_hold_four_in_five_rows_held_out() {
     let cases = measured();
-    let rows = left_out_errors(&cases, &LeftOut::builtin(), &ServingConstants::builtin());
+    let rows = held_out_errors(&cases, &HeldOut::builtin(), &ServingConstants::builtin());
     let errors = ServingErrors::builtin();
-    let again = ServingErrors::from_left_out(&rows);
+    let again = ServingErrors::from_held_out(&rows);
     for (case, _) in &rows {
         let high = |errors: &ServingErrors| {
             let spread = errors.spread(case.likeness()?)?;
@@ -119,7 +119,7 @@ fn intervals_hold_four_in_five_rows_left_out() {
         let (made, kept) = (high(&again).expect("it has errors"), high(&errors).expect("it has errors"));
         assert!((made / kept - 1.0).abs() < 1e-3, "intervals.toml is not of these rows: {made}, {kept}");
     }
-    let report = left_out_report(&rows, &errors);
+    let report = held_out_report(&rows, &errors);
     let all = report.coverage["all"]["all rows"];
     for held in [all.first_token, all.inter_token, all.throughput] {
         assert!((0.75..=0.85).contains(&held), "{all:?}");
@@ -148,11 +148,11 @@ fn a_peer_is_scored_on_the_rows_that_both_predict() {
     let slow =
         |case: &ServingCase| PeerLatency { inter_token: 2.0 * case.measured.inter_token, ..right(case) };
     let answers = [Some(right(&cases.used[0])), Some(slow(&cases.used[1])), None];
-    let (constants, left_out) = (ServingConstants::builtin(), LeftOut::builtin());
-    let report = beside(&cases.used, &answers, &constants, &left_out);
+    let (constants, held_out) = (ServingConstants::builtin(), HeldOut::builtin());
+    let report = beside(&cases.used, &answers, &constants, &held_out);
     assert_eq!((report.asked, report.answered), (3, 2));
     let dense = report.by["kind"]["dense, vllm"];
-    assert_eq!((dense.rows, dense.peer.inter_token.rows, dense.left_out.inter_token.rows), (3, 2, 2));
+    assert_eq!((dense.rows, dense.peer.inter_token.rows, dense.held_out.inter_token.rows), (3, 2, 2));
     assert!((dense.peer.inter_token.median_abs_error - 0.5).abs() < 1e-9, "{dense:?}");
     assert!(dense.peer.first_token.p90_abs_error < 1e-9, "{dense:?}");
     assert_eq!(report.by["gpu"]["H100"], dense);

@@ -1,4 +1,4 @@
-//! What left-out measurements say about a plan: 80 % intervals, and with which confidence its objectives hold.
+//! What held-out measurements say about a plan: 80 % intervals, and with which confidence its objectives hold.
 //!
 //! A replay shows what the predicted engine would do. A real one is slower or faster by a factor, whose distribution is that
 //! of the errors of similar deployments. The confidence in a limit is the share of these errors with which it would hold. The factor

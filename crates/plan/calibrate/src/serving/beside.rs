@@ -1,13 +1,13 @@
 //! Our errors beside those of another program, on the rows that both predict.
 //!
 //! A program that was not fitted to the rows is to be compared with predictions by constants that have not seen the row's source
-//! ([`Beside::left_out`]); those of all rows ([`Beside::fitted`]) are shown next to them. How the other program is asked is its caller's concern.
+//! ([`Beside::held_out`]); those of all rows ([`Beside::fitted`]) are shown next to them. How the other program is asked is its caller's concern.
 
 use std::collections::BTreeMap;
 
 use bedplate_perf::serving::ServingConstants;
 
-use super::{LeftOut, LogErrors, Scores, ServingCase};
+use super::{HeldOut, LogErrors, Scores, ServingCase};
 
 /// The mean latencies, in seconds, that another program predicts for a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Beside {
     /// Rows that we predict; those scored are the ones that the peer predicts too.
     pub rows: usize,
     /// Ours, by constants fitted without the row's source.
-    pub left_out: Scores,
+    pub held_out: Scores,
     /// Ours, by constants fitted to all rows.
     pub fitted: Scores,
     pub peer: Scores,
@@ -44,12 +44,12 @@ pub fn beside(
     cases: &[ServingCase],
     answers: &[Option<PeerLatency>],
     usual: &ServingConstants,
-    left_out: &LeftOut,
+    held_out: &HeldOut,
 ) -> BesideReport {
     assert_eq!(cases.len(), answers.len(), "one answer per case");
     let trusted = cases.iter().zip(answers).filter(|(case, _)| case.suspicion.is_none());
     let rows: Vec<(&ServingCase, Option<Errors>)> = trusted
-        .map(|(case, answer)| (case, answer.map(|answer| Errors::of(case, answer, usual, left_out))))
+        .map(|(case, answer)| (case, answer.map(|answer| Errors::of(case, answer, usual, held_out))))
         .collect();
     let kinds = KINDS.map(|(kind, name)| {
         let mut groups: BTreeMap<String, Vec<&Option<Errors>>> = BTreeMap::new();
@@ -65,15 +65,15 @@ pub fn beside(
 
 /// The errors of three predictions of one row.
 struct Errors {
-    left_out: LogErrors,
+    held_out: LogErrors,
     fitted: LogErrors,
     peer: LogErrors,
 }
 
 impl Errors {
-    fn of(case: &ServingCase, answer: PeerLatency, usual: &ServingConstants, left_out: &LeftOut) -> Self {
+    fn of(case: &ServingCase, answer: PeerLatency, usual: &ServingConstants, held_out: &HeldOut) -> Self {
         Self {
-            left_out: case.log_errors(left_out.constants(case, usual)),
+            held_out: case.log_errors(held_out.constants(case, usual)),
             fitted: case.log_errors(usual),
             peer: case.log_errors_of(answer.first_token, answer.inter_token),
         }
@@ -85,7 +85,7 @@ impl Beside {
         let both = rows.iter().filter_map(|row| row.as_ref());
         Self {
             rows: rows.len(),
-            left_out: Scores::of(both.clone().map(|errors| &errors.left_out)),
+            held_out: Scores::of(both.clone().map(|errors| &errors.held_out)),
             fitted: Scores::of(both.clone().map(|errors| &errors.fitted)),
             peer: Scores::of(both.map(|errors| &errors.peer)),
         }

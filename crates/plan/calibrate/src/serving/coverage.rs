@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use bedplate_perf::serving::ServingConstants;
 
 use super::interval::{Measure, ServingErrors};
-use super::{LeftOut, LogErrors, Scores, ServingCase, ServingCases};
+use super::{HeldOut, LogErrors, Scores, ServingCase, ServingCases};
 
-/// The result for rows left out.
+/// The result for rows held out.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LeftOutReport {
+pub struct HeldOutReport {
     /// One engine.
     pub total: Scores,
     /// Pools of prompt and decode workers.
@@ -47,17 +47,17 @@ impl Coverage {
 }
 
 /// The errors of trusted rows by constants that have not seen their source; `usual` are for sources of which no fit knows.
-pub fn left_out_errors<'a>(
+pub fn held_out_errors<'a>(
     cases: &'a ServingCases,
-    left_out: &LeftOut,
+    held_out: &HeldOut,
     usual: &ServingConstants,
 ) -> Vec<(&'a ServingCase, LogErrors)> {
     let trusted = cases.used.iter().filter(|case| case.suspicion.is_none());
-    trusted.map(|case| (case, case.log_errors(left_out.constants(case, usual)))).collect()
+    trusted.map(|case| (case, case.log_errors(held_out.constants(case, usual)))).collect()
 }
 
 /// Scores rows with such errors, each by the errors of all other sources.
-pub fn left_out_report(rows: &[(&ServingCase, LogErrors)], errors: &ServingErrors) -> LeftOutReport {
+pub fn held_out_report(rows: &[(&ServingCase, LogErrors)], errors: &ServingErrors) -> HeldOutReport {
     let mut others: BTreeMap<String, ServingErrors> = BTreeMap::new();
     for (case, _) in rows {
         others.entry(case.source()).or_insert_with(|| errors.without(&case.source()));
@@ -84,7 +84,7 @@ pub fn left_out_report(rows: &[(&ServingCase, LogErrors)], errors: &ServingError
         let chosen = rows.iter().filter(move |(case, _)| case.pools.is_some() == is_pooled);
         Scores::of(chosen.map(|(_, errors)| errors))
     };
-    LeftOutReport { total: scores(false), disaggregated: scores(true), coverage: BTreeMap::from(kinds) }
+    HeldOutReport { total: scores(false), disaggregated: scores(true), coverage: BTreeMap::from(kinds) }
 }
 
 type Name = fn(&ServingCase) -> String;

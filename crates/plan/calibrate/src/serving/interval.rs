@@ -3,7 +3,7 @@
 //! The errors of a source, a model on a GPU, are those of its rows predicted by constants fitted without it. A prediction for a
 //! deployment gets the errors of similar sources: the same kind of model on the same family of chips if there are enough of them,
 //! otherwise all. A source counts by the square root of its rows, because they share their flaws. Quantiles of
-//! few sources are too narrow for another one, so all are widened by the factor with which sources that are left out in turn
+//! few sources are too narrow for another one, so all are widened by the factor with which sources that are held out in turn
 //! have four in five rows inside; no factor is chosen by hand, and none has seen the source that it is used for.
 
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ impl ServingErrors {
     }
 
     /// From rows with their errors by constants that have not seen their source.
-    pub fn from_left_out(rows: &[(&ServingCase, LogErrors)]) -> Self {
+    pub fn from_held_out(rows: &[(&ServingCase, LogErrors)]) -> Self {
         let mut groups: BTreeMap<(String, Likeness), Vec<&(&ServingCase, LogErrors)>> = BTreeMap::new();
         for row in rows {
             if let Some(like) = row.0.likeness() {
@@ -366,7 +366,7 @@ fn near(rows: &[(&ServingCase, LogErrors)]) -> f64 {
 }
 
 impl ServingCase {
-    /// The name of the model on its GPU, under which the row is left out of a fit.
+    /// The name of the model on its GPU, under which the row is held out of a fit.
     pub fn source(&self) -> String {
         self.group().to_ascii_lowercase()
     }

@@ -1,4 +1,4 @@
-//! What left-out measurements say about a plan, and which of near ties is taken.
+//! What held-out measurements say about a plan, and which of near ties is taken.
 
 use bedplate_calibrate::serving::ServingErrors;
 use bedplate_deploy::{Answer, Edge, Outlook, front_outlook, outlook, search};

@@ -25,7 +25,7 @@ pub(super) fn validate(
             "excluded": rows.excluded.iter().map(|(name, reason)| json!({"row": name, "reason": reason})).collect::<Vec<_>>(),
         }));
     }
-    console.line("error of predicted seconds, and with each node count left out of the fit")?;
+    console.line("error of predicted seconds, and with each node count held out of the fit")?;
     console.table(&table(&report, &held_out))?;
     if wants_rows {
         console.line("")?;
@@ -92,7 +92,7 @@ fn table(report: &CollectiveReport, held_out: &CollectiveReport) -> Table {
         Column::right("MEDIAN", 0),
         Column::right("P90", 0),
         Column::right("BIAS", 0),
-        Column::right("LEFT OUT: MEDIAN", 0),
+        Column::right("HELD OUT: MEDIAN", 0),
         Column::right("P90", 0),
     ]);
     let mut add = |name: &str, score: &Score, out: Option<&Score>| {

@@ -84,19 +84,19 @@ fn show(moved: &MovedHost, runs: usize, out: Option<&Path>, console: &mut Consol
             "runs": runs,
             "median_abs_error_before": fit.error_before,
             "median_abs_error_after": fit.error_after,
-            "median_abs_error_left_out": fit.error_left_out,
+            "median_abs_error_left_out": fit.error_held_out,
             "factors": fit.factors.iter().map(factor_json).collect::<Vec<_>>(),
             "host": text,
         }));
     }
     console.table(&factor_table(&fit.factors))?;
     let percent = |error: f64| format!("{:.1}%", error * 100.0);
-    let left_out = fit.error_left_out.map(|error| format!(", {} of a run by the others", percent(error)));
+    let held_out = fit.error_held_out.map(|error| format!(", {} of a run by the others", percent(error)));
     console.say(&format!(
         "median error of {runs} runs: {} before, {} after{}",
         percent(fit.error_before),
         percent(fit.error_after),
-        left_out.unwrap_or_default()
+        held_out.unwrap_or_default()
     ));
     match out {
         Some(path) => {

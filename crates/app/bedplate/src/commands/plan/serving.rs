@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{
-    Coverage, LeftOut, LeftOutReport, Scores, ServingCase, ServingCases, ServingErrors, ServingReport,
-    ServingSkipped, fit_site, left_out_errors, left_out_report, serving_report,
+    Coverage, HeldOut, HeldOutReport, Scores, ServingCase, ServingCases, ServingErrors, ServingReport,
+    ServingSkipped, fit_site, held_out_errors, held_out_report, serving_report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
@@ -35,14 +35,14 @@ pub(super) fn validate(
     let report = serving_report(&cases, |_| constants);
     // Fits without each source are known of the built-in constants alone.
     let is_builtin = site.is_none() && *constants == ServingConstants::builtin();
-    let left_out = is_builtin.then(|| as_strangers(&cases, constants));
+    let held_out = is_builtin.then(|| as_strangers(&cases, constants));
     if console.is_json() {
-        return console.json(&report_json(&report, left_out.as_ref()));
+        return console.json(&report_json(&report, held_out.as_ref()));
     }
-    summary(&report, left_out.as_ref(), console)?;
-    if let Some(left_out) = &left_out {
+    summary(&report, held_out.as_ref(), console)?;
+    if let Some(held_out) = &held_out {
         console.line("\nrows that 80% intervals hold, both made without the source of the row")?;
-        console.table(&coverage_table(left_out))?;
+        console.table(&coverage_table(held_out))?;
     }
     for (kind, groups) in &report.by {
         console.line("")?;
@@ -58,9 +58,9 @@ pub(super) fn validate(
 }
 
 /// The rows, each predicted and judged by what was made without its source.
-fn as_strangers(cases: &ServingCases, constants: &ServingConstants) -> LeftOutReport {
-    let rows = left_out_errors(cases, &LeftOut::builtin(), constants);
-    left_out_report(&rows, &ServingErrors::builtin())
+fn as_strangers(cases: &ServingCases, constants: &ServingConstants) -> HeldOutReport {
+    let rows = held_out_errors(cases, &HeldOut::builtin(), constants);
+    held_out_report(&rows, &ServingErrors::builtin())
 }
 
 /// How many rows for each reason; `--json` names them.
@@ -127,7 +127,7 @@ fn adjust(cases: &mut ServingCases, site: &Site) {
 
 fn summary(
     report: &ServingReport,
-    left_out: Option<&LeftOutReport>,
+    held_out: Option<&HeldOutReport>,
     console: &mut Console,
 ) -> Result<(), CliError> {
     let mut facts = Facts::default();
@@ -137,8 +137,8 @@ fn summary(
         .add("rows skipped", report.rows_skipped.len().to_string());
     console.text(&format!("error of predicted latency and throughput\n{}", facts.render(console.width())))?;
     console.line("")?;
-    let strangers = left_out.map(|left_out| {
-        [("left out, one engine", left_out.total), ("left out, pools", left_out.disaggregated)]
+    let strangers = held_out.map(|held_out| {
+        [("held out, one engine", held_out.total), ("held out, pools", held_out.disaggregated)]
     });
     let sets = [
         ("one engine", report.total),
@@ -185,7 +185,7 @@ fn score_table(kind: &str, groups: &BTreeMap<String, Scores>) -> Table {
 const RIGHT: std::ops::RangeInclusive<f64> = 0.75..=0.85;
 const FEW: usize = 20;
 
-fn coverage_table(left_out: &LeftOutReport) -> Table {
+fn coverage_table(held_out: &HeldOutReport) -> Table {
     let mut table = Table::new(vec![
         Column::left("ROWS OF", 0),
         Column::right("ROWS", 0),
@@ -194,7 +194,7 @@ fn coverage_table(left_out: &LeftOutReport) -> Table {
         Column::right("TTFT", 0),
         Column::left("NOT 75-85%", 0),
     ]);
-    for (name, coverage) in left_out.coverage.values().flatten() {
+    for (name, coverage) in held_out.coverage.values().flatten() {
         let shares = [
             ("itl", coverage.inter_token),
             ("tokens/s", coverage.throughput),
@@ -231,7 +231,7 @@ fn row_table(report: &ServingReport) -> Table {
     table
 }
 
-fn left_out_json(left_out: &LeftOutReport) -> Value {
+fn held_out_json(held_out: &HeldOutReport) -> Value {
     let coverage = |coverage: &Coverage| {
         json!({
             "rows": coverage.rows,
@@ -240,19 +240,19 @@ fn left_out_json(left_out: &LeftOutReport) -> Value {
             "throughput": coverage.throughput,
         })
     };
-    let kinds = left_out.coverage.iter().map(|(kind, groups)| {
+    let kinds = held_out.coverage.iter().map(|(kind, groups)| {
         let groups: Map<String, Value> =
             groups.iter().map(|(name, each)| (name.clone(), coverage(each))).collect();
         ((*kind).to_owned(), Value::Object(groups))
     });
     json!({
-        "total": scores_json(&left_out.total),
-        "disaggregated": scores_json(&left_out.disaggregated),
+        "total": scores_json(&held_out.total),
+        "disaggregated": scores_json(&held_out.disaggregated),
         "within_interval_80": Value::Object(kinds.collect()),
     })
 }
 
-fn report_json(report: &ServingReport, left_out: Option<&LeftOutReport>) -> Value {
+fn report_json(report: &ServingReport, held_out: Option<&HeldOutReport>) -> Value {
     let mut value = scores_json(&report.total);
     let fields = [
         ("kind", json!("serving")),
@@ -262,7 +262,7 @@ fn report_json(report: &ServingReport, left_out: Option<&LeftOutReport>) -> Valu
         ("with_suspicious", scores_json(&report.with_suspicious)),
         ("without_repaired", scores_json(&report.without_repaired)),
         ("disaggregated", scores_json(&report.disaggregated)),
-        ("left_out", left_out.map_or(Value::Null, left_out_json)),
+        ("left_out", held_out.map_or(Value::Null, held_out_json)),
     ];
     let object = value.as_object_mut().expect("scores are an object");
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));

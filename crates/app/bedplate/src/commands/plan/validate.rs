@@ -39,7 +39,7 @@ With --kind serving the columns are those of data/serving/README.md: model, acce
 layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms. Each row is predicted again by
 constants fitted without its model on its GPU, and rows that 80 % intervals hold are counted.
 
-With --kind collectives they are those of data/training/collectives.csv; node counts are also left out of the fit in turn.")]
+With --kind collectives they are those of data/training/collectives.csv; node counts are also held out of the fit in turn.")]
 pub(super) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_calibrate::serving::{BesideReport, LeftOut, PeerLatency, ServingCase, ServingCases, beside};
+use bedplate_calibrate::serving::{BesideReport, HeldOut, PeerLatency, ServingCase, ServingCases, beside};
 use bedplate_perf::serving::ServingConstants;
 use bedplate_terminal::Console;
 use bedplate_units::grouped;
@@ -39,7 +39,7 @@ pub(super) struct Time {
 
 /// Asks the peer about all rows, and compares.
 pub(super) fn compare(cases: &ServingCases, python: &str, console: &Console) -> Result<Compared, PeerFailed> {
-    let (constants, left_out) = (ServingConstants::builtin(), LeftOut::builtin());
+    let (constants, held_out) = (ServingConstants::builtin(), HeldOut::builtin());
     let mut companion = Companion::start(&Script {
         python,
         text: include_str!("aiconfigurator.py"),
@@ -52,14 +52,14 @@ pub(super) fn compare(cases: &ServingCases, python: &str, console: &Console) -> 
     console.say(&format!("asking aiconfigurator {} about {rows} rows", about.version));
     let mut answers = Vec::new();
     for case in &cases.used {
-        let asked = question(case, left_out.constants(case, &constants)).to_string();
+        let asked = question(case, held_out.constants(case, &constants)).to_string();
         let line = companion.ask_text(&asked)?;
         answers.push(Answer::read(&line, &case.id).ok_or_else(|| PeerFailed::not_figures(&line))?);
     }
     let latencies: Vec<Option<PeerLatency>> = answers.iter().map(Answer::latency).collect();
     let count = |is: fn(&Outcome) -> bool| answers.iter().filter(|answer| is(&answer.outcome)).count();
     Ok(Compared {
-        report: beside(&cases.used, &latencies, &constants, &left_out),
+        report: beside(&cases.used, &latencies, &constants, &held_out),
         skipped: cases.skipped.len(),
         refused: refusals(&answers),
         filled: count(|outcome| matches!(outcome, Outcome::Predicted { is_filled: true, .. })),

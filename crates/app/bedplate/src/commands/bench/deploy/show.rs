@@ -83,7 +83,7 @@ fn table(title: &'static str, groups: &BTreeMap<String, Beside>) -> Table {
             continue;
         }
         for (by, scores, name, rows) in [
-            ("bedplate, source left out", &group.left_out, name.as_str(), rows.as_str()),
+            ("bedplate, source held out", &group.held_out, name.as_str(), rows.as_str()),
             ("bedplate, fitted to it", &group.fitted, "", ""),
             ("aiconfigurator", &group.peer, "", ""),
         ] {
@@ -131,7 +131,7 @@ fn group_json(group: &Beside) -> Value {
     json!({
         "rows": group.rows,
         "rows_of_both": group.peer.inter_token.rows,
-        "left_out": scores_json(&group.left_out),
+        "left_out": scores_json(&group.held_out),
         "fitted": scores_json(&group.fitted),
         "peer": scores_json(&group.peer),
     })

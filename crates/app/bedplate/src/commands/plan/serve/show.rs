@@ -51,10 +51,10 @@ pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Resu
 
 pub(super) fn expected_title(found: &Found<'_>) -> String {
     let share = found.need.options.share * 100.0;
-    format!("What {share:.0}% of requests get, with 80% intervals by left-out measurements")
+    format!("What {share:.0}% of requests get, with 80% intervals by held-out measurements")
 }
 
-/// Predicted figures with what left-out measurements say about them.
+/// Predicted figures with what held-out measurements say about them.
 pub(super) fn expected(outlook: &Outlook) -> Table {
     let mut table = Table::new(vec![
         Column::left("FIGURE", 0),

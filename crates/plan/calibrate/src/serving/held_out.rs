@@ -14,13 +14,13 @@ use super::ServingCase;
 
 /// The fits without each source.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LeftOut {
+pub struct HeldOut {
     /// The constants of all sources.
     all: ServingConstants,
     fits: BTreeMap<String, ServingConstants>,
 }
 
-impl LeftOut {
+impl HeldOut {
     /// Fits without each source, near constants of all of them.
     pub fn new(all: ServingConstants, fits: BTreeMap<String, ServingConstants>) -> Self {
         Self { all, fits }
@@ -28,8 +28,8 @@ impl LeftOut {
 
     /// The fits that belong to the built-in constants.
     pub fn builtin() -> Self {
-        let text = include_str!("../../../../../data/serving/left_out.toml");
-        Self::read(Source::new("data/serving/left_out.toml", text))
+        let text = include_str!("../../../../../data/serving/held_out.toml");
+        Self::read(Source::new("data/serving/held_out.toml", text))
             .expect("the embedded fits are valid: checked by a test")
     }
 
@@ -44,7 +44,7 @@ impl LeftOut {
 
     /// Reads fits. What a file does not list is as in the built-in constants.
     pub fn read(source: Source<'_>) -> Result<Self, DocumentError> {
-        let file = Table::parse(source)?.titled("the left-out fits");
+        let file = Table::parse(source)?.titled("the held-out fits");
         let names: Vec<String> = file.required("constants")?;
         let place = |name: &String| ServingConstants::FIELDS.iter().position(|field| field.name == *name);
         let unknown = || file.bad_value("constants", "one of them is not a serving constant");
@@ -96,15 +96,15 @@ mod tests {
 
     #[test]
     fn the_fits_are_written_as_they_are_read() {
-        let builtin = LeftOut::builtin();
+        let builtin = HeldOut::builtin();
         assert!(builtin.sources().count() >= 20);
         let text = builtin.to_toml();
-        assert_eq!(LeftOut::read(Source::new("again.toml", &text)).expect("it is what was written"), builtin);
+        assert_eq!(HeldOut::read(Source::new("again.toml", &text)).expect("it is what was written"), builtin);
     }
 
     #[test]
     fn the_fits_belong_to_the_constants() {
-        let all = LeftOut::builtin().all;
+        let all = HeldOut::builtin().all;
         assert_eq!(all, ServingConstants::builtin(), "data/serving/README.md says how to make them again");
     }
 
@@ -114,7 +114,7 @@ mod tests {
             ("constants = [\"nonsense\"]", "not a serving constant"),
             ("constants = [\"maturity\"]\nall = [1.0, 2.0]", "one for each"),
         ] {
-            let error = LeftOut::read(Source::new("x.toml", text)).expect_err("it is flawed");
+            let error = HeldOut::read(Source::new("x.toml", text)).expect_err("it is flawed");
             assert!(error.to_string().contains(flaw), "{error}");
         }
     }
