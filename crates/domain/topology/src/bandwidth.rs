@@ -1,4 +1,4 @@
-//! What a set of GPUs can count on between its members: one way, per GPU, at the narrowest stage.
+//! What a set of GPUs can count on between its members: one route, per GPU, at the narrowest stage.
 
 use bedplate_units::Bandwidth;
 
@@ -8,7 +8,7 @@ use crate::{Cluster, GpuId, Level, NodeId, SwitchId};
 /// Bandwidth over the network, and the stage that sets it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaleOut {
-    /// One way, per GPU.
+    /// One route, per GPU.
     pub per_gpu: Bandwidth,
     pub narrowest: Stage,
 }
@@ -23,7 +23,7 @@ pub enum Stage {
 }
 
 impl Cluster {
-    /// What each GPU of the set can send over NVLink, one way, where the set is in one scale-up domain.
+    /// What each GPU of the set can send over NVLink, one route, where the set is in one scale-up domain.
     ///
     /// None where it does not, where the figure is unknown, and for fewer than two GPUs. Nodes of different
     /// kinds in one domain run at the pace of the slowest.
@@ -36,7 +36,7 @@ impl Cluster {
         nodes.map(|node| self.kind_of(NodeId(node)).scale_up_bandwidth).min().flatten()
     }
 
-    /// What each GPU of the set can send to GPUs in other nodes of the set, one way, when all of them send.
+    /// What each GPU of the set can send to GPUs in other nodes of the set, one route, when all of them send.
     ///
     /// The rest of the cluster is assumed busy. So a GPU gets its fair share of its node's network
     /// cards, whether or not the set has the node's other GPUs, and a node gets its fair share of every
@@ -53,16 +53,16 @@ impl Cluster {
         let gpus = gpus.into_iter();
         let (first, last) = bounds(gpus.clone())?;
         let top = self.common_switch(self.node_of(first), self.node_of(last)).map(|switch| switch.id());
-        let mut way = Way { switch: None, share: 1.0, stage: None };
+        let mut route = Route { switch: None, share: 1.0, stage: None };
         let mut worst: Option<(Bandwidth, NodeId, Stage)> = None;
         for node in self.nodes_of(gpus) {
-            if way.switch != Some(self.switch_of(node)) {
-                way = self.way_up(node, top);
+            if route.switch != Some(self.switch_of(node)) {
+                route = self.route_up(node, top);
             }
             let kind = self.kind_of(node);
             let cards = kind.scale_out_bandwidth? / f64::from(kind.accelerators);
-            let stage = way.stage.map_or(Stage::Cards(node), Stage::Uplinks);
-            let here = (cards / way.share, node, stage);
+            let stage = route.stage.map_or(Stage::Cards(node), Stage::Uplinks);
+            let here = (cards / route.share, node, stage);
             // Ties go to the first node of the cluster, so that the answer does not depend on the set's order.
             if worst.is_none_or(|worst| (here.0, here.1) < (worst.0, worst.1)) {
                 worst = Some(here);
@@ -72,16 +72,16 @@ impl Cluster {
     }
 
     /// The factor by which uplinks between a node and the switch `top` divide its bandwidth.
-    fn way_up(&self, node: NodeId, top: Option<SwitchId>) -> Way {
-        let mut way = Way { switch: Some(self.switch_of(node)), share: 1.0, stage: None };
+    fn route_up(&self, node: NodeId, top: Option<SwitchId>) -> Route {
+        let mut route = Route { switch: Some(self.switch_of(node)), share: 1.0, stage: None };
         for id in self.above(node).take_while(|id| Some(*id) != top) {
             let ratio = self.switch(id).oversubscription();
             if ratio > 1.0 {
-                way.share *= ratio;
-                way.stage = Some(id);
+                route.share *= ratio;
+                route.stage = Some(id);
             }
         }
-        way
+        route
     }
 
     /// The nodes of a set; each once where its GPUs are adjacent.
@@ -96,7 +96,7 @@ impl Cluster {
 }
 
 /// The path from nodes of one switch up to where a set meets.
-struct Way {
+struct Route {
     /// The switch of these nodes; the outer `Option` is none before the first node.
     switch: Option<Option<SwitchId>>,
     /// Product of the oversubscriptions.

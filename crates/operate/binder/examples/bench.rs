@@ -16,7 +16,7 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bedplate_binder::{BinderOptions, Stop};
+use bedplate_binder::{BinderOptions, StopHandle};
 use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::kube::Api;
@@ -141,7 +141,7 @@ impl Bench {
 
     /// Does something while our scheduler runs.
     fn with_ours<T>(&self, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-        let (stop, kubeconfig) = (Stop::default(), self.kubernetes.kubeconfig());
+        let (stop, kubeconfig) = (StopHandle::default(), self.kubernetes.kubeconfig());
         let told = stop.clone();
         let scheduler: JoinHandle<Result<(), String>> = std::thread::spawn(move || {
             let connection = connect(&kubeconfig)?;

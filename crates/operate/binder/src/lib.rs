@@ -25,6 +25,6 @@ mod webhook_server;
 pub use error::{BINDER_PAGES, BinderError};
 pub use lease::LeaseRules;
 pub use manifests::{ManifestOptions, manifests};
-pub use run::{BinderOptions, Stop, run};
+pub use run::{BinderOptions, StopHandle, run};
 
 pub use bedplate_pods::SiteRules;

@@ -51,7 +51,7 @@ pub struct BinderOptions {
 
 /// How to end a scheduler from outside.
 #[derive(Clone)]
-pub struct Stop {
+pub struct StopHandle {
     asked: flag::Sender<Option<Ending>>,
 }
 
@@ -61,13 +61,13 @@ enum Ending {
     AtOnce,
 }
 
-impl Default for Stop {
+impl Default for StopHandle {
     fn default() -> Self {
         Self { asked: flag::Sender::new(None) }
     }
 }
 
-impl Stop {
+impl StopHandle {
     /// Gives the Lease back.
     pub fn gently(&self) {
         self.asked.send_replace(Some(Ending::Gently));
@@ -123,7 +123,7 @@ pub(crate) enum News {
 }
 
 /// Schedules until it is stopped, or until something is wrong that will not become right by itself.
-pub fn run(connection: &Connection, options: BinderOptions, stop: &Stop) -> Result<(), BinderError> {
+pub fn run(connection: &Connection, options: BinderOptions, stop: &StopHandle) -> Result<(), BinderError> {
     connection.wait(Binder::new(connection, options).run(stop))
 }
 
@@ -210,7 +210,7 @@ impl Binder {
         }
     }
 
-    async fn run(mut self, stop: &Stop) -> Result<(), BinderError> {
+    async fn run(mut self, stop: &StopHandle) -> Result<(), BinderError> {
         let mut tasks = vec![
             tokio::spawn(watch::nodes(self.client.clone(), self.news.clone())),
             tokio::spawn(watch::pods(self.client.clone(), self.news.clone())),
@@ -245,7 +245,7 @@ impl Binder {
         Some(Holder::new(self.client.clone(), rules, self.fence.clone()))
     }
 
-    async fn turn(&mut self, stop: &Stop) -> Result<Ending, BinderError> {
+    async fn turn(&mut self, stop: &StopHandle) -> Result<Ending, BinderError> {
         let hands = Hands::new(
             self.client.clone(),
             &self.name,

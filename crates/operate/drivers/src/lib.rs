@@ -28,7 +28,7 @@ pub use kubernetes::{Kubernetes, KubernetesSite};
 pub use local::{JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 pub use place::{Beacon, Place, StateDirectory};
 pub use slurm::{
-    SLURM_PAGES, Slurm, SlurmError, SlurmNode, SlurmPlace, SlurmSwitch, SlurmTopology, WayFound,
+    SLURM_PAGES, Slurm, SlurmError, SlurmNode, SlurmPlace, SlurmSwitch, SlurmTopology, TransportFound,
 };
 pub use state::{JobId, JobState, NodeId, NodeState};
 pub use views::{

@@ -1,6 +1,6 @@
 //! A cluster under Slurm.
 //!
-//! There are two ways to it: its REST server, whose fields are read from the OpenAPI document that it serves, and its own
+//! There are two transports to it: its REST server, whose fields are read from the OpenAPI document that it serves, and its own
 //! commands. Where both work REST is asked, and the commands do what REST cannot (requeue, topology; in older versions
 //! drain and shares) or stand in while its server is gone. Both give the same records (`job`, `node`, `site`), and
 //! everything above them is written once. Nothing needs root, and every call has a deadline.
@@ -25,10 +25,10 @@ mod submit;
 mod table;
 mod tools;
 mod topology;
+mod transport;
 mod usage;
 mod value;
 mod watch;
-mod way;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -48,11 +48,11 @@ use complaint::{no_such_job, no_such_node, refused};
 pub use error::PAGES as SLURM_PAGES;
 pub use error::SlurmError;
 use job::JobRecord;
-pub use place::{SlurmPlace, WayFound};
+pub use place::{SlurmPlace, TransportFound};
 use rest::Rest;
 use tools::Tools;
 pub use topology::{SlurmNode, SlurmSwitch, SlurmTopology};
-use way::{Ability, HistoryQuery, Way};
+use transport::{Ability, HistoryQuery, SlurmTransport};
 
 /// Ended jobs are listed for this long.
 const PAST_S: u64 = 7 * 86_400;
@@ -63,7 +63,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Tasks of an array that are told one by one.
 const MOST_TASKS: usize = 10_000;
 
-/// A Slurm and the ways to it. All calls block, none for longer than the patience of its place.
+/// A Slurm and the transports to it. All calls block, none for longer than the patience of its place.
 pub struct Slurm {
     rest: Option<Rest>,
     tools: Option<Tools>,
@@ -77,7 +77,7 @@ pub struct Slurm {
 impl Slurm {
     /// Asks nothing yet.
     pub fn new(place: &SlurmPlace) -> Result<Self, DriverError> {
-        let (rest, tools) = place.ways()?;
+        let (rest, tools) = place.transports()?;
         Ok(Self {
             rest,
             tools,
@@ -89,7 +89,7 @@ impl Slurm {
     }
 
     /// Asks by REST where there is one, and by Slurm's commands where there is none or its server is gone.
-    fn ask<T>(&self, ask: impl Fn(&dyn Way) -> Result<T, DriverError>) -> Result<T, DriverError> {
+    fn ask<T>(&self, ask: impl Fn(&dyn SlurmTransport) -> Result<T, DriverError>) -> Result<T, DriverError> {
         let gone = match &self.rest {
             None => None,
             Some(rest) => match ask(rest) {
@@ -109,11 +109,11 @@ impl Slurm {
         }
     }
 
-    /// The first way that can do it.
-    fn able(&self, ability: Ability) -> Option<&dyn Way> {
-        let rest = self.rest.as_ref().map(|rest| rest as &dyn Way);
-        let tools = self.tools.as_ref().map(|tools| tools as &dyn Way);
-        [rest, tools].into_iter().flatten().find(|way| way.can(ability))
+    /// The first transport that can do it.
+    fn able(&self, ability: Ability) -> Option<&dyn SlurmTransport> {
+        let rest = self.rest.as_ref().map(|rest| rest as &dyn SlurmTransport);
+        let tools = self.tools.as_ref().map(|tools| tools as &dyn SlurmTransport);
+        [rest, tools].into_iter().flatten().find(|transport| transport.can(ability))
     }
 
     /// What should be said beside an answer, once.
@@ -127,7 +127,7 @@ impl Slurm {
     /// What slurmctld remembers of a job; nothing where it knows none.
     fn records(&self, id: &JobId) -> Result<Vec<JobRecord>, DriverError> {
         match is_job_id(id) {
-            true => self.ask(|way| way.job(id)),
+            true => self.ask(|transport| transport.job(id)),
             false => Err(no_such_job(id)),
         }
     }
@@ -135,7 +135,7 @@ impl Slurm {
     /// A job that slurmctld has forgotten, from accounting, every run of it.
     fn forgotten(&self, id: &JobId) -> Result<Vec<JobRecord>, DriverError> {
         let query = HistoryQuery { job: Some(id.clone()), ..HistoryQuery::default() };
-        match self.ask(|way| way.history(&query)) {
+        match self.ask(|transport| transport.history(&query)) {
             Ok(Some(runs)) if runs.is_empty() => Err(no_such_job(id)),
             Ok(Some(runs)) => Ok(runs),
             Ok(None) => {
@@ -169,7 +169,7 @@ impl Slurm {
             account: query.account.clone(),
             name: query.name.clone(),
         };
-        match self.ask(|way| way.history(&asked)) {
+        match self.ask(|transport| transport.history(&asked)) {
             Ok(records) => Ok(newest_runs(records.unwrap_or_default())),
             Err(error @ DriverError::Slurm(SlurmError::Accounting { .. })) => {
                 self.remark(format!(
@@ -187,7 +187,7 @@ impl Slurm {
             return Vec::new();
         }
         let query = HistoryQuery { job: Some(id.clone()), ..HistoryQuery::default() };
-        let rows = self.ask(|way| way.history(&query)).ok().flatten().unwrap_or_default();
+        let rows = self.ask(|transport| transport.history(&query)).ok().flatten().unwrap_or_default();
         run_views(&rows)
     }
 
@@ -202,23 +202,23 @@ impl Slurm {
     }
 
     fn describe(&self) -> Result<ClusterView, DriverError> {
-        let name = self.ask(|way| way.cluster_name())?;
-        let version = self.ask(|way| way.version())?;
-        let nodes = self.ask(|way| way.nodes())?;
-        let partitions = self.ask(|way| way.partitions())?;
+        let name = self.ask(|transport| transport.cluster_name())?;
+        let version = self.ask(|transport| transport.version())?;
+        let nodes = self.ask(|transport| transport.nodes())?;
+        let partitions = self.ask(|transport| transport.partitions())?;
         let mut rest = Map::new();
         rest.insert("kind".into(), json!("slurm"));
         rest.insert("version".into(), json!(version));
-        rest.insert("ways".into(), json!(self.way_names()));
+        rest.insert("ways".into(), json!(self.transport_names()));
         rest.insert("nodes".into(), json!(nodes.len()));
         rest.insert("gpus".into(), json!(nodes.iter().map(node::NodeRecord::gpus).sum::<u64>()));
         rest.insert("partitions".into(), json!(partitions));
         // A site without accounting has none of these; one whose accounting is down says so.
-        match self.ask(|way| way.qos()) {
+        match self.ask(|transport| transport.qos()) {
             Ok(qos) => drop(rest.insert("qos".into(), json!(qos))),
             Err(error) => self.remark(error.to_string()),
         }
-        match self.able(Ability::Shares).map(Way::shares) {
+        match self.able(Ability::Shares).map(SlurmTransport::shares) {
             Some(Ok(shares)) => drop(rest.insert("shares".into(), json!(shares))),
             Some(Err(error)) => self.remark(error.to_string()),
             None => {}
@@ -226,9 +226,9 @@ impl Slurm {
         Ok(ClusterView { name: if name.is_empty() { "slurm".to_owned() } else { name }, rest })
     }
 
-    fn way_names(&self) -> Vec<String> {
-        let rest = self.rest.as_ref().map(Way::name);
-        rest.into_iter().chain(self.tools.as_ref().map(Way::name)).collect()
+    fn transport_names(&self) -> Vec<String> {
+        let rest = self.rest.as_ref().map(SlurmTransport::name);
+        rest.into_iter().chain(self.tools.as_ref().map(SlurmTransport::name)).collect()
     }
 }
 
@@ -264,7 +264,7 @@ impl Driver for Slurm {
     }
 
     fn jobs(&self, query: &JobQuery) -> Result<Vec<JobSummary>, DriverError> {
-        let mut records = self.ask(|way| way.jobs())?;
+        let mut records = self.ask(|transport| transport.jobs())?;
         if query.with_ended {
             let known: std::collections::BTreeSet<JobId> = records.iter().map(JobRecord::job_id).collect();
             let ended = self.ended(query, now_s())?;
@@ -335,13 +335,13 @@ impl Driver for Slurm {
             JobOrder::Release if !records.iter().any(JobRecord::is_held) => {
                 Err(refused("not_held", format!("job {id} is not held")))
             }
-            _ => self.ask(|way| way.order(id, order)),
+            _ => self.ask(|transport| transport.order(id, order)),
         }
     }
 
     fn nodes(&self) -> Result<Vec<NodeSummary>, DriverError> {
-        let nodes = self.ask(|way| way.nodes())?;
-        let mut jobs = self.nodes_of(&self.ask(|way| way.jobs())?);
+        let nodes = self.ask(|transport| transport.nodes())?;
+        let mut jobs = self.nodes_of(&self.ask(|transport| transport.jobs())?);
         Ok(nodes.iter().map(|node| node.summary(jobs.remove(&node.name).unwrap_or_default())).collect())
     }
 
@@ -349,8 +349,8 @@ impl Driver for Slurm {
         if !is_node_name(id.as_str()) {
             return Err(no_such_node(id));
         }
-        let node = self.ask(|way| way.node(id.as_str()))?.ok_or_else(|| no_such_node(id))?;
-        let mut jobs = self.nodes_of(&self.ask(|way| way.jobs())?);
+        let node = self.ask(|transport| transport.node(id.as_str()))?.ok_or_else(|| no_such_node(id))?;
+        let mut jobs = self.nodes_of(&self.ask(|transport| transport.jobs())?);
         Ok(NodeDetail {
             summary: node.summary(jobs.remove(&node.name).unwrap_or_default()),
             notes: Vec::new(),
@@ -388,27 +388,27 @@ impl Driver for Slurm {
         if record.nodes.is_empty() {
             return Ok(Vec::new());
         }
-        let nodes = self.ask(|way| way.nodes())?;
+        let nodes = self.ask(|transport| transport.nodes())?;
         let addresses: BTreeMap<&str, &str> =
             nodes.iter().map(|node| (node.name.as_str(), node.address.as_str())).collect();
         Ok(rank_places(&record, &addresses))
     }
 
     fn drain(&self, node: &NodeId, reason: &str) -> Result<(), DriverError> {
-        let way = self.able(Ability::Drain).ok_or_else(|| self.cannot(Capability::Drain))?;
+        let transport = self.able(Ability::Drain).ok_or_else(|| self.cannot(Capability::Drain))?;
         self.node(node)?;
         let reason: String = reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let reason = if reason.trim().is_empty() { "no reason given" } else { reason.trim() };
-        way.set_node(node.as_str(), Some(reason))
+        transport.set_node(node.as_str(), Some(reason))
     }
 
     fn resume(&self, node: &NodeId) -> Result<(), DriverError> {
-        let way = self.able(Ability::Drain).ok_or_else(|| self.cannot(Capability::Drain))?;
+        let transport = self.able(Ability::Drain).ok_or_else(|| self.cannot(Capability::Drain))?;
         let summary = self.node(node)?.summary;
         if summary.reason.is_none() {
             return Ok(());
         }
-        way.set_node(node.as_str(), None)
+        transport.set_node(node.as_str(), None)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A real Slurm passes the suites that every driver passes, by each way to it, and its faults are told as what they are.
+//! A real Slurm passes the suites that every driver passes, by each transport to it, and its faults are told as what they are.
 
 mod suite;
 mod working;
@@ -93,25 +93,25 @@ fn driver(place: &SlurmPlace) -> Slurm {
     Slurm::new(place).expect("the place is well formed")
 }
 
-/// One Slurm for all ways: starting it takes long.
+/// One Slurm for all transports: starting it takes long.
 #[test]
-fn a_real_slurm_conforms_by_every_way() {
+fn a_real_slurm_conforms_by_every_transport() {
     let slurm = real!(&shape());
-    for (way, place) in [
+    for (transport, place) in [
         ("commands", by_commands(&slurm)),
         ("socket", by_socket(&slurm)),
         ("token", by_token(&slurm)),
         ("tables", SlurmPlace { is_plain: true, ..by_commands(&slurm) }),
     ] {
-        println!("by {way}");
-        let ways = place.check().expect("a way works");
-        assert!(ways.iter().all(|way| way.outcome.is_ok()), "{ways:?}");
+        println!("by {transport}");
+        let transports = place.check().expect("a transport works");
+        assert!(transports.iter().all(|transport| transport.outcome.is_ok()), "{transports:?}");
         suite::conforms(&driver(&place));
         slurm.clear().expect("all nodes become idle again");
-        if way == "tables" {
+        if transport == "tables" {
             continue;
         }
-        let folder = slurm.root().join(format!("work-{way}"));
+        let folder = slurm.root().join(format!("work-{transport}"));
         std::fs::create_dir_all(&folder).expect("the folder of a Slurm is its starter's");
         working::conforms(&driver(&place), &folder);
         describes_its_site(&driver(&place));
@@ -339,7 +339,7 @@ fn a_thousand_jobs_are_listed() {
         }
     });
     println!("1000 jobs submitted by REST, {:.0} a second", 1000.0 / began.elapsed().as_secs_f64());
-    for (way, place) in [
+    for (transport, place) in [
         ("commands", by_commands(&slurm)),
         ("tables", SlurmPlace { is_plain: true, ..by_commands(&slurm) }),
         ("socket", by_socket(&slurm)),
@@ -348,7 +348,7 @@ fn a_thousand_jobs_are_listed() {
         let driver = driver(&place);
         let began = Instant::now();
         let count = driver.jobs(&JobQuery::default()).expect("it lists").len();
-        println!("{count} jobs by {way} in {:.0} ms", began.elapsed().as_secs_f64() * 1000.0);
-        assert_eq!(count, 1000, "{way}");
+        println!("{count} jobs by {transport} in {:.0} ms", began.elapsed().as_secs_f64() * 1000.0);
+        assert_eq!(count, 1000, "{transport}");
     }
 }

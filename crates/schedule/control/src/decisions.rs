@@ -73,7 +73,9 @@ impl Control {
         let how = match why {
             StartReason::InOrder => String::new(),
             StartReason::Backfilled { past: 0 } => String::new(),
-            StartReason::Backfilled { past } => format!(", ahead of {past} that wait, moving no promise"),
+            StartReason::Backfilled { past } => {
+                format!(", ahead of {past} that wait, delaying no reservation")
+            }
             StartReason::Smaller { nodes, asked } => format!(", with {nodes} of the {asked} nodes asked for"),
             StartReason::Larger { nodes, asked } => {
                 format!(", with {nodes} nodes instead of the {asked} asked for")

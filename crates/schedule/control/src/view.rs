@@ -33,7 +33,7 @@ pub struct JobView {
     pub nodes: Vec<String>,
     /// When its time is up, while it runs.
     pub ends_ms: Option<u64>,
-    /// When it is promised to start, while it waits.
+    /// When it starts by its reservation, while it waits.
     pub expected_start_ms: Option<u64>,
     /// Why it waits, in short; `explain` says more.
     pub waits_because: Option<Reason>,
@@ -168,7 +168,7 @@ impl Control {
             gpus_asked: live.job.gang.gpus(),
             nodes: nodes.into_iter().map(|node| self.nodes[node.0 as usize].name.clone()).collect(),
             ends_ms: self.scheduler.ends_at(job).map(|at| at.0),
-            expected_start_ms: self.scheduler.reservation(job).map(|promise| promise.start.0),
+            expected_start_ms: self.scheduler.reservation(job).map(|reservation| reservation.start.0),
             waits_because: self.waits_because(live),
         }
     }

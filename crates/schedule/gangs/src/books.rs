@@ -9,7 +9,7 @@
 //! - devices: a GPU has one holder, or sharers that together have no more than all of it, and the rest is free;
 //! - ledgers and quotas: limits and queues count exactly the gangs that run, and none is exceeded;
 //! - the calendar: whatever runs has an end, whoever leaves has a date, the next wakeup lies ahead;
-//! - claims and promises: only gangs that wait in the queue have any;
+//! - claims and reservations: only gangs that wait in the queue have any;
 //! - starts: every gang is whole, on nodes in service of its partition, as close together as it must be.
 //!
 //! In between, a second scheduler is told all that the first knows, and must decide the same (`recall`).

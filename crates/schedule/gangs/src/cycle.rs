@@ -1,7 +1,7 @@
-//! The full cycle: every waiting gang in order, each started, promised a time, or told why not.
+//! The full cycle: every waiting gang in order, each started, given a start reservation, or told why not.
 //!
-//! Reservations are made anew in order of priority, so that a gang's promised start depends only on what
-//! runs and on the gangs before it. A gang behind the reserved ones starts only where that moves no promise.
+//! Reservations are made anew in order of priority, so that a reserved start depends only on what
+//! runs and on the gangs before it. A gang behind the reserved ones starts only where that delays no reservation.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
 use crate::find::Horizon;
-use crate::promises::{Reservation, Reserved};
+use crate::reservations::{Reservation, Reserved};
 use crate::scheduler::Scheduler;
 use crate::views::Fit;
 use crate::{Amount, JobId, Order, Span, StartReason, Time, Wait};
@@ -55,7 +55,7 @@ impl Scheduler {
         self.refresh_ranks(now);
         self.calendar.set(Alarm::Preemption, None);
         self.eviction.begin_cycle();
-        let promises = self.withdraw_promises(now);
+        let reservations = self.withdraw_reservations(now);
         let order = self.accounting.order(&self.jobs, &self.settings);
         self.plan_sizes(&order, now);
         let mut oldest = self.oldest_of_first(&order);
@@ -73,12 +73,12 @@ impl Scheduler {
             let kept = usize::from(oldest.is_some());
             let may_reserve = is_entitled && reserved + kept < self.settings.backfill.reserved;
             let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };
-            if self.attend(job, horizon, promises.get(&job), passed, now) {
+            if self.attend(job, horizon, reservations.get(&job), passed, now) {
                 continue;
             }
             passed += 1;
-            // Where no promise can be made to the oldest, the first ones are.
-            let is_in_vain = is_oldest && self.promises.get(job).is_none();
+            // Where the oldest can have no reservation, the first ones have.
+            let is_in_vain = is_oldest && self.reservations.get(job).is_none();
             only_small &= !is_in_vain;
             reserved += usize::from(may_reserve && !is_in_vain);
             if !self.settings.backfill.overtakes {
@@ -88,7 +88,7 @@ impl Scheduler {
         }
         self.resume_suspended(now);
         if !self.news.freed().is_empty() {
-            self.start_promised(now);
+            self.start_reserved(now);
         }
         self.news.end_cycle(now);
         self.views.forget_ahead();
@@ -101,13 +101,13 @@ impl Scheduler {
         &mut self,
         job: JobId,
         horizon: Horizon,
-        promise: Option<&Reservation>,
+        reservation: Option<&Reservation>,
         passed: usize,
         now: Time,
     ) -> bool {
         let mut fit = self.find(job, horizon, now);
-        if let Some((fit, promise)) = fit.as_mut().zip(promise) {
-            self.keep_nodes(fit, promise);
+        if let Some((fit, reservation)) = fit.as_mut().zip(reservation) {
+            self.keep_nodes(fit, reservation);
         }
         if self.start_as_planned(job, fit.as_ref(), passed, now) {
             return true;
@@ -122,17 +122,17 @@ impl Scheduler {
             return true;
         }
         if let Some(makes_room) = self.make_room(job, now) {
-            self.promise(job, &makes_room);
+            self.reserve(job, &makes_room);
             return false;
         }
         self.jobs.set_wait(job, Wait::NotTriedYet);
         if let Some(fit) = fit {
-            self.promise(job, &fit);
+            self.reserve(job, &fit);
         }
         false
     }
 
-    /// With the smallest first, large gangs wait for each other's turn anyway: of those with most points only the oldest holds a promise. None where
+    /// With the smallest first, large gangs wait for each other's turn anyway: of those with most points only the oldest holds a reservation. None where
     /// the first gangs do, whatever their size.
     fn oldest_of_first(&self, order: &[JobId]) -> Option<JobId> {
         if self.settings.order != Order::SmallestFirst || !self.settings.backfill.overtakes {
@@ -173,25 +173,25 @@ impl Scheduler {
         self.jobs.reorder(|entry| accounting.rank(&entry.request, entry.submitted, settings, now));
     }
 
-    /// A gang that starts no earlier than promised keeps the promised nodes, so that no gang behind it has
+    /// A gang that starts no earlier than reserved keeps the reserved nodes, so that no gang behind it has
     /// to make way for a mere exchange.
-    fn keep_nodes(&self, fit: &mut Fit, promise: &Reservation) {
+    fn keep_nodes(&self, fit: &mut Fit, reservation: &Reservation) {
         let is_free = |(node, amount): (u32, Amount)| {
-            self.fleet.plan(node).window_at(promise.start, amount, promise.length()).is_some()
+            self.fleet.plan(node).window_at(reservation.start, amount, reservation.length()).is_some()
         };
-        if promise.start == fit.at && promise.amounts().into_iter().all(is_free) {
-            fit.nodes = promise.nodes_by_role(fit.nodes.len());
+        if reservation.start == fit.at && reservation.amounts().into_iter().all(is_free) {
+            fit.nodes = reservation.nodes_by_role(fit.nodes.len());
         }
     }
 
-    fn withdraw_promises(&mut self, now: Time) -> BTreeMap<JobId, Reservation> {
+    fn withdraw_reservations(&mut self, now: Time) -> BTreeMap<JobId, Reservation> {
         self.views.forget_ahead();
         self.views.forget_now();
-        self.promises.withdraw_all(&mut self.fleet, now)
+        self.reservations.withdraw_all(&mut self.fleet, now)
     }
 
-    /// Promises nodes to a gang from a time on.
-    pub(crate) fn promise(&mut self, job: JobId, fit: &Fit) {
+    /// Reserves nodes for a gang from a time on.
+    pub(crate) fn reserve(&mut self, job: JobId, fit: &Fit) {
         let entry = &self.jobs[job];
         let mut nodes = Vec::new();
         for (role, (class, chosen)) in entry.classes.iter().zip(&fit.nodes).enumerate() {
@@ -202,7 +202,7 @@ impl Scheduler {
             }
         }
         let nodes_in_all = fit.nodes.iter().map(|chosen| chosen.len() as u32).sum();
-        let until = fit.at + self.promised_length(job, nodes_in_all);
-        self.promises.make(Reservation { job, start: fit.at, until, nodes }, &mut self.fleet);
+        let until = fit.at + self.reserved_length(job, nodes_in_all);
+        self.reservations.make(Reservation { job, start: fit.at, until, nodes }, &mut self.fleet);
     }
 }

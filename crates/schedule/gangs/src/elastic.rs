@@ -1,6 +1,6 @@
 //! Gangs that change their size: smaller at the start, larger while nodes idle, smaller again for others.
 //!
-//! Sizes are compared by predicted throughput. A gang grows only into nodes that are promised to no other before
+//! Sizes are compared by predicted throughput. A gang grows only into nodes that are reserved for no other before
 //! it ends, and only while another node still brings a fair part of what a node should bring.
 
 use std::collections::BTreeMap;

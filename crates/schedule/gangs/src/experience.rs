@@ -1,7 +1,7 @@
 //! What is known of run times: how much of their limits gangs of one kind used lately.
 //!
 //! Gangs of the same account and user, of about the same size and limit, tend to use the same share of the time they ask for. The order of
-//! the queue counts with that share; reservations still count with limits, so that no promise depends on a guess.
+//! the queue counts with that share; reservations still count with limits, so that no reservation depends on a guess.
 //!
 //! The GPU time of each kind is counted too. It says which gangs are small: those that together take a small share of all GPU time, so that
 //! letting them pass delays nobody by much.

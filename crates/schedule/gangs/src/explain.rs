@@ -13,7 +13,7 @@ use crate::find::Horizon;
 use crate::fleet::Fleet;
 use crate::jobs::{Entry, Jobs};
 use crate::news::News;
-use crate::promises::Promises;
+use crate::reservations::Reservations;
 use crate::resize::Targets;
 use crate::scheduler::Scheduler;
 use crate::victims::Eviction;
@@ -72,19 +72,19 @@ pub struct Question {
     limit: Option<Wait>,
     settings: Arc<Settings>,
     fleet: Fleet,
-    promises: Promises,
+    reservations: Reservations,
     eligible: EligibleSets,
 }
 
 impl Question {
     /// Searches the plan, which takes time in proportion to what is planned.
     pub fn answer(self, now: Time) -> Explanation {
-        let Question { entry, ahead, limit, settings, fleet, promises, eligible } = self;
+        let Question { entry, ahead, limit, settings, fleet, reservations, eligible } = self;
         let (job, priority, is_queued) = (entry.request.id, entry.priority, entry.is_queued());
-        let scheduler = Scheduler::alone(entry, settings, fleet, promises, eligible);
+        let scheduler = Scheduler::alone(entry, settings, fleet, reservations, eligible);
         let mut without = scheduler.clone();
-        without.promises.withdraw(job, &mut without.fleet);
-        let expected_start = match scheduler.promises.get(job) {
+        without.reservations.withdraw(job, &mut without.fleet);
+        let expected_start = match scheduler.reservations.get(job) {
             Some(reservation) => Some(reservation.start),
             None if is_queued && limit.is_none() && scheduler.settings.backfill.overtakes => {
                 without.find(job, Horizon::Ever, now).map(|fit| fit.at)
@@ -113,7 +113,7 @@ impl Scheduler {
             entry: entry.clone(),
             settings: Arc::clone(&self.settings),
             fleet: self.fleet.snapshot(),
-            promises: self.promises.snapshot(job),
+            reservations: self.reservations.snapshot(job),
             eligible: self.views.eligible.snapshot(),
         })
     }
@@ -123,7 +123,7 @@ impl Scheduler {
         entry: Entry,
         settings: Arc<Settings>,
         fleet: Fleet,
-        promises: Promises,
+        reservations: Reservations,
         eligible: EligibleSets,
     ) -> Self {
         Self {
@@ -133,7 +133,7 @@ impl Scheduler {
             fleet,
             jobs: Jobs::alone(entry),
             dependencies: Dependencies::default(),
-            promises,
+            reservations,
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
@@ -181,7 +181,7 @@ impl Scheduler {
                 None => Wait::Resources { nodes_free: lasting.len() as u32, needed, until: None },
             };
         }
-        let on_them = lasting.iter().flat_map(|node| self.promises.on_node(NodeId(*node)));
+        let on_them = lasting.iter().flat_map(|node| self.reservations.on_node(NodeId(*node)));
         match on_them.filter(|(_, of)| *of != job).min() {
             Some((from, of)) => Wait::BehindReservation { of, from },
             None => self.waits_for_neighbours(job).unwrap_or(Wait::NotTriedYet),
@@ -190,7 +190,7 @@ impl Scheduler {
 
     fn waits_for_neighbours(&self, job: JobId) -> Option<Wait> {
         self.jobs[job].request.expected?;
-        let nodes = self.promises.get(job)?.nodes.iter().map(|reserved| reserved.node.0);
+        let nodes = self.reservations.get(job)?.nodes.iter().map(|reserved| reserved.node.0);
         let level = self.fleet.level_of(&nodes.collect::<Vec<u32>>()).level;
         Some(Wait::ForNeighbours { level })
     }
@@ -221,7 +221,7 @@ impl Scheduler {
 
     /// Of the gangs on the nodes it will get, one whose end its start waits for.
     fn ends_last(&self, job: JobId, start: Option<Time>) -> Option<JobId> {
-        let nodes = &self.promises.get(job)?.nodes;
+        let nodes = &self.reservations.get(job)?.nodes;
         let bookings = nodes.iter().flat_map(|reserved| self.fleet.bookings(reserved.node.0));
         bookings.filter(|booking| Some(booking.until) == start).map(|booking| booking.job).min()
     }

@@ -153,7 +153,7 @@ impl Fleet {
         &self.cluster
     }
 
-    /// What is free on a node beside what runs and what is promised.
+    /// What is free on a node beside what runs and what is reserved.
     pub(crate) fn plan(&self, node: u32) -> &Timeline {
         &self.plan[node as usize]
     }
@@ -178,7 +178,7 @@ impl Fleet {
         self.is_traced && self.changes.len() <= 2 * self.nodes.len()
     }
 
-    /// Looks at a cluster where nothing runs, nothing is promised and every node serves.
+    /// Looks at a cluster where nothing runs, nothing is reserved and every node serves.
     pub(crate) fn while_empty<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
         let empty = self.nodes.iter().map(|node| Arc::new(Timeline::new(node.capacity))).collect();
         let plan = std::mem::replace(&mut self.plan, empty);

@@ -4,8 +4,8 @@
 //! returns decisions; there is no clock, no thread and no randomness inside, so the daemon, the replay of
 //! traces and the tests run the same code and equal inputs give equal decisions.
 //!
-//! Gangs are considered in order of priority. One that does not fit now is promised the earliest time at
-//! which it will, on given nodes; one behind it may start early only where that moves no promise.
+//! Gangs are considered in order of priority. One that does not fit now reserves the earliest time at
+//! which it will, on given nodes; one behind it may start early only where that delays no reservation.
 //!
 //! ```
 //! use bedplate_catalog::Catalog;
@@ -55,13 +55,13 @@ mod pass;
 mod place;
 mod preempt;
 mod priority;
-mod promises;
 mod queue;
 mod quota;
 mod rates;
 mod reason;
 mod recall;
 mod request;
+mod reservations;
 mod resize;
 mod scheduler;
 mod settings;
@@ -83,7 +83,6 @@ pub use experience::RunRecord;
 pub use explain::{Explanation, Question, Remedy};
 pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;
-pub use promises::{Reservation, Reserved};
 pub use quota::{ANY_GPU, Grant, Queues};
 pub use rates::{BadRates, Rates};
 pub use reason::{Never, Wait};
@@ -91,6 +90,7 @@ pub use request::{
     AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, History, JobId,
     NodeFilter, PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
 };
+pub use reservations::{Reservation, Reserved};
 pub use scheduler::Scheduler;
 pub use settings::{
     Backfill, ElasticRules, Order, Packing, Partition, PreemptionRules, Qos, Score, Settings, SizesBy,

@@ -110,12 +110,12 @@ impl Scheduler {
     fn dequeue(&mut self, job: JobId) {
         self.accounting.drop_claim(job);
         self.jobs.dequeue(job);
-        self.promises.withdraw(job, &mut self.fleet);
+        self.reservations.withdraw(job, &mut self.fleet);
     }
 
-    /// Takes a job out of the queue that does not start: what it was promised is free for others.
+    /// Takes a job out of the queue that does not start: what it had reserved is free for others.
     fn withdraw(&mut self, job: JobId) {
-        for reserved in self.promises.get(job).into_iter().flat_map(|reservation| &reservation.nodes) {
+        for reserved in self.reservations.get(job).into_iter().flat_map(|reservation| &reservation.nodes) {
             self.news.node_freed(reserved.node);
         }
         self.dequeue(job);

@@ -1,6 +1,6 @@
 //! When requests of one shape fit on every node beside what runs, kept from cycle to cycle.
 //!
-//! A cycle forgets all promises, so each begins with what is booked. That changes on few nodes between two
+//! A cycle forgets all reservations, so each begins with what is booked. That changes on few nodes between two
 //! cycles; all others keep their window, unless it has begun: an open window moves with the
 //! time and is computed again.
 

@@ -1,13 +1,13 @@
-//! The quick pass: what an event lets start at once, with every promise kept as it is.
+//! The quick pass: what an event lets start at once, with every reservation kept as it is.
 //!
-//! Only classes for which something opened are tried, and gangs whose own promised nodes came free. Where
+//! Only classes for which something opened are tried, and gangs whose own reserved nodes came free. Where
 //! few gangs hold reservations (EASY), those are brought forward too.
 
 use std::collections::BTreeSet;
 
 use crate::find::Horizon;
 use crate::priority::Rank;
-use crate::promises::Reservation;
+use crate::reservations::Reservation;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule};
 use crate::views::Fit;
@@ -27,7 +27,7 @@ impl Scheduler {
         if self.settings.backfill.reserved <= FEW && is_cheap {
             self.bring_forward(now);
         } else if !self.news.freed().is_empty() {
-            self.start_promised(now);
+            self.start_reserved(now);
         }
         if !self.settings.backfill.overtakes {
             return;
@@ -49,7 +49,7 @@ impl Scheduler {
             if self.limited_by(job, self.jobs[job].request.gpus()).is_some() {
                 continue;
             }
-            if self.news.freed().is_empty() && self.promises.get(job).is_some() {
+            if self.news.freed().is_empty() && self.reservations.get(job).is_some() {
                 held += 1;
                 continue;
             }
@@ -64,13 +64,13 @@ impl Scheduler {
         if self.settings.order != Order::SmallestFirst {
             return self.jobs.queue().iter().take(2 * FEW).collect();
         }
-        let ranked = self.promises.iter().map(|each| (self.jobs[each.job].rank, each.job));
+        let ranked = self.reservations.iter().map(|each| (self.jobs[each.job].rank, each.job));
         ranked.collect::<BTreeSet<_>>().into_iter().map(|(_, job)| job).collect()
     }
 
     /// True when it started.
     fn start_or_reserve_anew(&mut self, job: JobId, now: Time) -> bool {
-        self.promises.withdraw(job, &mut self.fleet);
+        self.reservations.withdraw(job, &mut self.fleet);
         self.views.forget_ahead();
         match self.find(job, Horizon::Ever, now) {
             Some(fit) if fit.at <= now => {
@@ -78,7 +78,7 @@ impl Scheduler {
                 true
             }
             Some(fit) => {
-                self.promise(job, &fit);
+                self.reserve(job, &fit);
                 false
             }
             None => false,
@@ -87,10 +87,10 @@ impl Scheduler {
 
     /// Starts gangs whose own reservations are all that stands between them and the freed nodes: those whose
     /// time has come, and the next one on every node.
-    pub(crate) fn start_promised(&mut self, now: Time) {
+    pub(crate) fn start_reserved(&mut self, now: Time) {
         let mut touched: BTreeSet<(Rank, JobId)> = BTreeSet::new();
         for node in self.news.freed() {
-            for (start, job) in self.promises.on_node(*node) {
+            for (start, job) in self.reservations.on_node(*node) {
                 touched.insert((self.jobs[job].rank, job));
                 if start > now {
                     break;
@@ -98,37 +98,37 @@ impl Scheduler {
             }
         }
         for (_, job) in touched {
-            self.start_on_promised(job, now);
+            self.start_on_reserved(job, now);
         }
     }
 
-    fn start_on_promised(&mut self, job: JobId, now: Time) {
-        let Some(reservation) = self.promises.get(job) else {
+    fn start_on_reserved(&mut self, job: JobId, now: Time) {
+        let Some(reservation) = self.reservations.get(job) else {
             return;
         };
-        // An elastic gang may have been promised more or less than it asked for.
-        let gpus = self.promised_gpus(reservation);
-        if !self.is_free_until_promised(reservation, now) || self.limited_by(job, gpus).is_some() {
+        // An elastic gang may have reserved more or less than it asked for.
+        let gpus = self.reserved_gpus(reservation);
+        if !self.is_free_until_reserved(reservation, now) || self.limited_by(job, gpus).is_some() {
             return;
         }
         let nodes = reservation.nodes_by_role(self.jobs[job].classes.len());
         let as_asked = if self.jobs.queue().first() == Some(job) {
             StartReason::InOrder
         } else {
-            StartReason::Backfilled { past: self.promises.to_others(job) }
+            StartReason::Backfilled { past: self.reservations.of_others(job) }
         };
         let why = self.why_with(job, reservation.nodes.len() as u32, as_asked);
         self.start(job, &nodes, now, why);
     }
 
-    fn promised_gpus(&self, reservation: &Reservation) -> u64 {
+    fn reserved_gpus(&self, reservation: &Reservation) -> u64 {
         let roles = &self.jobs[reservation.job].request.roles;
         let gpus = |role: u16| u64::from(roles[usize::from(role)].per_node.gpus);
         reservation.nodes.iter().map(|reserved| gpus(reserved.role)).sum()
     }
 
-    /// Whether the promised nodes are free from now on, so that the promise can simply begin earlier.
-    fn is_free_until_promised(&self, reservation: &Reservation, now: Time) -> bool {
+    /// Whether the reserved nodes are free from now on, so that the gang can simply begin earlier.
+    fn is_free_until_reserved(&self, reservation: &Reservation, now: Time) -> bool {
         let gap = reservation.start.since(now).min(reservation.length());
         reservation.amounts().into_iter().all(|(node, amount)| {
             if gap > Span::ZERO {
@@ -183,7 +183,7 @@ impl Scheduler {
         let Some(fit) = self.find_now(job, now) else {
             return Tried::NoRoom;
         };
-        let past = self.promises.to_others(job);
+        let past = self.reservations.of_others(job);
         let is_first = self.jobs.queue().first() == Some(job);
         let why = if is_first || past == 0 { StartReason::InOrder } else { StartReason::Backfilled { past } };
         self.start(job, &fit.nodes, now, why);
@@ -193,7 +193,7 @@ impl Scheduler {
     fn find_now(&mut self, job: JobId, now: Time) -> Option<Fit> {
         let entry = &self.jobs[job];
         let is_plain = entry.classes.len() == 1 && entry.request.roles[0].gpu_share.is_none();
-        let waits_for_better = self.promises.get(job).is_some()
+        let waits_for_better = self.reservations.get(job).is_some()
             && entry.request.expected.is_some()
             && entry.classes[0].rule == Rule::Anywhere;
         if waits_for_better {

@@ -2,7 +2,7 @@
 //!
 //! A control plane that is started again makes a scheduler of the same cluster and settings and applies, all
 //! at once: the state of nodes, how jobs ended, the usage, the gangs that run and the jobs that wait. Only
-//! promises are not carried over; they are made anew in order of priority, as in any cycle, and may be on
+//! reservations are not carried over; they are made anew in order of priority, as in any cycle, and may be on
 //! other nodes than before.
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! Gangs that can stand on the same nodes form a pool: the running elastic ones, and whatever waits, in its order. `sizes` shares out what they hold and what
 //! is free. A waiting gang starts at its share. A running one gives up nodes only when another gang needs them, and gets more
-//! only where that pays back the pause that a change of size costs. Promises, limits and quotas hold as for any other start.
+//! only where that pays back the pause that a change of size costs. Reservations, limits and quotas hold as for any other start.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -160,8 +160,8 @@ impl Scheduler {
         Class { nodes, length, ..self.jobs[job].classes[0] }
     }
 
-    /// How long promises to a gang last: those at the size asked for, as long as the searches for it.
-    pub(crate) fn promised_length(&self, job: JobId, nodes: u32) -> Span {
+    /// How long reservations of a gang last: those at the size asked for, as long as the searches for it.
+    pub(crate) fn reserved_length(&self, job: JobId, nodes: u32) -> Span {
         let entry = &self.jobs[job];
         if nodes == entry.request.nodes() {
             entry.classes[0].length

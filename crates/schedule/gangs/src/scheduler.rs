@@ -11,7 +11,7 @@ use crate::eligible::EligibleSets;
 use crate::fleet::Fleet;
 use crate::jobs::{Jobs, State};
 use crate::news::News;
-use crate::promises::Promises;
+use crate::reservations::Reservations;
 use crate::resize::Targets;
 use crate::victims::Eviction;
 use crate::views::Views;
@@ -31,7 +31,7 @@ pub struct Scheduler {
     pub(crate) fleet: Fleet,
     pub(crate) jobs: Jobs,
     pub(crate) dependencies: Dependencies,
-    pub(crate) promises: Promises,
+    pub(crate) reservations: Reservations,
     pub(crate) accounting: Accounting,
     pub(crate) calendar: Calendar,
     pub(crate) views: Views,
@@ -54,7 +54,7 @@ impl Scheduler {
             fleet: Fleet::new(cluster),
             jobs: Jobs::default(),
             dependencies: Dependencies::default(),
-            promises: Promises::default(),
+            reservations: Reservations::default(),
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
@@ -193,13 +193,13 @@ impl Scheduler {
         self.jobs.get(job).map(|entry| entry.priority)
     }
 
-    /// What is promised to a waiting gang.
+    /// What is reserved for a waiting gang.
     pub fn reservation(&self, job: JobId) -> Option<&Reservation> {
-        self.promises.get(job)
+        self.reservations.get(job)
     }
 
     pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.promises.iter()
+        self.reservations.iter()
     }
 
     /// How many times less bandwidth than neighbours the nodes of a gang have between them, at worst.

@@ -44,7 +44,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Gangs go by arrival, of which short ones rise faster, and nearly every waiting gang holds a promise. Starts are as predictable as they can be, and
+    /// Gangs go by arrival, of which short ones rise faster, and nearly every waiting gang holds a reservation. Starts are as predictable as they can be, and
     /// waits longer than with the default.
     pub fn by_arrival() -> Self {
         Self {
@@ -70,7 +70,7 @@ pub enum Order {
     /// By the sum of [`Weights`], then by arrival.
     Arrival,
     /// By the sum of [`Weights`], then the smallest product of GPUs and the time that such gangs of the user took lately, or the limit where none
-    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`Weights::ageing`]. Promises go to the small ones
+    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`Weights::ageing`]. Reservations go to the small ones
     /// ([`Weights::small_share`]), and of the others to the oldest of those with most points.
     SmallestFirst,
     /// By a score that others have published, to compare with. Such an order knows neither QOS nor fair shares.

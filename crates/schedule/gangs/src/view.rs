@@ -122,7 +122,7 @@ impl View {
         view
     }
 
-    /// Begins with what is known of the class on nodes where nothing is promised.
+    /// Begins with what is known of the class on nodes where nothing is reserved.
     pub(crate) fn from_outlook(
         class: Class,
         fleet: &Fleet,

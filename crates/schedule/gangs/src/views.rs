@@ -182,7 +182,7 @@ impl Views {
         outcome.map(|()| nodes)
     }
 
-    /// Forgets the future: promises were withdrawn.
+    /// Forgets the future: reservations were withdrawn.
     pub(crate) fn forget_ahead(&mut self) {
         self.ahead.clear();
     }

@@ -49,7 +49,7 @@ fn its_limit_and_its_usage_count_from_its_start() {
     let mut scheduler = scheduler(1);
     scheduler.apply(adopt(request(1, 1, 8), vec![share(0, 0xff)], at(0)), at(50));
     scheduler.apply(submit(request(2, 1, 8)), at(50));
-    assert_eq!(scheduler.reservation(JobId(2)).map(|promise| promise.start), Some(at(60)));
+    assert_eq!(scheduler.reservation(JobId(2)).map(|reservation| reservation.start), Some(at(60)));
     assert_eq!(scheduler.wakeup(), Some(at(60)));
     scheduler.apply(Event::Ended { job: JobId(1), outcome: Outcome::Succeeded }, at(55));
     assert_eq!(scheduler.usage().total(), 8 * u128::from(Span::minutes(55).0));

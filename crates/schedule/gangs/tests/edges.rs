@@ -92,7 +92,7 @@ fn nobody_is_stopped_for_a_gang_that_its_quota_puts_behind() {
 }
 
 #[test]
-fn who_waited_behind_a_promise_starts_when_it_is_cancelled_or_held() {
+fn who_waited_behind_a_reservation_starts_when_it_is_cancelled_or_held() {
     check(
         "cluster 4 nodes x 8 gpus
          0m submit a nodes=3 limit=60m

@@ -90,13 +90,13 @@ proptest! {
     }
 
     #[test]
-    fn nobody_starts_later_than_first_promised_when_gangs_use_the_time_they_asked_for(
+    fn no_gang_starts_later_than_first_reserved_when_gangs_use_the_time_they_asked_for(
         jobs in submissions(1..25, true), reserved in prop::sample::select(vec![1u32, 3, 2000]),
     ) {
         let mut world = World::new(&story(&format!("{CLUSTER}\nset reserved={reserved} expansion=0"), &[&jobs]));
         world.run();
-        for (job, promised) in &world.promises {
-            prop_assert!(world.first_start(*job).is_some_and(|start| start <= *promised), "{job} was promised {promised:?}");
+        for (job, reserved) in &world.reserved_starts {
+            prop_assert!(world.first_start(*job).is_some_and(|start| start <= *reserved), "{job} had reserved {reserved:?}");
         }
         prop_assert!(world.unfinished().is_empty());
     }
@@ -161,15 +161,15 @@ proptest! {
             let found = scheduler.running().find(|(job, _)| job.0 == id).map(|(_, shares)| {
                 (Time::ZERO, shares.iter().map(|share| share.node.0).collect::<Vec<u32>>())
             });
-            let promised = scheduler.reservation(JobId(id)).map(|reservation| {
+            let reserved = scheduler.reservation(JobId(id)).map(|reservation| {
                 (reservation.start, reservation.nodes.iter().map(|reserved| reserved.node.0).collect())
             });
-            prop_assert_eq!(expected, found.or(promised), "job {} refused: {}", id, refused);
+            prop_assert_eq!(expected, found.or(reserved), "job {} refused: {}", id, refused);
         }
     }
 
     #[test]
-    fn gangs_behind_never_change_what_those_before_were_promised(
+    fn gangs_behind_never_change_what_those_before_have_reserved(
         first in submissions(1..12, true), more in submissions(1..12, true),
     ) {
         let at_once = |lines: &[Line], offset: usize| -> Vec<Line> {
@@ -181,14 +181,14 @@ proptest! {
         };
         let first = at_once(&first, 0);
         let more = at_once(&more, first.len());
-        let promises = |parts: &[&[Line]]| {
+        let reservations = |parts: &[&[Line]]| {
             let mut world = World::new(&story(&format!("{CLUSTER}\nset replan_percent=0"), parts));
             world.run();
             world
         };
-        let (alone, together) = (promises(&[&first]), promises(&[&first, &more]));
+        let (alone, together) = (reservations(&[&first]), reservations(&[&first, &more]));
         for job in (1..=first.len() as u64).map(JobId) {
-            prop_assert_eq!(alone.promises.get(&job), together.promises.get(&job));
+            prop_assert_eq!(alone.reserved_starts.get(&job), together.reserved_starts.get(&job));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes by goodput: limits, rules and promises hold whatever a plan of sizes would like.
+//! Sizes by goodput: limits, rules and reservations hold whatever a plan of sizes would like.
 
 mod fixture;
 
@@ -64,13 +64,13 @@ fn started(decisions: &[Decision]) -> Vec<(JobId, usize, StartReason)> {
 }
 
 #[test]
-fn a_promise_of_more_than_was_asked_for_begins_only_within_the_limits() {
+fn a_reservation_of_more_than_was_asked_for_begins_only_within_the_limits() {
     let mut scheduler = scheduler(9);
     let at = |seconds| Time::ZERO + Span::minutes(20) + Span::seconds(seconds);
     scheduler.apply_all(vec![submit(elastic(1, 8, 1, 8)), submit(fixed(2, 1))], Time::ZERO);
     let decisions = scheduler.apply(submit(Request { qos: SMALL, ..elastic(3, 2, 1, 8) }), at(0));
-    let promised = scheduler.reservation(JobId(3)).map(|promise| promise.nodes.len());
-    assert_eq!(promised, Some(4), "{decisions:?}");
+    let reserved = scheduler.reservation(JobId(3)).map(|reservation| reservation.nodes.len());
+    assert_eq!(reserved, Some(4), "{decisions:?}");
     // Before the nodes are left, another gang of the user takes a part of what the limit allows.
     assert!(started(&scheduler.apply(submit(Request { qos: SMALL, ..fixed(4, 1) }), at(1))).is_empty());
     assert_eq!(
@@ -83,7 +83,7 @@ fn a_promise_of_more_than_was_asked_for_begins_only_within_the_limits() {
 }
 
 #[test]
-fn a_promise_of_less_than_was_asked_for_begins_when_the_limits_allow_that() {
+fn a_reservation_of_less_than_was_asked_for_begins_when_the_limits_allow_that() {
     let mut scheduler = scheduler(8);
     let at = |seconds| Time::ZERO + Span::minutes(20) + Span::seconds(seconds);
     scheduler.apply(submit(elastic(1, 8, 1, 8)), Time::ZERO);
@@ -97,7 +97,7 @@ fn a_planned_start_says_whom_it_passes() {
     let mut scheduler = scheduler(8);
     scheduler.apply(submit(fixed(1, 7)), Time::ZERO);
     scheduler.apply(submit(fixed(2, 8)), Time::seconds(1));
-    // A gang that ends before the promised start, looked at in a full cycle.
+    // A gang that ends before the reserved start, looked at in a full cycle.
     let short = Request { time_limit: Span::minutes(10), ..elastic(3, 1, 1, 1) };
     let decisions = scheduler.apply(submit(short), Time::ZERO + Span::minutes(20));
     assert_eq!(started(&decisions), [(JobId(3), 1, StartReason::Backfilled { past: 1 })]);

@@ -23,7 +23,7 @@ fn a_small_gang_backfills_behind_a_blocked_one() {
 }
 
 #[test]
-fn a_gang_that_would_delay_a_promise_waits_and_one_that_ends_in_time_does_not() {
+fn a_gang_that_would_delay_a_reservation_waits_and_one_that_ends_in_time_does_not() {
     check(
         "cluster 8 nodes x 8 gpus, 4 per leaf
          0m submit a nodes=6 limit=10m
@@ -393,7 +393,7 @@ fn nobody_runs_into_a_maintenance_window() {
 }
 
 #[test]
-fn promises_count_on_nodes_that_are_announced_and_avoid_those_that_leave() {
+fn reservations_count_on_nodes_that_are_announced_and_avoid_those_that_leave() {
     check(
         "cluster 3 nodes x 8 gpus
          0m joins n3 30m

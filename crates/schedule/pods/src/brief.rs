@@ -9,7 +9,7 @@ use bedplate_gangs::{
     UsageRecord, UserId,
 };
 
-use crate::shape::Cut;
+use crate::shape::RoleSplit;
 use crate::{GangPolicy, Waiting};
 
 /// How long plans think that a gang runs that names no limit and has none by its partition.
@@ -219,13 +219,13 @@ impl<'r> Brief<'r> {
         &mut self,
         id: JobId,
         (name, policy): (&str, &GangPolicy),
-        cut: &Cut,
+        split: &RoleSplit,
         since: Time,
         victims: &[JobId],
     ) -> Result<(), Waiting> {
         let request = self.rules.request(id, name, policy)?;
         let history = History { victims: victims.to_vec(), ..History::since(since.min(self.now)) };
-        let (roles, filter) = (cut.roles.clone(), cut.filter.clone());
+        let (roles, filter) = (split.roles.clone(), split.filter.clone());
         self.submit(Request { roles, filter, history: Some(history), ..request });
         Ok(())
     }
@@ -235,10 +235,10 @@ impl<'r> Brief<'r> {
         &mut self,
         id: JobId,
         (name, policy): (&str, &GangPolicy),
-        cut: &Cut,
+        split: &RoleSplit,
     ) -> Result<(), Waiting> {
         let request = self.rules.request(id, name, policy)?;
-        let (roles, filter) = (cut.roles.clone(), cut.filter.clone());
+        let (roles, filter) = (split.roles.clone(), split.filter.clone());
         self.submit(Request {
             roles,
             filter,

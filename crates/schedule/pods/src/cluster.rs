@@ -36,7 +36,7 @@ impl Shape {
 }
 
 /// Cores and memory are left out: they differ a little from node to node, and every difference would be a kind of machine. What is
-/// free of them is counted by `room`.
+/// free of them is counted by `free_resources`.
 fn described(node: &Node) -> Value {
     let gpus = |count: i64| count.clamp(0, MOST_GPUS).to_string();
     let taints: Vec<Value> = node

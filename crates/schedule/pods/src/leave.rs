@@ -3,8 +3,8 @@
 use bedplate_gangs::{Span, Time};
 
 use crate::cluster::Shape;
+use crate::free_resources::FreeResources;
 use crate::gang::{Assumed, Gang, Members, Progress};
-use crate::room::Room;
 use crate::scheduler::{PodScheduler, UNSEEN, YOUNG};
 use crate::{Action, Pod};
 
@@ -20,7 +20,7 @@ impl PodScheduler {
             Some(_) if pod.is_leaving => None,
             Some(node) => Some((None, self.healing.strikes(node, count, now)?)),
         };
-        let standing = self.pods.values().filter(|pod| pod.is_ours && pod.takes_room());
+        let standing = self.pods.values().filter(|pod| pod.is_ours && pod.takes_resources());
         let lost = standing.filter_map(|pod| Some((pod.uid.clone(), pod.job.clone(), lost(pod)?)));
         let lost: Vec<(String, String, (Option<Span>, String))> = lost.collect();
         let mut actions = Vec::new();
@@ -46,13 +46,13 @@ impl PodScheduler {
 
     /// Where another scheduler bound in the same moment, the youngest of our gangs on the node goes back.
     pub(crate) fn give_way(&mut self, shape: &Shape, now: Time) {
-        let room = self.room_without_leaving(shape);
-        for node in room.overdrawn() {
+        let free_resources = self.free_without_leaving(shape);
+        for node in free_resources.overdrawn() {
             let name = shape.name(node);
             let is_young = |pod: &&Pod| {
                 let since = pod.bound_at.unwrap_or(now);
                 pod.is_ours
-                    && pod.takes_room()
+                    && pod.takes_resources()
                     && !pod.is_leaving
                     && pod.node.as_deref() == Some(name)
                     && now.since(since) < YOUNG
@@ -76,23 +76,23 @@ impl PodScheduler {
     }
 
     /// What is free once all that leaves has left: who has given way need not do so again, and nobody else for him.
-    fn room_without_leaving(&self, shape: &Shape) -> Room {
+    fn free_without_leaving(&self, shape: &Shape) -> FreeResources {
         let goes = |pod: &Pod| {
             let is_going = self.gangs.get(&pod.gang).is_some_and(|gang| gang.goes.is_some());
             pod.is_leaving || self.evicted.contains_key(&pod.uid) || (pod.is_ours && is_going)
         };
-        let mut room = Room::of(&self.nodes, shape);
-        let staying = self.pods.values().filter(|pod| pod.takes_room() && !goes(pod));
+        let mut free_resources = FreeResources::of(&self.nodes, shape);
+        let staying = self.pods.values().filter(|pod| pod.takes_resources() && !goes(pod));
         let staying = staying.filter_map(|pod| Some((pod.node.as_deref()?, &pod.needs)));
         let stays = |gang: &&Gang| gang.goes.is_none();
         let given = self.gangs.values().filter(stays).flat_map(|gang| &gang.assumed);
         let given = given.filter_map(|(uid, given)| Some((given.node.as_str(), &self.pods.get(uid)?.needs)));
         for (node, needs) in staying.chain(given) {
             if let Some(node) = shape.ids.get(node) {
-                room.take(*node, needs);
+                free_resources.take(*node, needs);
             }
         }
-        room
+        free_resources
     }
 
     /// Gangs that have been bound in part for too long go back as a whole.

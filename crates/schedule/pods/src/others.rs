@@ -82,7 +82,7 @@ impl PodScheduler {
 
     /// Everything that takes room: what stands on nodes, what our gangs were given, what others were allowed to take.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (&str, &str, &Resources)> {
-        let standing = self.pods.values().filter(|pod| pod.takes_room());
+        let standing = self.pods.values().filter(|pod| pod.takes_resources());
         let standing = standing.filter_map(|pod| Some((pod.node.as_deref()?, pod.uid.as_str(), &pod.needs)));
         // Between decisions a pod that was given a place may be gone, or be seen on it.
         let given = self.gangs.values().flat_map(|gang| &gang.assumed).filter_map(|(uid, given)| {

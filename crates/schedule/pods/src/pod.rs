@@ -72,7 +72,7 @@ impl Pod {
     }
 
     /// Whether it takes room on a node.
-    pub(crate) fn takes_room(&self) -> bool {
+    pub(crate) fn takes_resources(&self) -> bool {
         self.node.is_some() && !self.has_ended()
     }
 }

@@ -15,11 +15,11 @@ use bedplate_topology::{Health, NodeId, TopologyError};
 use crate::action::{Action, Bound, UNSCHEDULABLE, Waiting};
 use crate::brief::{Brief, Rules};
 use crate::cluster::Shape;
+use crate::free_resources::{FreeResources, Ledger};
 use crate::gang::{Assumed, Gang, Members, Progress};
 use crate::heal::Healing;
 use crate::others::Allowed;
-use crate::room::{Ledger, Room};
-use crate::shape::{Choice, Cut, Ground};
+use crate::shape::{Choice, NodeMatcher, RoleSplit};
 use crate::words::{no_exact_fit, refused, waits};
 use crate::{GangPolicy, Node, Pod, Resources};
 
@@ -82,7 +82,7 @@ struct Verdicts {
 struct Candidate<'p> {
     gang: String,
     members: Vec<&'p Pod>,
-    cut: Cut,
+    split: RoleSplit,
 }
 
 impl PodScheduler {
@@ -216,13 +216,13 @@ impl PodScheduler {
             actions.extend(self.ask_for_nodes(now));
             return Ok(actions);
         };
-        let room = self.room(&shape);
+        let free_resources = self.free_resources(&shape);
         self.give_way(&shape, now);
         self.send_away_parts(now);
         actions.extend(self.evict_going(now));
         actions.extend(self.bind_again(now));
         match self.rules(&shape) {
-            Ok(rules) => actions.extend(self.schedule(&shape, rules, room, now)),
+            Ok(rules) => actions.extend(self.schedule(&shape, rules, free_resources, now)),
             Err(why) => actions.extend(self.wait_for_rules(&why, now)),
         }
         actions.extend(self.ask_for_nodes(now));
@@ -245,7 +245,7 @@ impl PodScheduler {
             let is_open = |uid: &str| pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.is_leaving);
             gang.assumed.retain(|uid, _| is_open(uid));
             gang.told_pods.retain(|uid| is_open(uid));
-            let stands = |uid: &String| pods[uid].takes_room();
+            let stands = |uid: &String| pods[uid].takes_resources();
             if gang.assumed.is_empty() && !uids.iter().any(stands) {
                 gang.begin_anew();
             }
@@ -265,15 +265,15 @@ impl PodScheduler {
     }
 
     /// What is free now, after all that stands on nodes and all that was given a place.
-    fn room(&self, shape: &Shape) -> Room {
-        let mut room = Room::of(&self.nodes, shape);
+    fn free_resources(&self, shape: &Shape) -> FreeResources {
+        let mut free_resources = FreeResources::of(&self.nodes, shape);
         let nominated = self.nominated();
         for (node, needs) in self.taken().map(|(node, _, needs)| (node, needs)).chain(nominated) {
             if let Some(node) = shape.ids.get(node) {
-                room.take(*node, needs);
+                free_resources.take(*node, needs);
             }
         }
-        room
+        free_resources
     }
 
     /// Binds again what may not have been bound.
@@ -300,20 +300,26 @@ impl PodScheduler {
     }
 
     /// Tells the scheduler of gangs how things stand, and makes actions of what it decides.
-    fn schedule(&mut self, shape: &Shape, mut rules: Rules, mut room: Room, now: Time) -> Vec<Action> {
+    fn schedule(
+        &mut self,
+        shape: &Shape,
+        mut rules: Rules,
+        mut free_resources: FreeResources,
+        now: Time,
+    ) -> Vec<Action> {
         self.charge(&rules, now);
         let mut scheduler = Scheduler::new(shape.cluster.clone(), rules.settings().clone());
         let used: Vec<UsageRecord> =
             self.usage.iter().map(|(who, record)| rules.usage_of(who, *record)).collect();
         let mut brief = Brief::new(&mut rules, now);
         brief.used(used.into_iter());
-        self.tell_of_holdings(&mut brief, &scheduler, shape, &room, now);
+        self.tell_of_holdings(&mut brief, &scheduler, shape, &free_resources, now);
         let resting = self.gangs.values().map(|gang| gang.not_before).filter(|at| *at > now).min();
         self.wake_at(resting);
         let mut verdicts = Verdicts::default();
-        let candidates = self.candidates(&mut brief, shape, &room, &mut verdicts.told, now);
+        let candidates = self.candidates(&mut brief, shape, &free_resources, &mut verdicts.told, now);
         for decision in scheduler.apply_all(brief.events(), now) {
-            self.take_decision(decision, &candidates, shape, &mut room, &mut verdicts);
+            self.take_decision(decision, &candidates, shape, &mut free_resources, &mut verdicts);
         }
         self.explain_waits(&mut scheduler, &candidates, &mut verdicts, now);
         drop(candidates);
@@ -337,13 +343,13 @@ impl PodScheduler {
         decision: Decision,
         candidates: &BTreeMap<JobId, Candidate<'_>>,
         shape: &Shape,
-        room: &mut Room,
+        free_resources: &mut FreeResources,
         verdicts: &mut Verdicts,
     ) {
         match decision {
             Decision::Start { job, shares, .. } => {
                 let Some(candidate) = candidates.get(&job) else { return };
-                match self.places(candidate, &shares, shape, room) {
+                match self.places(candidate, &shares, shape, free_resources) {
                     Some(places) => verdicts.starts.push((candidate.gang.clone(), places)),
                     None => verdicts.told.push((candidate.gang.clone(), no_exact_fit())),
                 }
@@ -407,7 +413,8 @@ impl PodScheduler {
         for record in self.usage.values_mut() {
             (record.faded, record.at) = (record.faded * fades, now);
         }
-        let running = self.pods.values().filter(|pod| pod.is_ours && pod.takes_room() && pod.needs.gpus > 0);
+        let running =
+            self.pods.values().filter(|pod| pod.is_ours && pod.takes_resources() && pod.needs.gpus > 0);
         for pod in running {
             let account = pod.policy.account.clone().unwrap_or_default();
             let gpu_ms = pod.needs.gpus as u64 * passed.0;
@@ -430,14 +437,14 @@ impl PodScheduler {
         brief: &mut Brief<'_>,
         scheduler: &Scheduler,
         shape: &Shape,
-        room: &Room,
+        free_resources: &FreeResources,
         now: Time,
     ) {
         let mut ledger = Ledger::of(scheduler);
         let is_down = |node: NodeId| shape.cluster.health(node) == Health::Down;
         let on = |node: &str| shape.ids.get(node).copied().filter(|node| !is_down(*node));
         let mut others: BTreeMap<NodeId, Resources> = BTreeMap::new();
-        let standing = self.pods.values().filter(|pod| pod.takes_room() && !pod.is_ours);
+        let standing = self.pods.values().filter(|pod| pod.takes_resources() && !pod.is_ours);
         let standing = standing.filter_map(|pod| Some((pod.node.as_deref()?, &pod.needs)));
         let coming = self.allowed().map(|(node, _, needs)| (node, needs)).chain(self.nominated());
         for (node, needs) in standing.chain(coming) {
@@ -469,7 +476,7 @@ impl PodScheduler {
         let others = ledger.enter(&others);
         brief.others_hold(others);
         let up = shape.cluster.nodes().iter().filter(|node| !is_down(*node));
-        brief.never_free(ledger.enter_rest(room, up));
+        brief.never_free(ledger.enter_rest(free_resources, up));
     }
 
     /// Gangs that may start, each told to the scheduler; and what the others are told.
@@ -477,11 +484,11 @@ impl PodScheduler {
         &'s self,
         brief: &mut Brief<'_>,
         shape: &'s Shape,
-        room: &Room,
+        free_resources: &FreeResources,
         told: &mut Vec<(String, Waiting)>,
         now: Time,
     ) -> BTreeMap<JobId, Candidate<'s>> {
-        let mut ground = Ground::new(shape, &self.nodes);
+        let mut matcher = NodeMatcher::new(shape, &self.nodes);
         let mut candidates = BTreeMap::new();
         for (key, gang) in &self.gangs {
             let members = self.members_of(key);
@@ -500,19 +507,19 @@ impl PodScheduler {
                     avoided: self.healing.avoided(job),
                     standing: standing.collect(),
                 };
-                let cut = ground.cut(&open, &choice, room)?;
+                let split = matcher.split(&open, &choice, free_resources)?;
                 let policy: &GangPolicy = &open[0].policy;
                 if stands {
-                    brief.completes(gang.waits_as(), (key, policy), &cut)?;
+                    brief.completes(gang.waits_as(), (key, policy), &split)?;
                 } else {
                     let since = open.iter().map(|pod| pod.created).max().unwrap_or_default();
-                    brief.waits(gang.waits_as(), (key, policy), &cut, since, &gang.victims)?;
+                    brief.waits(gang.waits_as(), (key, policy), &split, since, &gang.victims)?;
                 }
-                Ok(cut)
+                Ok(split)
             });
             match entered {
-                Ok(cut) => {
-                    let candidate = Candidate { gang: key.clone(), members: open, cut };
+                Ok(split) => {
+                    let candidate = Candidate { gang: key.clone(), members: open, split };
                     candidates.insert(gang.waits_as(), candidate);
                 }
                 Err(waiting) => told.push((key.clone(), waiting)),
@@ -557,9 +564,9 @@ impl PodScheduler {
         candidate: &Candidate<'_>,
         shares: &[NodeShare],
         shape: &Shape,
-        room: &mut Room,
+        free_resources: &mut FreeResources,
     ) -> Option<Vec<(String, NodeId)>> {
-        let places = candidate.cut.assign(shares);
+        let places = candidate.split.assign(shares);
         let mut needs: BTreeMap<NodeId, Resources> = BTreeMap::new();
         for pod in &candidate.members {
             let node = *places.get(&pod.uid)?;
@@ -568,7 +575,7 @@ impl PodScheduler {
             }
             needs.entry(node).or_default().add(&pod.needs);
         }
-        room.take_all(&needs).then(|| places.into_iter().collect())
+        free_resources.take_all(&needs).then(|| places.into_iter().collect())
     }
 
     fn start(&mut self, key: &str, places: Vec<(String, NodeId)>, shape: &Shape) -> Vec<Action> {

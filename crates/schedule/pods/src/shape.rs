@@ -8,11 +8,11 @@ use bedplate_topology::NodeId;
 
 use crate::action::UNSCHEDULABLE;
 use crate::cluster::Shape;
-use crate::room::{Room, rounded_up};
+use crate::free_resources::{FreeResources, rounded_up};
 use crate::{Constraints, Node, Pod, Resources, Waiting};
 
 /// The nodes as pods see them, with answers that many pods share.
-pub(crate) struct Ground<'a> {
+pub(crate) struct NodeMatcher<'a> {
     shape: &'a Shape,
     nodes: Vec<&'a Node>,
     allowed: BTreeMap<Constraints, Arc<Vec<bool>>>,
@@ -29,9 +29,9 @@ pub(crate) struct Choice<'a> {
     pub(crate) standing: BTreeSet<&'a str>,
 }
 
-/// A gang cut into roles.
+/// A gang split into roles.
 #[derive(Debug)]
-pub(crate) struct Cut {
+pub(crate) struct RoleSplit {
     pub(crate) roles: Vec<RoleRequest>,
     pub(crate) filter: NodeFilter,
     parts: Vec<Part>,
@@ -45,42 +45,47 @@ struct Part {
 }
 
 /// Pods that ask for the same.
-struct Likes<'p> {
+struct EqualPods<'p> {
     pods: Vec<&'p Pod>,
     /// By node.
     allowed: Vec<bool>,
     per_node: usize,
 }
 
-impl<'a> Ground<'a> {
+impl<'a> NodeMatcher<'a> {
     pub(crate) fn new(shape: &'a Shape, nodes: &'a BTreeMap<String, Node>) -> Self {
         let nodes = shape.cluster.nodes().iter().map(|id| &nodes[shape.name(id)]).collect();
         Self { shape, nodes, allowed: BTreeMap::new(), shapes: BTreeMap::new() }
     }
 
     /// Roles for these pods, in the order of their ranks; or why no nodes can be found for them.
-    pub(crate) fn cut(&mut self, pods: &[&Pod], choice: &Choice<'_>, room: &Room) -> Result<Cut, Waiting> {
+    pub(crate) fn split(
+        &mut self,
+        pods: &[&Pod],
+        choice: &Choice<'_>,
+        free_resources: &FreeResources,
+    ) -> Result<RoleSplit, Waiting> {
         let mut equal: BTreeMap<(&Constraints, &Resources), Vec<&Pod>> = BTreeMap::new();
         for pod in pods {
             equal.entry((&pod.constraints, &pod.needs)).or_default().push(pod);
         }
-        let likes: Result<Vec<Likes<'_>>, Waiting> =
-            equal.into_values().map(|pods| self.likes(pods, choice, room)).collect();
-        let likes = likes?;
-        let (filter, kinds) = self.filter(&likes);
-        let mut cut = Cut { roles: Vec::new(), filter, parts: Vec::new() };
-        for (each, kinds) in likes.iter().zip(kinds) {
-            cut.add(each, kinds);
+        let equal_pods: Result<Vec<EqualPods<'_>>, Waiting> =
+            equal.into_values().map(|pods| self.equal_pods(pods, choice, free_resources)).collect();
+        let equal_pods = equal_pods?;
+        let (filter, kinds) = self.filter(&equal_pods);
+        let mut split = RoleSplit { roles: Vec::new(), filter, parts: Vec::new() };
+        for (each, kinds) in equal_pods.iter().zip(kinds) {
+            split.add(each, kinds);
         }
-        Ok(cut)
+        Ok(split)
     }
 
-    fn likes<'p>(
+    fn equal_pods<'p>(
         &mut self,
         pods: Vec<&'p Pod>,
         choice: &Choice<'_>,
-        room: &Room,
-    ) -> Result<Likes<'p>, Waiting> {
+        free_resources: &FreeResources,
+    ) -> Result<EqualPods<'p>, Waiting> {
         let pod = pods[0];
         let allowed = self.allowed(&pod.constraints);
         let count = self.nodes.len();
@@ -96,29 +101,36 @@ impl<'a> Ground<'a> {
         }
         // What the scheduler does not count, there must be now.
         let uncounted = Resources { gpus: 0, cpu_milli: 0, memory_bytes: 0, ..pod.needs.clone() };
-        let has_rest = |index: usize| room.free(NodeId(index as u32)).covers(&uncounted);
+        let has_rest = |index: usize| free_resources.free(NodeId(index as u32)).covers(&uncounted);
         let is_open = |index: usize| has_rest(index) && choice.allows(pod, self.nodes[index]);
         let mut allowed: Vec<bool> =
             allowed.iter().enumerate().map(|(at, is_allowed)| *is_allowed && is_open(at)).collect();
-        self.prefer_spares(&mut allowed, &pods, choice, room);
+        self.prefer_spares(&mut allowed, &pods, choice, free_resources);
         if !allowed.contains(&true) {
             return Err(unschedulable("no node that it may use has a free place for one more pod, or enough of what else it asks for".to_owned()));
         }
         let most = if pod.constraints.is_apart { 1 } else { most.min(pods.len()) };
-        let per_node = self.per_node(pod, pods.len(), most, &allowed, room);
-        Ok(Likes { pods, allowed, per_node })
+        let per_node = self.per_node(pod, pods.len(), most, &allowed, free_resources);
+        Ok(EqualPods { pods, allowed, per_node })
     }
 
     /// The rest of a gang that stands goes to spares, where they have room for all of it.
-    fn prefer_spares(&self, allowed: &mut [bool], pods: &[&Pod], choice: &Choice<'_>, room: &Room) {
+    fn prefer_spares(
+        &self,
+        allowed: &mut [bool],
+        pods: &[&Pod],
+        choice: &Choice<'_>,
+        free_resources: &FreeResources,
+    ) {
         if choice.standing.is_empty() || !choice.takes_spares {
             return;
         }
         let spare = |index: &usize| allowed[*index] && self.nodes[*index].is_spare;
         let spares: Vec<usize> = (0..self.nodes.len()).filter(spare).collect();
         let each = if pods[0].constraints.is_apart { 1 } else { i64::MAX };
-        let fits =
-            |index: &usize| room.free(NodeId(*index as u32)).fits(&pods[0].needs).clamp(0, each) as usize;
+        let fits = |index: &usize| {
+            free_resources.free(NodeId(*index as u32)).fits(&pods[0].needs).clamp(0, each) as usize
+        };
         if spares.iter().map(fits).fold(0, usize::saturating_add) >= pods.len() {
             allowed.fill(false);
             spares.into_iter().for_each(|index| allowed[index] = true);
@@ -141,7 +153,14 @@ impl<'a> Ground<'a> {
     }
 
     /// As many to a node as can start now; where nothing can, as many as fit on an empty one.
-    fn per_node(&mut self, pod: &Pod, pods: usize, most: usize, allowed: &[bool], room: &Room) -> usize {
+    fn per_node(
+        &mut self,
+        pod: &Pod,
+        pods: usize,
+        most: usize,
+        allowed: &[bool],
+        free_resources: &FreeResources,
+    ) -> usize {
         if most == 1 {
             return 1;
         }
@@ -151,7 +170,9 @@ impl<'a> Ground<'a> {
         }
         let usable = (0..self.nodes.len()).filter(|index| allowed[*index]);
         let mut fitting: Vec<usize> = usable
-            .map(|index| room.free(NodeId(index as u32)).fits(&pod.needs).clamp(0, most as i64) as usize)
+            .map(|index| {
+                free_resources.free(NodeId(index as u32)).fits(&pod.needs).clamp(0, most as i64) as usize
+            })
             .collect();
         fitting.sort_unstable();
         let nodes_with = |count: usize| fitting.len() - fitting.partition_point(|fits| *fits < count);
@@ -163,17 +184,18 @@ impl<'a> Ground<'a> {
 
     /// One filter for the gang and a set of kinds of machines for each role. Where roles want different nodes of one kind, nodes
     /// that one of them cannot use are left out for all.
-    fn filter(&self, likes: &[Likes<'_>]) -> (NodeFilter, Vec<u64>) {
+    fn filter(&self, equal_pods: &[EqualPods<'_>]) -> (NodeFilter, Vec<u64>) {
         let kinds: Vec<u64> = self.shape.cluster.nodes().iter().map(|id| self.kind_bit(id)).collect();
-        let bits = |each: &Likes<'_>| {
+        let bits = |each: &EqualPods<'_>| {
             let allowed = each.allowed.iter().zip(&kinds).filter(|(is_allowed, _)| **is_allowed);
             allowed.fold(0, |bits, (_, bit)| bits | bit)
         };
-        let bits: Vec<u64> = likes.iter().map(bits).collect();
+        let bits: Vec<u64> = equal_pods.iter().map(bits).collect();
         let is_usable = |index: &usize| {
-            let for_some = likes.iter().any(|each| each.allowed[*index]);
-            let wants = |(each, bits): (&Likes<'_>, &u64)| bits & kinds[*index] == 0 || each.allowed[*index];
-            for_some && likes.iter().zip(&bits).all(wants)
+            let for_some = equal_pods.iter().any(|each| each.allowed[*index]);
+            let wants =
+                |(each, bits): (&EqualPods<'_>, &u64)| bits & kinds[*index] == 0 || each.allowed[*index];
+            for_some && equal_pods.iter().zip(&bits).all(wants)
         };
         let usable: Vec<NodeId> =
             (0..self.nodes.len()).filter(is_usable).map(|index| NodeId(index as u32)).collect();
@@ -199,13 +221,16 @@ impl Choice<'_> {
     }
 }
 
-impl Cut {
-    fn add(&mut self, likes: &Likes<'_>, kinds: u64) {
-        let (whole, rest) = (likes.pods.len() / likes.per_node, likes.pods.len() % likes.per_node);
-        let (first, last) = likes.pods.split_at(whole * likes.per_node);
-        for (pods, nodes, per_node) in [(first, whole, likes.per_node), (last, usize::from(rest > 0), rest)] {
+impl RoleSplit {
+    fn add(&mut self, equal_pods: &EqualPods<'_>, kinds: u64) {
+        let (whole, rest) =
+            (equal_pods.pods.len() / equal_pods.per_node, equal_pods.pods.len() % equal_pods.per_node);
+        let (first, last) = equal_pods.pods.split_at(whole * equal_pods.per_node);
+        for (pods, nodes, per_node) in
+            [(first, whole, equal_pods.per_node), (last, usize::from(rest > 0), rest)]
+        {
             if nodes > 0 {
-                let needs = likes.pods[0].needs.times(per_node as i64);
+                let needs = equal_pods.pods[0].needs.times(per_node as i64);
                 let role =
                     RoleRequest { per_node: rounded_up(&needs), kinds, ..RoleRequest::new(nodes as u32, 0) };
                 self.roles.push(role);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bedplate_drivers::Driver as _;
 use bedplate_drivers::{
     Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Kubernetes, KubernetesPlace,
-    KubernetesSite, Place, Token, WayFound,
+    KubernetesSite, Place, Token, TransportFound,
 };
 use bedplate_job::kubernetes::ManifestKind;
 use bedplate_local::{state_directory, variable};
@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             if context.kind == ClusterKind::Kubernetes && context.url.is_none() {
                 say_version(&context, console)?;
             } else if context.kind == ClusterKind::Slurm {
-                say_ways(&context.slurm_place()?.check()?, console);
+                say_transports(&context.slurm_place()?.check()?, console);
             } else if let (Some(url), Some(_)) = (&context.url, &context.token) {
                 Place::from_url(url, Some(String::new()), context.fingerprint.clone())?;
             }
@@ -206,12 +206,12 @@ fn say_version(context: &ClusterContext, console: &Console) -> Result<(), CliErr
     Ok(())
 }
 
-/// Which ways to a Slurm work, and which would be taken first.
-fn say_ways(ways: &[WayFound], console: &Console) {
-    for way in ways {
-        console.say(&match &way.outcome {
-            Ok(version) => format!("{}: works, Slurm {version}", way.way),
-            Err(reason) => format!("{}: does not work: {reason}", way.way),
+/// Which transports to a Slurm work, and which would be taken first.
+fn say_transports(transports: &[TransportFound], console: &Console) {
+    for transport in transports {
+        console.say(&match &transport.outcome {
+            Ok(version) => format!("{}: works, Slurm {version}", transport.transport),
+            Err(reason) => format!("{}: does not work: {reason}", transport.transport),
         });
     }
 }
@@ -267,7 +267,7 @@ fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Resul
         facts.add("can", capability.text());
     }
     if context.kind == ClusterKind::Slurm {
-        say_ways(&context.slurm_place()?.try_ways()?, console);
+        say_transports(&context.slurm_place()?.try_transports()?, console);
     }
     let title =
         name.map_or("no context is current; the default is".to_owned(), |name| format!("context {name}"));

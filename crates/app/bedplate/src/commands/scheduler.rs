@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use bedplate_binder::{BinderOptions, LeaseRules, ManifestOptions, SiteRules, Stop as Ending, manifests};
+use bedplate_binder::{BinderOptions, LeaseRules, ManifestOptions, SiteRules, StopHandle, manifests};
 use bedplate_kubernetes::{Connection, KubernetesPlace};
 use bedplate_terminal::present::printable_line;
 use bedplate_terminal::{CliError, Console, ProgramError, files};
@@ -138,7 +138,7 @@ fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), CliError
         tells_load: arguments.external_metrics,
         remark: Box::new(move |remark| said.say(&printable_line(&remark))),
     };
-    let ending = Ending::default();
+    let ending = StopHandle::default();
     let told = ending.clone();
     thread::spawn(move || {
         // Whatever this returns, the scheduler ends; a second signal ends it at once.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use audit::Audit;
 use bedplate_binder::{BinderError, LeaseRules, manifests};
 use bedplate_diag::Diagnostic;
-use world::{Gang, Running, Way, World, free_address, message, node_of, phase, waits_for};
+use world::{Gang, Running, SchedulerOptions, World, free_address, message, node_of, phase, waits_for};
 
 /// A gang may be half alive for 30 s; the machine may be slow.
 const HALF_ALIVE: Duration = Duration::from_secs(40);
@@ -150,7 +150,8 @@ fn beside_kube_scheduler_unasked(world: &World, audit: &Audit) {
 fn beside_kube_scheduler_that_asks(world: &World, audit: &Audit) {
     let address = free_address();
     world.ask_at(address);
-    let scheduler = world.scheduler_by(Way { listen: Some(address), ..Way::default() });
+    let scheduler =
+        world.scheduler_by(SchedulerOptions { listen: Some(address), ..SchedulerOptions::default() });
     world.until("the webhook knows the certificate", || {
         let bundle = "jsonpath={.webhooks[0].clientConfig.caBundle}";
         let name = "bedplate-scheduler";
@@ -228,7 +229,7 @@ fn an_urgent_gang_takes_the_room_of_others(world: &World, _: &Audit) {
 
 fn by_the_rules_of_the_site(world: &World, _: &Audit) {
     let site = "[[qos]]\nname = \"normal\"\n\n[[qos]]\nname = \"small\"\nmost_gpus_per_user = 16\n";
-    let scheduler = world.scheduler_by(Way { site: Some(site), ..Way::default() });
+    let scheduler = world.scheduler_by(SchedulerOptions { site: Some(site), ..SchedulerOptions::default() });
     let small = |name: &str| Gang { qos: Some("small"), ..Gang::new(name, 2, 8) };
     world.gang(&small("within"));
     world.until("the first stands", || world.bound("within") == 2);
@@ -275,7 +276,8 @@ fn where_its_volume_can_be_reached(world: &World, _: &Audit) {
 /// A gang that is larger than the cluster asks cluster-autoscaler for all its nodes; what it would do is done by hand.
 fn nodes_are_asked_for(world: &World, _: &Audit) {
     world.kubernetes.install("autoscaler").expect("ProvisioningRequests can be defined");
-    let scheduler = world.scheduler_by(Way { class: Some(world::CLASS), ..Way::default() });
+    let scheduler =
+        world.scheduler_by(SchedulerOptions { class: Some(world::CLASS), ..SchedulerOptions::default() });
     world.gang(&Gang::new("grows", world::NODES + 1, 8));
     let asked = |what: &str| {
         let path = format!("jsonpath={{range .items[*]}}{what} {{end}}");
@@ -316,7 +318,8 @@ fn replicas_follow_their_requests(world: &World, _: &Audit) {
         .expect("it starts");
     let address = free_address();
     world.tell_load_at(address);
-    let scheduler = world.scheduler_by(Way { listen: Some(address), ..Way::default() });
+    let scheduler =
+        world.scheduler_by(SchedulerOptions { listen: Some(address), ..SchedulerOptions::default() });
     let template = serde_json::json!({
         "metadata": {"labels": {"app": "chat"}},
         "spec": {"containers": [{"name": "engine", "image": "none", "ports": [{"name": "http", "containerPort": engine.address().port()}]}]},
@@ -499,7 +502,7 @@ fn killed_again_and_again(world: &World, _: &Audit) {
 #[test]
 fn a_scheduler_in_a_process_of_its_own() {
     if let Some(kubeconfig) = std::env::var_os(world::Process::KUBECONFIG) {
-        let _ = Running::start(kubeconfig.into(), Way::default()).ended();
+        let _ = Running::start(kubeconfig.into(), SchedulerOptions::default()).ended();
     }
 }
 
@@ -546,11 +549,15 @@ fn with_the_rights_of_its_account(world: &World, _: &Audit) {
     };
     let addresses = [free_address(), free_address()];
     world.ask_at(addresses[1]);
-    let way = |holder: &str, listen| Way { lease: Some(lease(holder)), listen, ..Way::default() };
-    let first = Running::start(kubeconfig.clone(), way("first", Some(addresses[0])));
+    let options = |holder: &str, listen| SchedulerOptions {
+        lease: Some(lease(holder)),
+        listen,
+        ..SchedulerOptions::default()
+    };
+    let first = Running::start(kubeconfig.clone(), options("first", Some(addresses[0])));
     world.job(&Gang { runs_for: Some("1s"), ..Gang::new("first", 3, 8) });
     world.until("the first schedules", || world.of_gang("first").iter().any(|pod| phase(pod) == "Succeeded"));
-    let second = Running::start(kubeconfig.clone(), way("second", Some(addresses[1])));
+    let second = Running::start(kubeconfig.clone(), options("second", Some(addresses[1])));
     world.until("the second waits", || {
         second
             .remarks
@@ -575,7 +582,7 @@ fn with_the_rights_of_its_account(world: &World, _: &Audit) {
     world.ask_no_more();
     second.stop();
     world.kubernetes.kubectl(&["delete", "clusterrolebinding", "bedplate-scheduler"]);
-    let denied = Running::start(kubeconfig, way("third", None)).ended();
+    let denied = Running::start(kubeconfig, options("third", None)).ended();
     let error = denied.expect_err("it may not watch");
     assert!(matches!(error, BinderError::Kubernetes(_)), "{error:?}");
     assert_eq!(error.page().code, "kubernetes/forbidden");

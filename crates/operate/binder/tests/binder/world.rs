@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bedplate_binder::{BinderError, BinderOptions, LeaseRules, ManifestOptions, SiteRules, Stop, manifests};
+use bedplate_binder::{
+    BinderError, BinderOptions, LeaseRules, ManifestOptions, SiteRules, StopHandle, manifests,
+};
 use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::kube::Api;
@@ -126,11 +128,11 @@ impl World {
     }
 
     pub(crate) fn scheduler(&self) -> Running {
-        self.scheduler_by(Way::default())
+        self.scheduler_by(SchedulerOptions::default())
     }
 
-    pub(crate) fn scheduler_by(&self, way: Way) -> Running {
-        Running::start(self.kubernetes.kubeconfig(), way)
+    pub(crate) fn scheduler_by(&self, options: SchedulerOptions) -> Running {
+        Running::start(self.kubernetes.kubeconfig(), options)
     }
 
     /// Lets the API server ask at an address before others bind.
@@ -318,7 +320,7 @@ impl Gang {
 
 /// A scheduler in a thread of its own, with a connection of its own.
 pub(crate) struct Running {
-    stop: Stop,
+    stop: StopHandle,
     thread: Option<JoinHandle<Result<(), BinderError>>>,
     pub(crate) remarks: Arc<Mutex<Vec<String>>>,
 }
@@ -354,7 +356,7 @@ impl Drop for Process {
 
 /// What is not the same for all schedulers of the stories.
 #[derive(Default)]
-pub(crate) struct Way {
+pub(crate) struct SchedulerOptions {
     pub(crate) lease: Option<LeaseRules>,
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) site: Option<&'static str>,
@@ -363,8 +365,8 @@ pub(crate) struct Way {
 }
 
 impl Running {
-    pub(crate) fn start(kubeconfig: PathBuf, way: Way) -> Self {
-        let stop = Stop::default();
+    pub(crate) fn start(kubeconfig: PathBuf, options: SchedulerOptions) -> Self {
+        let stop = StopHandle::default();
         let remarks: Arc<Mutex<Vec<String>>> = Arc::default();
         let (handle, said) = (stop.clone(), Arc::clone(&remarks));
         let thread = std::thread::spawn(move || {
@@ -375,13 +377,13 @@ impl Running {
             };
             let options = BinderOptions {
                 name: "bedplate".to_owned(),
-                site: way
+                site: options
                     .site
                     .map(|text| SiteRules { text: text.to_owned(), source: "site.toml".to_owned() }),
-                lease: way.lease,
-                provisioning_class: way.class.map(str::to_owned),
-                listen: way.listen,
-                tells_load: way.listen.is_some(),
+                lease: options.lease,
+                provisioning_class: options.class.map(str::to_owned),
+                listen: options.listen,
+                tells_load: options.listen.is_some(),
                 remark: Box::new(remark),
             };
             bedplate_binder::run(&connection, options, &handle)

@@ -18,8 +18,8 @@ pub enum SlurmError {
     Command { program: String, source: io::Error },
     #[error("the answer of {what} is not understood: {reason}")]
     NotUnderstood { what: String, reason: String },
-    #[error("no way to Slurm works: {reasons}")]
-    NoWay { reasons: String },
+    #[error("no transport to Slurm works: {reasons}")]
+    NoTransport { reasons: String },
     #[error("slurmrestd ({version}) has no field for `--{option}`")]
     NoField { option: String, version: String },
     #[error("`--{option}={value}` cannot be handed to slurmrestd: {reason}")]
@@ -53,7 +53,7 @@ pages! { pub PAGES "slurm":
         "Slurm answered in a form that this program does not know. Slurm 20.11 and later and the REST versions from v0.0.36 on are known."
         "please report the command, the message and the output of `sinfo --version`"
 
-    NO_WAY "no-way" User
+    NO_TRANSPORT "no-way" User
         "A context of the kind `slurm` needs Slurm's commands on this machine, or a REST server that answers. Neither works."
         "correct what the message names; --rest takes unix:/PATH or http://HOST:PORT, and --slurm-conf the file of a Slurm that is not the usual one"
 
@@ -79,7 +79,7 @@ impl Diagnostic for SlurmError {
             SlurmError::Accounting { .. } => &ACCOUNTING,
             SlurmError::Command { .. } => &COMMAND,
             SlurmError::NotUnderstood { .. } => &NOT_UNDERSTOOD,
-            SlurmError::NoWay { .. } => &NO_WAY,
+            SlurmError::NoTransport { .. } => &NO_TRANSPORT,
             SlurmError::NoField { .. } => &NO_FIELD,
             SlurmError::Option { .. } => &OPTION,
             SlurmError::Failed { .. } => &FAILED,

@@ -1,7 +1,7 @@
 //! Why a job waits, when it should start, and what would let it start sooner.
 //!
 //! Slurm says the first two. The third is worked out from what is free now: fewer nodes, another partition, or a time
-//! limit that lets it run before the next job that has been promised nodes.
+//! limit that lets it run before the next job that has reserved nodes.
 
 use bedplate_diag::Reason;
 use serde_json::{Map, Value, json};
@@ -34,9 +34,9 @@ impl Slurm {
                 false => Ok(None),
             };
         };
-        let jobs = self.ask(|way| way.jobs())?;
-        let nodes = self.ask(|way| way.nodes())?;
-        let partitions = self.ask(|way| way.partitions())?;
+        let jobs = self.ask(|transport| transport.jobs())?;
+        let nodes = self.ask(|transport| transport.nodes())?;
+        let partitions = self.ask(|transport| transport.partitions())?;
         // The list may know of a start that the one record did not.
         let record = jobs.iter().find(|job| job.id == record.id).unwrap_or(record);
         if record.id == 0 {
@@ -109,19 +109,19 @@ fn fewer_nodes(record: &JobRecord, scene: &Scene<'_>) -> Option<Reason> {
     })
 }
 
-/// Where enough is free and another job has been promised it, a job that ends before is let through.
+/// Where enough is free and another job has reserved it, a job that ends before is let through.
 fn shorter(record: &JobRecord, scene: &Scene<'_>) -> Option<Reason> {
     if free_in(partition_of(record, scene)?, record, scene) < record.nodes_asked {
         return None;
     }
-    let promised =
+    let reserved =
         scene.jobs.iter().filter(|job| is_ahead(job, record)).filter_map(JobRecord::expected_start_s);
-    let gap_s = promised.min()?.checked_sub(scene.now_s)?;
+    let gap_s = reserved.min()?.checked_sub(scene.now_s)?;
     let gap_min = gap_s / 60;
     let is_longer = record.limit_min.is_none_or(|limit| limit > gap_min);
     (gap_s >= SHORTEST_GAP_S && is_longer).then(|| {
         let text = format!(
-            "with a time limit of {} it would end before the next job that has been promised its nodes",
+            "with a time limit of {} it would end before the next job that has reserved its nodes",
             clock(gap_min)
         );
         Reason::new("shorter", text).with("minutes", gap_min)
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(
             remedies(&[waiting(1, 2, 5), first], &nodes, &partitions),
             [
-                "with a time limit of 2:00:00 it would end before the next job that has been promised its nodes",
+                "with a time limit of 2:00:00 it would end before the next job that has reserved its nodes",
                 "partition other has 3 free nodes that fit"
             ]
         );

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::error::SlurmError;
 use super::openapi::{Form, OpenApi};
 use super::table::minutes;
-use super::way::Submission;
+use super::transport::Submission;
 use crate::DriverError;
 
 /// How the value of an option is read.

@@ -1,7 +1,7 @@
 //! What we write into the comment of a job: the key of its submission and what a step should take.
 //!
 //! `bedplate key=5f… expected=compute:0.4+0.1,scale_out:0.05 out=logs/%j-%t`, then `; ` and the user's own comment. Slurm
-//! shows a comment by every way of asking, and keeps it in accounting where a site stores comments. Seconds are exposed
+//! shows a comment through every transport, and keeps it in accounting where a site stores comments. Seconds are exposed
 //! and, behind a plus, hidden ones. `out` and `err` are the files of tasks, where each has its own.
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};

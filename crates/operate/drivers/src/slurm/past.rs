@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::job::{Array, Exit, JobRecord, node_names};
 use super::site::Share;
+use super::transport::HistoryQuery;
 use super::value::{field, moment, number, text, words};
-use super::way::HistoryQuery;
 
 /// What to ask for. From 0.0.40 on a moment is a number.
 pub(super) fn path(query: &HistoryQuery, version: &str) -> String {
@@ -81,7 +81,7 @@ pub(super) fn from_json(job: &Value) -> Option<JobRecord> {
     })
 }
 
-/// As the other ways write them.
+/// As the other transports write them.
 fn resources_text(resources: &Value) -> String {
     let list = ["allocated", "requested"]
         .iter()

@@ -7,7 +7,7 @@ use super::Slurm;
 use super::error::SlurmError;
 use super::rest::{Endpoint, Rest};
 use super::tools::Tools;
-use super::way::Way;
+use super::transport::SlurmTransport;
 use crate::{DriverError, Place};
 
 /// Unless a context says otherwise.
@@ -54,17 +54,17 @@ impl std::fmt::Debug for SlurmPlace {
     }
 }
 
-/// A way that was tried.
+/// A transport that was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WayFound {
+pub struct TransportFound {
     /// `slurmrestd at unix:/run/rest.sock`.
-    pub way: String,
+    pub transport: String,
     /// The version of Slurm, or why it does not work.
     pub outcome: Result<String, String>,
 }
 
 impl SlurmPlace {
-    pub(super) fn ways(&self) -> Result<(Option<Rest>, Option<Tools>), DriverError> {
+    pub(super) fn transports(&self) -> Result<(Option<Rest>, Option<Tools>), DriverError> {
         let rest = self.rest.as_ref().map(|text| self.rest(text)).transpose()?;
         let tools = || {
             let tools = Tools::new(self.configuration.clone(), self.patience);
@@ -100,20 +100,20 @@ impl SlurmPlace {
         by_token.unwrap_or_else(own_name)
     }
 
-    /// Tries every way, the one that would be asked first at the beginning.
-    pub fn try_ways(&self) -> Result<Vec<WayFound>, DriverError> {
-        let (rest, tools) = self.ways()?;
-        let found = |way: &dyn Way| {
-            let outcome = way.version().map_err(|error| with_cause(&error));
-            WayFound { way: way.name(), outcome }
+    /// Tries every transport, the one that would be asked first at the beginning.
+    pub fn try_transports(&self) -> Result<Vec<TransportFound>, DriverError> {
+        let (rest, tools) = self.transports()?;
+        let found = |transport: &dyn SlurmTransport| {
+            let outcome = transport.version().map_err(|error| with_cause(&error));
+            TransportFound { transport: transport.name(), outcome }
         };
-        let mut all: Vec<WayFound> = rest.iter().map(|rest| found(rest)).collect();
+        let mut all: Vec<TransportFound> = rest.iter().map(|rest| found(rest)).collect();
         match &tools {
             Some(tools) => all.push(found(tools)),
             None if self.has_commands => {
                 let missing = Tools::missing().unwrap_or("squeue");
-                all.push(WayFound {
-                    way: "Slurm's commands".to_owned(),
+                all.push(TransportFound {
+                    transport: "Slurm's commands".to_owned(),
                     outcome: Err(format!("`{missing}` is not installed here")),
                 });
             }
@@ -122,15 +122,16 @@ impl SlurmPlace {
         Ok(all)
     }
 
-    /// The ways that were tried, and an error where none works.
-    pub fn check(&self) -> Result<Vec<WayFound>, DriverError> {
-        let ways = self.try_ways()?;
-        if ways.iter().any(|way| way.outcome.is_ok()) {
-            return Ok(ways);
+    /// The transports that were tried, and an error where none works.
+    pub fn check(&self) -> Result<Vec<TransportFound>, DriverError> {
+        let transports = self.try_transports()?;
+        if transports.iter().any(|transport| transport.outcome.is_ok()) {
+            return Ok(transports);
         }
-        let reasons =
-            ways.iter().filter_map(|way| Some(format!("{}: {}", way.way, way.outcome.as_ref().err()?)));
-        Err(SlurmError::NoWay { reasons: reasons.collect::<Vec<_>>().join("; ") }.into())
+        let reasons = transports.iter().filter_map(|transport| {
+            Some(format!("{}: {}", transport.transport, transport.outcome.as_ref().err()?))
+        });
+        Err(SlurmError::NoTransport { reasons: reasons.collect::<Vec<_>>().join("; ") }.into())
     }
 
     /// The driver; asks nothing yet.
@@ -218,7 +219,7 @@ mod tests {
     fn addresses_are_sockets_or_ports_and_tokens_do_not_cross_networks_in_clear() {
         let outcome = |text: &str| {
             let place = SlurmPlace { rest: Some(text.into()), ..SlurmPlace::default() };
-            place.ways().map(drop).map_err(|error| error.to_string())
+            place.transports().map(drop).map_err(|error| error.to_string())
         };
         for good in [
             "unix:/run/rest.sock",

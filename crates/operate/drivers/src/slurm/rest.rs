@@ -18,8 +18,8 @@ use super::node::NodeRecord;
 use super::openapi::OpenApi;
 use super::past;
 use super::site::{Partition, Qos, Share};
+use super::transport::{Ability, HistoryQuery, SlurmTransport, Submission};
 use super::value::{number, text};
-use super::way::{Ability, HistoryQuery, Submission, Way};
 use crate::http::{Caller, Connection, Request};
 use crate::{DriverError, JobId, JobOrder};
 
@@ -259,7 +259,7 @@ fn complaint(answer: &Answer) -> Option<(Complaint, String)> {
     Some((Complaint::of_number(code.unwrap_or(0), &message), message))
 }
 
-impl Way for Rest {
+impl SlurmTransport for Rest {
     fn name(&self) -> String {
         format!("slurmrestd at {}", self.place)
     }

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_of_all_ways_are_the_same() {
+    fn partitions_of_all_transports_are_the_same() {
         let line = "PartitionName=main AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A DefaultTime=NONE DisableRootJobs=NO MaxNodes=4 MaxTime=1-00:00:00 MinNodes=0 LLN=NO Nodes=n[1-8] PriorityJobFactor=1 PriorityTier=10 State=UP TotalCPUs=128 TotalNodes=8";
         let old = json!({ "name": "main", "flags": ["default"], "state": "UP", "nodes": "n[1-8]", "total_nodes": 8, "max_time_limit": 1440, "maximum_nodes_per_job": 4, "priority_tier": 10, "allowed_accounts": "", "allowed_qos": "" });
         let new = json!({ "name": "main", "flags": ["DEFAULT"], "partition": { "state": ["UP"] }, "nodes": { "configured": "n[1-8]", "total": 8 }, "maximums": { "time": { "set": true, "infinite": false, "number": 1440 }, "nodes": { "set": true, "infinite": false, "number": 4 } }, "priority": { "tier": 10 }, "accounts": { "allowed": "" }, "qos": { "allowed": "ALL" } });

@@ -11,7 +11,7 @@ use bedplate_job::{Environment, Job, sbatch};
 use super::error::SlurmError;
 use super::job::JobRecord;
 use super::note::{self, Note};
-use super::way::{HistoryQuery, Submission};
+use super::transport::{HistoryQuery, Submission};
 use super::{PAST_S, Slurm, files, newest_runs, now_s, number_of, refused};
 use crate::{DriverError, JobId, Submitted};
 
@@ -48,13 +48,13 @@ impl Slurm {
 
     /// By REST where it has a field for everything the job asks for, else by `sbatch`.
     fn hand_over(&self, submission: &Submission) -> Result<u64, DriverError> {
-        let outcome = self.ask(|way| way.submit(submission));
+        let outcome = self.ask(|transport| transport.submit(submission));
         match (&outcome, &self.tools, &self.rest) {
             (Err(DriverError::Slurm(SlurmError::NoField { option, .. })), Some(tools), Some(_)) => {
                 self.remark(format!(
                     "slurmrestd has no field for `--{option}`, so `sbatch` submitted the job"
                 ));
-                super::way::Way::submit(tools, submission)
+                super::transport::SlurmTransport::submit(tools, submission)
             }
             _ => outcome,
         }
@@ -121,7 +121,7 @@ impl Slurm {
         let is_it =
             |record: &JobRecord| record.user == self.user && record.note().key.as_deref() == Some(key);
         let number = |record: &JobRecord| record.array.as_ref().map_or(record.id, |array| array.job);
-        let known = self.ask(|way| way.jobs())?;
+        let known = self.ask(|transport| transport.jobs())?;
         if let Some(found) = known.iter().find(|record| is_it(record)) {
             return Ok(Some(number(found)));
         }
@@ -132,7 +132,7 @@ impl Slurm {
             user: Some(self.user.clone()),
             ..HistoryQuery::default()
         };
-        let past = self.ask(|way| way.history(&query)).ok().flatten().unwrap_or_default();
+        let past = self.ask(|transport| transport.history(&query)).ok().flatten().unwrap_or_default();
         Ok(newest_runs(past).iter().find(|record| is_it(record)).map(number))
     }
 }

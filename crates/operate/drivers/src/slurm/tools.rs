@@ -18,7 +18,7 @@ use super::node::{NodeRecord, pair};
 use super::program::{Ended, NotEnded, run};
 use super::site::{self, Partition, Qos, Share};
 use super::table;
-use super::way::{Ability, HistoryQuery, Submission, Way};
+use super::transport::{Ability, HistoryQuery, SlurmTransport, Submission};
 use crate::{DriverError, JobId, JobOrder};
 
 /// Variables by which Slurm's commands find a cluster. A token is not among them: they show who they are by munge, and
@@ -194,7 +194,7 @@ fn not_understood(what: &str, reason: String) -> DriverError {
     SlurmError::NotUnderstood { what: format!("`{what}`"), reason }.into()
 }
 
-impl Way for Tools {
+impl SlurmTransport for Tools {
     fn name(&self) -> String {
         "Slurm's commands".to_owned()
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::Slurm;
 use super::job::node_names;
 use super::node::{NodeRecord, pair};
-use super::way::Ability;
+use super::transport::Ability;
 use crate::{DriverError, NodeId, NodeState};
 
 /// A cluster as Slurm's own files describe it.
@@ -13,7 +13,7 @@ use crate::{DriverError, NodeId, NodeState};
 pub struct SlurmTopology {
     /// In Slurm's order.
     pub nodes: Vec<SlurmNode>,
-    /// Nothing where Slurm knows of none, or no way tells.
+    /// Nothing where Slurm knows of none, or no transport tells.
     pub switches: Vec<SlurmSwitch>,
 }
 
@@ -40,11 +40,11 @@ pub struct SlurmSwitch {
 }
 
 impl Slurm {
-    /// The nodes as `slurm.conf` has them, and the switches where a way tells of them.
+    /// The nodes as `slurm.conf` has them, and the switches where a transport tells of them.
     pub fn topology(&self) -> Result<SlurmTopology, DriverError> {
-        let nodes = self.ask(|way| way.nodes())?;
+        let nodes = self.ask(|transport| transport.nodes())?;
         let text = match self.able(Ability::Topology) {
-            Some(way) => way.topology()?,
+            Some(transport) => transport.topology()?,
             None => {
                 self.remark("slurmrestd tells nothing of switches, and Slurm's commands do not work here; all nodes count as equally close".to_owned());
                 None

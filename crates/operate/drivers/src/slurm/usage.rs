@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_units::Date;
 
 use super::job::JobRecord;
-use super::way::HistoryQuery;
+use super::transport::HistoryQuery;
 use super::{Slurm, refused};
 use crate::{DriverError, UsageBy, UsageRow};
 
@@ -38,7 +38,7 @@ impl Slurm {
 
     fn past(&self, since_s: u64, user: Option<&str>) -> Result<Vec<JobRecord>, DriverError> {
         let query = HistoryQuery { since_s, user: user.map(str::to_owned), ..HistoryQuery::default() };
-        let records = self.ask(|way| way.history(&query))?;
+        let records = self.ask(|transport| transport.history(&query))?;
         records.ok_or_else(|| {
             refused(
                 "no_accounting",

@@ -10,8 +10,8 @@ use super::world::World;
 use crate::jobs::Run;
 use crate::{JobId, NodeState, Scheduler, Time};
 
-/// Tells a new scheduler all that this one knows and lets both make their plans anew. Promises are not carried
-/// over, so the old one forgets its own first: a gang keeps promised nodes where it starts no earlier, and who
+/// Tells a new scheduler all that this one knows and lets both make their plans anew. Reservations are not carried
+/// over, so the old one forgets its own first: a gang keeps reserved nodes where it starts no earlier, and who
 /// stands on which nodes moves those behind it.
 pub(super) fn decides_the_same_elsewhere(world: &World) {
     let now = world.now;
@@ -19,12 +19,12 @@ pub(super) fn decides_the_same_elsewhere(world: &World) {
     let mut new = Scheduler::new(old.cluster().clone(), old.settings().clone());
     let decided = new.apply_all(old.recall(), now);
 
-    let promised: Vec<JobId> = old.reservations().map(|reservation| reservation.job).collect();
-    promised.into_iter().for_each(|job| old.promises.withdraw(job, &mut old.fleet));
+    let reserved: Vec<JobId> = old.reservations().map(|reservation| reservation.job).collect();
+    reserved.into_iter().for_each(|job| old.reservations.withdraw(job, &mut old.fleet));
     assert_eq!(old.replan(now), decided, "what is decided next");
 
     assert_eq!(runs(&old), runs(&new), "what runs and until when");
-    assert!(old.reservations().eq(new.reservations()), "what is promised");
+    assert!(old.reservations().eq(new.reservations()), "what is reserved");
     assert_eq!(old.usage(), new.usage(), "what was used");
     assert!(old.dependencies.outcomes().eq(new.dependencies.outcomes()), "what ended");
     assert_eq!(old.accounting.claims(), new.accounting.claims(), "what quota is kept for whom");

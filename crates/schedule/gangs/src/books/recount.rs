@@ -27,7 +27,7 @@ pub(super) fn recount(world: &World) {
     recount_ledger(scheduler);
     recount_quotas(scheduler);
     limits_hold(scheduler);
-    only_the_queue_is_promised_anything(scheduler);
+    only_the_queue_has_reservations(scheduler);
     recount_nodes(scheduler, world.now);
     wakeup_lies_ahead(scheduler, world.now);
 }
@@ -126,20 +126,20 @@ fn held_under(scheduler: &Scheduler, qos: QosId) -> Vec<(UserId, u64)> {
     entries.filter_map(|(_, entry)| Some((entry.request.user, entry.run()?.gpus()))).collect()
 }
 
-fn only_the_queue_is_promised_anything(scheduler: &Scheduler) {
+fn only_the_queue_has_reservations(scheduler: &Scheduler) {
     let waits = |job: &JobId| scheduler.jobs.get(*job).is_some_and(Entry::is_queued);
     for job in scheduler.accounting.claims().keys() {
         assert!(waits(job), "{job} claims quota and does not wait");
     }
-    let mut promised = BTreeSet::new();
+    let mut reserved = BTreeSet::new();
     for Reservation { job, start, nodes, .. } in scheduler.reservations() {
         assert!(waits(job), "{job} has a reservation and does not wait");
-        promised.extend(nodes.iter().map(|reserved| (reserved.node, *start, *job)));
+        reserved.extend(nodes.iter().map(|reserved| (reserved.node, *start, *job)));
     }
     let nodes = (0..scheduler.fleet.count()).map(NodeId);
     let listed =
-        nodes.flat_map(|node| scheduler.promises.on_node(node).map(move |(at, job)| (node, at, job)));
-    assert_eq!(promised, listed.collect(), "the nodes that are promised");
+        nodes.flat_map(|node| scheduler.reservations.on_node(node).map(move |(at, job)| (node, at, job)));
+    assert_eq!(reserved, listed.collect(), "the nodes that are reserved");
 }
 
 /// Only a plan that is to be made anew may be overdue: that waits for the next event.

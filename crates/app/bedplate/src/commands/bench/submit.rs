@@ -97,10 +97,10 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let ours = measure(arguments, context, console)?;
     let mut peers = Vec::new();
     if let Some(Peer::Slurm) = arguments.peer {
-        for way in slurm::Way::installed() {
-            console.say(&format!("now Slurm by {}", way.name()));
-            let measured = slurm::measure(way, arguments.jobs, arguments.clients);
-            peers.push((way, measured.map_err(|why| SubmitBenchError::Slurm { why })?));
+        for transport in slurm::Transport::installed() {
+            console.say(&format!("now Slurm by {}", transport.name()));
+            let measured = slurm::measure(transport, arguments.jobs, arguments.clients);
+            peers.push((transport, measured.map_err(|why| SubmitBenchError::Slurm { why })?));
         }
     }
     if console.is_json() {
@@ -130,7 +130,7 @@ fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Resul
     Ok(Measured { daemon_mib: cluster.daemon_mib(), ..measured })
 }
 
-fn as_json(arguments: &Arguments, ours: &Measured, peers: &[(slurm::Way, Measured)]) -> Value {
+fn as_json(arguments: &Arguments, ours: &Measured, peers: &[(slurm::Transport, Measured)]) -> Value {
     let mut object = Map::new();
     object.insert("jobs".into(), json!(arguments.jobs));
     object.insert("clients".into(), json!(arguments.clients));
@@ -138,9 +138,9 @@ fn as_json(arguments: &Arguments, ours: &Measured, peers: &[(slurm::Way, Measure
     for (name, value) in ours.figures() {
         object.insert(name.into(), json!(value));
     }
-    for (way, peer) in peers {
+    for (transport, peer) in peers {
         object.insert("peer".into(), json!("slurm"));
-        let mark = way.mark();
+        let mark = transport.mark();
         for ((name, value), (_, own)) in peer.figures().into_iter().zip(ours.figures()) {
             object.insert(format!("peer_{mark}{name}"), json!(value));
             object.insert(format!("ratio_{mark}{name}"), json!(ratio(own, value)));
@@ -154,10 +154,10 @@ fn ratio(own: Option<f64>, peer: Option<f64>) -> Option<f64> {
     Some(own? / peer?).filter(|ratio| ratio.is_finite())
 }
 
-fn table(ours: &Measured, peers: &[(slurm::Way, Measured)]) -> Table {
+fn table(ours: &Measured, peers: &[(slurm::Transport, Measured)]) -> Table {
     let mut columns = vec![Column::left("FIGURE", 0), Column::right("BEDPLATE", 0)];
-    for (way, _) in peers {
-        columns.extend([Column::right(way.title(), 0), Column::right("RATIO", 0)]);
+    for (transport, _) in peers {
+        columns.extend([Column::right(transport.title(), 0), Column::right("RATIO", 0)]);
     }
     let mut table = Table::new(columns);
     let shown = |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();

@@ -15,65 +15,65 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How jobs reach Slurm.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Transport {
     Sbatch,
     Rest,
 }
 
-impl Way {
+impl Transport {
     /// Those whose programs are here; `sbatch` was looked for before.
     pub(super) fn installed() -> Vec<Self> {
-        let ways = [Way::Sbatch, Way::Rest];
-        ways.into_iter().filter(|way| shape(*way).missing().is_none()).collect()
+        let transports = [Transport::Sbatch, Transport::Rest];
+        transports.into_iter().filter(|transport| shape(*transport).missing().is_none()).collect()
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::Sbatch => "sbatch",
-            Way::Rest => "REST",
+            Transport::Sbatch => "sbatch",
+            Transport::Rest => "REST",
         }
     }
 
     pub(super) fn title(self) -> &'static str {
         match self {
-            Way::Sbatch => "SLURM",
-            Way::Rest => "SLURM BY REST",
+            Transport::Sbatch => "SLURM",
+            Transport::Rest => "SLURM BY REST",
         }
     }
 
     /// In the names of figures.
     pub(super) fn mark(self) -> &'static str {
         match self {
-            Way::Sbatch => "",
-            Way::Rest => "rest_",
+            Transport::Sbatch => "",
+            Transport::Rest => "rest_",
         }
     }
 }
 
-fn shape(way: Way) -> SlurmShape {
+fn shape(transport: Transport) -> SlurmShape {
     SlurmShape {
         nodes: NODES,
         cpus_per_node: CPUS,
         gpus_per_node: 0,
         per_leaf: None,
         forgets_after_s: 10,
-        rest: way == Way::Rest,
+        rest: transport == Transport::Rest,
         ..SlurmShape::default()
     }
 }
 
 /// Says what is missing.
 pub(super) fn check_installed() -> Result<(), String> {
-    match shape(Way::Sbatch).missing() {
+    match shape(Transport::Sbatch).missing() {
         Some(missing) => Err(format!("{missing} is not installed")),
         None => Ok(()),
     }
 }
 
-pub(super) fn measure(way: Way, jobs: u32, clients: u32) -> Result<Measured, String> {
-    let slurm = Slurm::start(&shape(way))?;
+pub(super) fn measure(transport: Transport, jobs: u32, clients: u32) -> Result<Measured, String> {
+    let slurm = Slurm::start(&shape(transport))?;
     let began = Instant::now();
-    let draining = submit_all(&slurm, way, jobs, clients)?;
+    let draining = submit_all(&slurm, transport, jobs, clients)?;
     slurm.wait_until("its jobs did not end", PATIENCE, || {
         slurm.ask("squeue", &["-h", "-t", "PD,R,CF,CG"]).is_empty()
     })?;
@@ -81,7 +81,7 @@ pub(super) fn measure(way: Way, jobs: u32, clients: u32) -> Result<Measured, Str
     let all = format!("--nodes={NODES}");
     slurm.ask("sbatch", &[&all, "--exclusive", "--output=/dev/null", "--wrap=sleep 600"]);
     thread::sleep(Duration::from_secs(2));
-    let waiting = submit_all(&slurm, way, jobs, clients)?;
+    let waiting = submit_all(&slurm, transport, jobs, clients)?;
     Ok(Measured {
         submissions_per_s: Some(waiting),
         drain_s: Some(drain_s),
@@ -91,7 +91,7 @@ pub(super) fn measure(way: Way, jobs: u32, clients: u32) -> Result<Measured, Str
 }
 
 /// Submissions per second.
-fn submit_all(slurm: &Slurm, way: Way, jobs: u32, clients: u32) -> Result<f64, String> {
+fn submit_all(slurm: &Slurm, transport: Transport, jobs: u32, clients: u32) -> Result<f64, String> {
     let next = AtomicU32::new(0);
     let failures = AtomicU32::new(0);
     let place = SlurmPlace {
@@ -111,9 +111,9 @@ fn submit_all(slurm: &Slurm, way: Way, jobs: u32, clients: u32) -> Result<f64, S
                     if number >= jobs {
                         return;
                     }
-                    let is_taken = match way {
-                        Way::Sbatch => by_sbatch(slurm),
-                        Way::Rest => by_rest(&driver, &job, number),
+                    let is_taken = match transport {
+                        Transport::Sbatch => by_sbatch(slurm),
+                        Transport::Rest => by_rest(&driver, &job, number),
                     };
                     failures.fetch_add(u32::from(!is_taken), Ordering::Relaxed);
                 }

@@ -10,11 +10,11 @@ use crate::{Node, Resources};
 
 /// What pods may still take of each node.
 #[derive(Debug, Clone)]
-pub(crate) struct Room {
+pub(crate) struct FreeResources {
     free: Vec<Resources>,
 }
 
-impl Room {
+impl FreeResources {
     /// All that is allocatable.
     pub(crate) fn of(nodes: &BTreeMap<String, Node>, shape: &Shape) -> Self {
         let nodes = shape.cluster.nodes().iter().map(|id| &nodes[shape.name(id)]);
@@ -70,11 +70,11 @@ impl Ledger {
     /// Enters all that is not free, so that the scheduler sees no more than there is.
     pub(crate) fn enter_rest(
         &mut self,
-        room: &Room,
+        free_resources: &FreeResources,
         nodes: impl Iterator<Item = NodeId>,
     ) -> (Vec<RoleRequest>, Vec<NodeShare>) {
         let rest = |node: NodeId| {
-            let (left, free) = (self.left[node.0 as usize], rounded_down(room.free(node)));
+            let (left, free) = (self.left[node.0 as usize], rounded_down(free_resources.free(node)));
             let less = |left: u32, free: u32| left.saturating_sub(free);
             Amount {
                 gpus: left.gpus.saturating_sub(free.gpus),

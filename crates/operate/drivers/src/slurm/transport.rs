@@ -1,4 +1,4 @@
-//! A way to Slurm: its commands, or its REST server. Both give the same records.
+//! A transport to Slurm: its commands, or its REST server. Both give the same records.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::node::NodeRecord;
 use super::site::{Partition, Qos, Share};
 use crate::{DriverError, JobId, JobOrder};
 
-/// What not every way can do.
+/// What not every transport can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ability {
     Requeue,
@@ -40,7 +40,7 @@ pub(super) struct HistoryQuery {
     pub(super) name: Option<String>,
 }
 
-pub(super) trait Way: Send + Sync {
+pub(super) trait SlurmTransport: Send + Sync {
     /// As in "asked by …".
     fn name(&self) -> String;
 

@@ -1,6 +1,6 @@
-//! What is promised to waiting gangs: nodes from a time on.
+//! Start reservations: which nodes are kept for which waiting gang, from when on.
 //!
-//! Only this file makes and withdraws promises, so the fleet's plan holds exactly what is booked and promised.
+//! Only this file makes and withdraws reservations, so the fleet's plan holds exactly what is booked and reserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::fleet::Fleet;
 use crate::{Amount, JobId, Span, Time};
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Promises {
-    reservations: BTreeMap<JobId, Reservation>,
-    /// By node; shorter than the cluster where the last nodes are promised to none.
+pub(crate) struct Reservations {
+    by_job: BTreeMap<JobId, Reservation>,
+    /// By node; shorter than the cluster where the last nodes have no reservation.
     on_nodes: Vec<Arc<BTreeSet<(Time, JobId)>>>,
 }
 
-/// Nodes promised to a gang from a time on.
+/// A start reservation: nodes kept for a gang from a time on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
     pub job: JobId,
@@ -35,29 +35,29 @@ pub struct Reserved {
     pub amount: Amount,
 }
 
-impl Promises {
+impl Reservations {
     pub(crate) fn get(&self, job: JobId) -> Option<&Reservation> {
-        self.reservations.get(&job)
+        self.by_job.get(&job)
     }
 
-    /// What one gang was promised, and when others were promised each node.
+    /// The reservation of one gang, and when each node is reserved for others.
     pub(crate) fn snapshot(&self, job: JobId) -> Self {
-        let own = self.reservations.get(&job).map(|reservation| (job, reservation.clone()));
-        Self { reservations: own.into_iter().collect(), on_nodes: self.on_nodes.clone() }
+        let own = self.by_job.get(&job).map(|reservation| (job, reservation.clone()));
+        Self { by_job: own.into_iter().collect(), on_nodes: self.on_nodes.clone() }
     }
 
-    /// Promises to others than this gang.
-    pub(crate) fn to_others(&self, job: JobId) -> usize {
-        self.reservations.len() - usize::from(self.reservations.contains_key(&job))
+    /// How many other gangs hold one.
+    pub(crate) fn of_others(&self, job: JobId) -> usize {
+        self.by_job.len() - usize::from(self.by_job.contains_key(&job))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Reservation> {
-        self.reservations.values()
+        self.by_job.values()
     }
 
-    /// When which gangs were promised a node, the earliest first.
+    /// When a node is reserved for which gangs, the earliest first.
     pub(crate) fn on_node(&self, node: NodeId) -> impl Iterator<Item = (Time, JobId)> {
-        self.on_nodes.get(node.0 as usize).into_iter().flat_map(|promised| promised.iter().copied())
+        self.on_nodes.get(node.0 as usize).into_iter().flat_map(|starts| starts.iter().copied())
     }
 
     pub(crate) fn make(&mut self, reservation: Reservation, fleet: &mut Fleet) {
@@ -69,26 +69,26 @@ impl Promises {
             }
             Arc::make_mut(&mut self.on_nodes[place]).insert((reservation.start, reservation.job));
         }
-        self.reservations.insert(reservation.job, reservation);
+        self.by_job.insert(reservation.job, reservation);
     }
 
     pub(crate) fn withdraw(&mut self, job: JobId, fleet: &mut Fleet) {
-        let Some(reservation) = self.reservations.remove(&job) else {
+        let Some(reservation) = self.by_job.remove(&job) else {
             return;
         };
         for reserved in &reservation.nodes {
             fleet.unreserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
-            if let Some(promised) = self.on_nodes.get_mut(reserved.node.0 as usize) {
-                Arc::make_mut(promised).remove(&(reservation.start, job));
+            if let Some(starts) = self.on_nodes.get_mut(reserved.node.0 as usize) {
+                Arc::make_mut(starts).remove(&(reservation.start, job));
             }
         }
     }
 
-    /// Withdraws all promises and says what they were.
+    /// Withdraws all reservations and says what they were.
     pub(crate) fn withdraw_all(&mut self, fleet: &mut Fleet, now: Time) -> BTreeMap<JobId, Reservation> {
         self.on_nodes.clear();
         fleet.reset_plan(now);
-        std::mem::take(&mut self.reservations)
+        std::mem::take(&mut self.by_job)
     }
 }
 
@@ -97,7 +97,7 @@ impl Reservation {
         self.until.since(self.start)
     }
 
-    /// What is promised on each node.
+    /// What is reserved on each node.
     pub(crate) fn amounts(&self) -> Vec<(u32, Amount)> {
         summed_by_node(self.nodes.iter().map(|reserved| (reserved.node.0, reserved.amount)))
     }
