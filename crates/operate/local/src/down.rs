@@ -57,7 +57,7 @@ pub fn take_down(state: &StateDirectory, force: bool, say: &dyn Fn(&str)) -> Res
     Ok(count)
 }
 
-/// Daemon, agents and keepers by the variable they carry; ranks by their mark and where they report.
+/// Daemon, agents and fork servers by the variable they carry; ranks by their mark and where they report.
 pub(crate) fn processes(state: &Path) -> Vec<u32> {
     let state = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
     let is_inside = |path: Option<&str>| path.is_some_and(|path| Path::new(path).starts_with(&state));
