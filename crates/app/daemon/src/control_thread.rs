@@ -4,7 +4,6 @@
 //! notices, answers), and goes on without waiting: while one batch is on its way to the disk the next is worked out,
 //! and goes there as a whole when the disk is free. The journal keeps the order. What promises nothing leaves at once.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -14,6 +13,7 @@ use bedplate_control::record::{Record, RunPhase};
 use bedplate_control::wire::ToAgent;
 use bedplate_control::{Command, Control, Output};
 use bedplate_gangs::Time;
+use bedplate_host::panics;
 use bedplate_journal::Writer;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -108,8 +108,7 @@ impl ControlThread {
             disk: Arc::default(),
         };
         let run = move || {
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&runtime))) {
-                let why = panic_text(&*panic);
+            if let Err(why) = panics::caught(|| worker.run(&runtime)) {
                 // The daemon may be going down already.
                 let _ = failure.send(DaemonError::Panicked { what: "the control plane", why });
             }
@@ -329,7 +328,7 @@ impl Worker {
 
     /// A question cannot have changed anything, so its flaws concern only who asked.
     fn answer(&self, question: Question, now: Time) {
-        if catch_unwind(AssertUnwindSafe(|| question(&self.control, now))).is_err() {
+        if panics::caught(|| question(&self.control, now)).is_err() {
             self.surroundings.metrics.panics.add(1);
         }
     }
@@ -408,9 +407,4 @@ impl Worker {
 
 fn begins_again(record: &Record) -> bool {
     matches!(record, Record::Run(row) if row.phase == RunPhase::Preparing && row.run.number > 1)
-}
-
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bedplate_control::Control;
 use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
+use bedplate_host::panics;
 use bedplate_http::{Handler, Request, Server};
 use bedplate_journal::{Journal, Reader, Writer};
 use tokio::net::TcpListener;
@@ -60,10 +61,12 @@ impl Running {
 
     /// Returns when it has ended.
     pub fn wait(self) -> Result<(), DaemonError> {
-        let why = |panic: Box<dyn std::any::Any + Send>| crate::control_thread::panic_text(&*panic);
-        let ended = self.thread.join();
-        ended.unwrap_or_else(|panic| Err(DaemonError::Panicked { what: "the daemon", why: why(panic) }))
+        self.thread.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
     }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> DaemonError {
+    DaemonError::Panicked { what: "the daemon", why: panics::message(panic).to_owned() }
 }
 
 /// Runs a daemon until somebody ends it: over the API, or by an interrupt or termination signal.
@@ -92,12 +95,7 @@ fn launch(options: Options, signals: Signals) -> Result<Running, DaemonError> {
     match is_ready.blocking_recv() {
         Ok(address) => Ok(Running { address, shutdown, thread }),
         Err(_) => {
-            let ended = thread.join().unwrap_or_else(|panic| {
-                Err(DaemonError::Panicked {
-                    what: "the daemon",
-                    why: crate::control_thread::panic_text(&*panic),
-                })
-            });
+            let ended = thread.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
             Err(ended.err().unwrap_or(DaemonError::Panicked { what: "the daemon", why: "it ended".into() }))
         }
     }

@@ -1,11 +1,10 @@
 //! Why a command ended early, and the exit code of the program.
 
 use std::io;
-use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
-use std::sync::Mutex;
 
 use bedplate_diag::{Class, Diagnostic, Page, pages, render_json, render_text};
+use bedplate_host::panics;
 
 use crate::console::Console;
 use crate::present::{printable, printable_json};
@@ -89,20 +88,10 @@ impl Diagnostic for ProgramError {
     }
 }
 
-/// Runs a command; a panic becomes a diagnostic that names the place in our source.
+/// Runs a command; a panic becomes a diagnostic that names the place in our source. From now on panics of all threads are printed.
 pub fn catching_bugs(command: impl FnOnce() -> Result<(), CliError>) -> Result<(), CliError> {
-    static PANIC: Mutex<String> = Mutex::new(String::new());
-    panic::set_hook(Box::new(|info| {
-        if let Ok(mut what) = PANIC.lock() {
-            *what = info.to_string().replace('\n', " ");
-        }
-    }));
-    let outcome = panic::catch_unwind(AssertUnwindSafe(command));
-    let _ = panic::take_hook();
-    outcome.unwrap_or_else(|_| {
-        let what = PANIC.lock().map(|what| what.clone()).unwrap_or_default();
-        Err(ProgramError::Bug { what }.into())
-    })
+    panics::print_all();
+    panics::caught(command).unwrap_or_else(|what| Err(ProgramError::Bug { what }.into()))
 }
 
 /// Reports how it ended and returns the exit code: 0 done, 1 refused or failed, 2 usage,

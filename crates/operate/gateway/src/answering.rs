@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bedplate_host::panics::caught_async;
 use bedplate_http::header::{CACHE_CONTROL, HeaderValue};
 use bedplate_http::{Answer, Body, StatusCode, json, typed};
 use bytes::Bytes;
@@ -39,15 +40,14 @@ pub(crate) async fn answer(
             let (events, receiver) = mpsc::channel(MOST_WAITING);
             let limit = gateway.options.bounds.request;
             let deadline = Instant::now() + limit;
-            tokio::spawn(stream(
-                generation,
-                form,
-                head,
-                streaming,
-                sources,
-                account,
-                Events { events, deadline, limit },
-            ));
+            let events = Events { events, deadline, limit };
+            tokio::spawn(async move {
+                let telling = stream(&generation, form, &head, streaming, sources, account, &events);
+                if let Err(what) = caught_async(telling).await {
+                    // The client may have gone.
+                    let _ = events.send(&ApiError::bug(&what).to_json()).await;
+                }
+            });
             let mut answer =
                 typed(StatusCode::OK, "text/event-stream; charset=utf-8", Body::stream(receiver));
             answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -155,19 +155,19 @@ impl Events {
 }
 
 async fn stream(
-    generation: Generation,
+    generation: &Generation,
     form: Form,
-    head: Head,
+    head: &Head,
     streaming: Streaming,
     sources: Sources,
     account: Account,
-    events: Events,
+    events: &Events,
 ) {
-    let running = Running::new(&generation, sources, account);
+    let running = Running::new(generation, sources, account);
     // A client that has gone needs no more; what it asked for ends with `running`.
     let _ = match form {
-        Form::Response => responding::tell(&generation, &head, running, &events).await,
-        Form::Choices(shape) => tell(&generation, shape, &head, streaming, running, &events).await,
+        Form::Response => responding::tell(generation, head, running, events).await,
+        Form::Choices(shape) => tell(generation, shape, head, streaming, running, events).await,
     };
 }
 

@@ -6,11 +6,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use bedplate_batching::TenantId;
 use bedplate_diag::nearest;
+use bedplate_host::panics::message;
 use bedplate_http::header::{HeaderName, HeaderValue};
 use bedplate_http::{Answer, HeaderMap, Request, Server, read_body};
 use bedplate_random::mix;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
 use crate::answering;
@@ -235,7 +236,7 @@ async fn work(
 ) -> Result<Answer, ApiError> {
     let reader = gateway.clone();
     let read = tokio::task::spawn_blocking(move || read(&reader, action, &body)).await;
-    match read.unwrap_or_else(|_| Err(panicked()))? {
+    match read.unwrap_or_else(|error| Err(panicked(error)))? {
         Read::Done(answer) => Ok(answer),
         Read::Generation(generation, form) => answering::answer(&gateway, *generation, form, visitor).await,
         Read::Embeddings(embeddings) => embeddings::answer(embeddings, visitor.tenant).await,
@@ -264,8 +265,11 @@ fn read(gateway: &Gateway, action: Action, body: &[u8]) -> Result<Read, ApiError
     }
 }
 
-fn panicked() -> ApiError {
-    ApiError::Failed { reason: "a flaw of the program ended this request".into() }
+fn panicked(error: JoinError) -> ApiError {
+    match error.try_into_panic() {
+        Ok(panic) => ApiError::bug(message(panic.as_ref())),
+        Err(_) => ApiError::Failed { reason: "it was given up".into() },
+    }
 }
 
 /// A task that ends with the request: a client that goes away ends it.
@@ -278,7 +282,9 @@ impl Future for Aborting {
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Self::Output> {
-        std::pin::Pin::new(&mut self.0).poll(context).map(|ended| ended.unwrap_or_else(|_| Err(panicked())))
+        std::pin::Pin::new(&mut self.0)
+            .poll(context)
+            .map(|ended| ended.unwrap_or_else(|error| Err(panicked(error))))
     }
 }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bedplate_data::Tokenizer;
+use bedplate_host::panics::message;
 use bedplate_serve::{About, Grammar, Parser};
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
@@ -133,7 +134,9 @@ impl Guide {
         let compiled = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK);
             let thread = thread.spawn_scoped(scope, compile).map_err(|error| error.to_string())?;
-            thread.join().unwrap_or_else(|_| Err("it cannot be compiled".into()))
+            thread
+                .join()
+                .unwrap_or_else(|panic| Err(format!("a bug in its compiler: {}", message(panic.as_ref()))))
         });
         Ok(Arc::new(Guided(Mutex::new(compiled?))))
     }

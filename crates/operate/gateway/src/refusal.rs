@@ -47,6 +47,11 @@ impl ApiError {
         Self::Invalid { message: message.into(), param: Some(param.into()), code: None }
     }
 
+    /// A panic of ours, with what it said.
+    pub(crate) fn bug(what: &str) -> Self {
+        Self::Failed { reason: format!("a bug in this program: {what}") }
+    }
+
     pub(crate) fn coded(param: &str, code: &'static str, message: String) -> Self {
         Self::Invalid { message, param: Some(param.to_owned()), code: Some(code) }
     }

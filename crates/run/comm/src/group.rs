@@ -527,3 +527,22 @@ fn lengths<E: Number>(what: &str, source: Span, target: Span) -> String {
     let count = |span: Span| span.bytes / size_of::<E>();
     format!("{what} of {} and {} {}", count(source), count(target), E::FORMAT)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Format, Options, Rendezvous, World};
+
+    #[test]
+    fn a_panic_in_a_collective_becomes_a_fault_with_its_words() {
+        let alone = Rendezvous::on_this_machine(0, 1, 0, b"a secret of all ranks");
+        let world = World::join(&alone, &Options::default()).unwrap();
+        let group = world.everyone().unwrap();
+        let call = Call::new(Operation::Barrier, Format::U8, 0);
+        let outcome = group.inner.with_engine::<()>(call, |_, _| panic!("a planted bug"));
+        let told = outcome.unwrap_err().to_string();
+        assert!(told.contains("a bug in this program ended its") && told.contains("a planted bug"), "{told}");
+        assert!(world.fault().is_some(), "the others are told");
+        assert!(group.barrier().is_err());
+    }
+}

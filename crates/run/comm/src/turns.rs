@@ -2,9 +2,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+
+use bedplate_host::panics;
 
 use crate::choice::Algorithm;
 use crate::core::Core;
@@ -230,8 +231,8 @@ impl Turns {
         let line = core.recorder.enter(*recorded, number, call, bytes);
         engine.set_pace(pace);
         // A bug of ours must not leave the others, or this rank's own threads, waiting.
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(engine, &waiting)));
-        match outcome.unwrap_or_else(|_| Err(panicked(core.rank, &call))) {
+        let outcome = panics::caught(|| work(engine, &waiting));
+        match outcome.unwrap_or_else(|what| Err(panicked(core.rank, &call, &what))) {
             Ok(done) => {
                 core.recorder.leave(line);
                 Ok(done)
@@ -241,6 +242,6 @@ impl Turns {
     }
 }
 
-fn panicked(rank: u32, call: &Call) -> Fault {
-    Fault::Revoked { rank, reason: format!("a bug in this program ended its {call}") }
+fn panicked(rank: u32, call: &Call, what: &str) -> Fault {
+    Fault::Revoked { rank, reason: format!("a bug in this program ended its {call}: {what}") }
 }

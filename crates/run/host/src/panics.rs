@@ -3,12 +3,15 @@
 //!
 //! A panic on a thread of an engine, a collective or a server ends that thread alone. Without this, the user sees a request that
 //! never ends, and the operator sees nothing. [`print_all`] is installed once by each program; [`caught`] turns what one call
-//! panicked with into a value.
+//! panicked with into a value, [`caught_async`] that of a task.
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io::Write;
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::pin::pin;
+use std::task::Poll;
 use std::thread;
 
 use bedplate_units::Date;
@@ -39,6 +42,17 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         let told = LAST.with(|last| last.borrow_mut().take());
         told.unwrap_or_else(|| message(payload.as_ref()).to_owned())
     })
+}
+
+/// The same for work that waits.
+pub async fn caught_async<F: Future>(work: F) -> Result<F::Output, String> {
+    let mut work = pin!(work);
+    poll_fn(|context| match caught(|| work.as_mut().poll(context)) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
+        Err(told) => Poll::Ready(Err(told)),
+    })
+    .await
 }
 
 /// What a panic of another thread said, from what its `join` returned.

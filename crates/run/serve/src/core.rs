@@ -178,6 +178,11 @@ impl<E: Element> Core<E> {
         self.slots[sequence.0 as usize].as_mut().expect(IS_HERE)
     }
 
+    /// Tells all requests that they cannot be finished.
+    pub(crate) fn fail(&self, reason: &str) {
+        self.jobs.values().for_each(|job| job.teller.tell(Event::Failed(reason.to_owned())));
+    }
+
     /// Stops what nobody waits for any more.
     pub(crate) fn cancel_left(&mut self) {
         let is_left = |job: &Job| job.teller.is_cancelled();

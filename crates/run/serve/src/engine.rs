@@ -1,6 +1,5 @@
 //! A model that answers on this machine: its weights and memory, and the thread that runs its steps.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
@@ -9,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_batching::{Request, Scheduler};
+use bedplate_host::panics;
 use bedplate_kernels::{Bf16, Device, Element, KvFormat, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
@@ -22,7 +22,8 @@ use crate::spill::Spill;
 use crate::transfer::KvKind;
 use crate::worker_group::{Order, WorkerGroup};
 use crate::{
-    About, Activations, Answer, Ask, EngineOptions, Model, Refusal, Replica, ServeError, State, Teller, Wants,
+    About, Activations, Answer, Ask, EngineOptions, Event, Model, Refusal, Replica, ServeError, State,
+    Teller, Wants,
 };
 
 /// An adapter to serve beside the model.
@@ -184,14 +185,20 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || {
-            let core = Core::new(parts, seen.state.clone(), seen.log.clone());
-            let ended = catch_unwind(AssertUnwindSafe(|| serve(core, &received, &seen)));
+            let mut core = Core::new(parts, seen.state.clone(), seen.log.clone());
+            let ended = panics::caught(|| serve(&mut core, &received, &seen));
             let reason = match ended {
                 Ok(Ok(())) => "it was ended".to_owned(),
                 Ok(Err(trouble)) => trouble,
-                Err(_) => "a fault of the program in its engine".to_owned(),
+                Err(what) => format!("a bug in its engine: {what}"),
             };
-            *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+            *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
+            core.fail(&reason);
+            for command in received.try_iter() {
+                if let Command::Ask { teller, .. } = command {
+                    teller.tell(Event::Failed(reason.clone()));
+                }
+            }
         });
         let thread = thread.expect("a thread can be started");
         Self { about, kind, limits, commands, shared, thread: Some(thread) }
@@ -492,7 +499,11 @@ impl<E: Element> Prepared<E> {
 const IDLE: Duration = Duration::from_millis(100);
 
 /// Runs until it is told to stop, or until the ranks of the model cannot work together any more.
-fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
+fn serve<E: Element>(
+    core: &mut Core<E>,
+    commands: &Receiver<Command>,
+    shared: &Shared,
+) -> Result<(), String> {
     loop {
         let is_idle = core.is_empty();
         loop {

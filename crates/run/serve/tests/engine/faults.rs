@@ -1,5 +1,6 @@
 //! Clients that go away, and more of them than there is room for.
 
+use std::sync::Arc;
 use std::thread;
 
 use bedplate_batching::PreemptionMode;
@@ -7,7 +8,8 @@ use bedplate_kernels::{Bf16, Device, KvFormat, WeightFormat};
 use bedplate_network::{Network, PackedWeights};
 use bedplate_random::Random;
 use bedplate_serve::{
-    Activations, Ask, Continuation, Engine, EngineOptions, Refusal, Replica, Sampling, ServeError,
+    Activations, Ask, Continuation, Engine, EngineOptions, Event, Grammar, Parser, Refusal, Replica,
+    Sampling, ServeError,
 };
 
 use crate::fixture::{
@@ -25,6 +27,45 @@ fn an_answer_that_is_dropped_frees_its_blocks() {
         drop(answer);
         assert_nothing_left(&engine);
     }
+}
+
+/// A bug in the engine's thread, planted where it samples.
+#[derive(Debug)]
+struct Broken;
+
+impl Grammar for Broken {
+    fn parser(&self) -> Box<dyn Parser> {
+        Box::new(Broken)
+    }
+}
+
+impl Parser for Broken {
+    fn allow(&mut self, _: &mut [u32]) -> Result<(), String> {
+        panic!("a planted bug")
+    }
+
+    fn accept(&mut self, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_panic_of_the_engine_reaches_every_request_with_its_words() {
+    let engine = engine(LLAMA, &options());
+    let mut innocent = engine.ask(greedy(&prompts(1)[0], 250)).unwrap();
+    let grammar: Arc<dyn Grammar> = Arc::new(Broken);
+    let text = Continuation { most: 5, grammar: Some(grammar), ..Continuation::default() };
+    let mut guilty = engine.ask(Ask::text(prompts(2)[1].clone(), text)).unwrap();
+    for answer in [&mut guilty, &mut innocent] {
+        let mut last = None;
+        while let Some(event) = answer.wait() {
+            last = Some(event);
+        }
+        let Some(Event::Failed(why)) = last else { panic!("it ended with {last:?}") };
+        assert!(why.contains("a bug in its engine: a planted bug"), "{why}");
+    }
+    let Err(Refusal::Stopped { reason }) = engine.ask(greedy(&[1], 1)) else { panic!("it goes on") };
+    assert!(reason.contains("a planted bug"), "{reason}");
 }
 
 #[test]
