@@ -1,12 +1,11 @@
 //! Metrics that ranks offer themselves: vLLM, SGLang, `bedplate train`, or any program with a Prometheus endpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bedplate_http::blocking::fetch;
 use bedplate_record::Exposition;
 
 use crate::error::ExportError;
@@ -73,10 +72,12 @@ impl Target {
     }
 
     pub(crate) fn fetch(&self, host_label: &str) -> Option<Families> {
-        let text = get(&self.address, &self.path)?;
+        let text = fetch(&self.address, &self.path, PATIENCE, LONGEST).ok()?;
+        // In whole lines: a number of which the end is missing would be another number.
+        let text = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
         let labels = self.labels();
         let labels = if labels.is_empty() { host_label.to_owned() } else { format!("{labels},{host_label}") };
-        Some(Families::read(&text, &labels))
+        Some(Families::read(text, &labels))
     }
 }
 
@@ -141,57 +142,6 @@ fn ask(target: &Target, host_label: &str) -> Option<Receiver<Option<Families>>> 
     Some(receiver)
 }
 
-/// The body of an answer with status 200. HTTP/1.0, so that the body ends with the connection and comes in one piece.
-fn get(address: &str, path: &str) -> Option<String> {
-    let deadline = Instant::now() + PATIENCE;
-    let reachable = address.to_socket_addrs().ok()?.next()?;
-    let mut stream = TcpStream::connect_timeout(&reachable, PATIENCE).ok()?;
-    stream.set_write_timeout(Some(PATIENCE)).ok()?;
-    let request = format!(
-        "GET {path} HTTP/1.0\r\nHost: {address}\r\nAccept: text/plain;version=0.0.4\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).ok()?;
-    let answer = read_until(&mut stream, deadline)?;
-    body_of(&answer).map(str::to_owned)
-}
-
-/// What a good answer says, in whole lines: a number of which the end is missing would be another number.
-fn body_of(answer: &str) -> Option<&str> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let field = |wanted: &str| {
-        let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
-        fields
-            .filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted))
-            .map(|(_, value)| value.trim())
-            .next()
-    };
-    let is_whole = match field("content-length") {
-        Some(length) => length.parse::<usize>().is_ok_and(|length| length <= body.len()),
-        None => true,
-    };
-    let is_good =
-        head.split_whitespace().nth(1)? == "200" && field("transfer-encoding").is_none() && is_whole;
-    is_good.then(|| body.rsplit_once('\n').map_or("", |(lines, _)| lines))
-}
-
-fn read_until(stream: &mut TcpStream, deadline: Instant) -> Option<String> {
-    let mut answer = Vec::new();
-    let mut piece = [0; 16 << 10];
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || answer.len() as u64 > LONGEST {
-            return None;
-        }
-        stream.set_read_timeout(Some(left)).ok()?;
-        match stream.read(&mut piece) {
-            Ok(0) => return Some(String::from_utf8_lossy(&answer).into_owned()),
-            Ok(count) => answer.extend(&piece[..count]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,20 +157,5 @@ mod tests {
         }
         assert!(Target::parse(&format!("x:1/{}", "y".repeat(2000))).is_err());
         assert!(Target::parse("x:1/\u{1b}[31m").is_err());
-    }
-
-    #[test]
-    fn an_answer_that_is_cut_off_or_in_chunks_is_none() {
-        let body = |head: &str, body: &str| body_of(&format!("{head}\r\n\r\n{body}")).map(str::to_owned);
-        assert_eq!(body("HTTP/1.0 200 OK", "x 1\ny 23"), Some("x 1".into()));
-        assert_eq!(body("HTTP/1.1 200 OK\r\nContent-Length: 4", "x 1\n"), Some("x 1".into()));
-        for (head, text) in [
-            ("HTTP/1.0 404 Not Found", "x 1\n"),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 9", "x 1\n"),
-            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "4\r\nx 1\n\r\n0\r\n\r\n"),
-            ("", ""),
-        ] {
-            assert_eq!(body(head, text), None, "{head}");
-        }
     }
 }

@@ -4,9 +4,10 @@
 //! question selects are asked for their metrics, whichever of the known engines they run. Replicas that do not answer count as the
 //! others do on average, so that one that hangs neither stops scaling nor shrinks the rest.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bedplate_http::client::{self, Call};
 use bedplate_http::{Answer, StatusCode, decoded, json};
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::k8s_openapi::jiff::Timestamp;
@@ -15,8 +16,6 @@ use bedplate_kubernetes::kube::{Api, Client};
 use futures_util::StreamExt;
 use futures_util::stream::iter;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// The path of the group and version.
@@ -32,7 +31,7 @@ const OF_ENGINES: [&str; 4] = [
 ];
 /// How long a replica may take to tell, how much it may tell, and how many are asked at once.
 const PATIENCE: Duration = Duration::from_secs(2);
-const MOST_TOLD: u64 = 4 << 20;
+const MOST_TOLD: usize = 4 << 20;
 const AT_ONCE: usize = 32;
 const LONGEST_SELECTOR: usize = 2048;
 /// How long an answer may take, and of how many replicas.
@@ -110,19 +109,13 @@ fn address(pod: &Pod) -> Option<(IpAddr, u16)> {
 /// What one replica tells.
 async fn ask((ip, port): (IpAddr, u16)) -> Option<f64> {
     let asked = async {
-        let mut stream = TcpStream::connect((ip, port)).await.ok()?;
-        // In this old version the end of the connection is the end of the answer.
-        let request = format!("GET /metrics HTTP/1.0\r\nHost: {ip}\r\nAccept: text/plain\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.ok()?;
-        let mut bytes = Vec::new();
-        stream.take(MOST_TOLD).read_to_end(&mut bytes).await.ok()?;
-        Some(bytes)
+        let server = SocketAddr::from((ip, port)).to_string();
+        let mut reply = client::call(&server, Call::get("/metrics", None)).await.ok()?;
+        let body = reply.whole(MOST_TOLD).await.ok()?;
+        (reply.status == StatusCode::OK).then_some(body)
     };
-    let bytes = timeout(PATIENCE, asked).await.ok()??;
-    let text = String::from_utf8_lossy(&bytes);
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    let is_good = head.split(' ').nth(1) == Some("200");
-    is_good.then(|| requests_in(body)).flatten()
+    let body = timeout(PATIENCE, asked).await.ok()??;
+    requests_in(&String::from_utf8_lossy(&body))
 }
 
 /// The requests that an engine's metrics tell; nothing where it has none of the names.

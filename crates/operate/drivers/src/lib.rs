@@ -10,7 +10,6 @@ mod capability;
 mod contexts;
 mod driver;
 mod error;
-mod http;
 mod kubernetes;
 mod local;
 mod place;

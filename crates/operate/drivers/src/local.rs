@@ -19,12 +19,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::http::{Body, Caller, Connection, Request};
+use crate::tls;
 use crate::{
     Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
     JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Submitted, Watched,
 };
 pub use account::{Pruned, TokenMade, TokenView, UsageBy, UsageRow};
+use bedplate_http::blocking::{Body, Caller, Connection, Request};
 
 /// How long failures that pass are waited out.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -254,7 +255,7 @@ impl Local {
             return Ok(body);
         }
         let fingerprint = self.place.fingerprint.as_deref();
-        Connection::open(&self.place.address, fingerprint, ANSWER)?.ask(request, &caller)
+        tls::open(&self.place.address, fingerprint, ANSWER)?.ask(request, &caller)
     }
 
     fn complaint(&self, body: Body) -> DriverError {

@@ -14,7 +14,6 @@ mod options;
 mod passing;
 mod running;
 mod stream;
-mod upstream;
 mod url;
 
 pub use member::ReplicaHealth;

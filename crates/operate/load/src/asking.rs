@@ -2,15 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use bedplate_http::client::{Call, Connection, Reply};
+use bedplate_http::header::{AUTHORIZATION, CONTENT_TYPE};
+use bedplate_http::{HeaderMap, HeaderValue, Method};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::events::Events;
@@ -37,7 +33,7 @@ pub(crate) struct Asked {
 /// A connection that requests are sent over, opened anew where it was closed.
 pub(crate) struct Client<'a> {
     target: &'a Target,
-    connection: Option<SendRequest<Full<Bytes>>>,
+    connection: Option<Connection>,
 }
 
 impl<'a> Client<'a> {
@@ -66,7 +62,7 @@ impl<'a> Client<'a> {
     pub(crate) async fn get(&mut self, path: &str) -> Result<Value, String> {
         let asked = async {
             let response = self.send(Method::GET, path, Bytes::new()).await?;
-            let status = response.status();
+            let status = response.status;
             let text = text(response).await?;
             if !status.is_success() {
                 return Err(complaint(status.as_u16(), &text));
@@ -83,20 +79,16 @@ impl<'a> Client<'a> {
         began: Instant,
         asked: &mut Asked,
     ) -> Result<(), String> {
-        let response = self.send(Method::POST, path, body).await?;
-        let status = response.status().as_u16();
+        let mut response = self.send(Method::POST, path, body).await?;
+        let status = response.status.as_u16();
         if status != 200 {
             return Err(complaint(status, &text(response).await?));
         }
-        let mut body = response.into_body();
         let mut events = Events::default();
         let mut reading = Reading { asked, began, last: None, failure: None, is_done: false };
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| format!("the answer broke off: {error}"))?;
-            if let Some(bytes) = frame.data_ref() {
-                let now = Instant::now();
-                events.push(bytes, |data| reading.take(data, now));
-            }
+        while let Some(bytes) = response.next().await.map_err(|error| format!("the answer {error}"))? {
+            let now = Instant::now();
+            events.push(&bytes, |data| reading.take(data, now));
         }
         match reading {
             Reading { failure: Some(failure), .. } => Err(failure),
@@ -106,44 +98,30 @@ impl<'a> Client<'a> {
         }
     }
 
-    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, String> {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.target.prefix))
-            .header(HOST, &self.target.authority)
-            .header(CONTENT_TYPE, "application/json");
+    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Reply, String> {
+        let mut headers =
+            HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
         if let Some(key) = &self.target.key {
-            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+            let key = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|error| error.to_string())?;
+            headers.insert(AUTHORIZATION, key);
         }
-        let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
         let is_open = match &mut self.connection {
-            Some(connection) => connection.ready().await.is_ok(),
+            Some(connection) => connection.is_open().await,
             None => false,
         };
+        let authority = &self.target.authority;
         if !is_open {
-            self.connection = Some(connect(&self.target.authority).await?);
+            let opened = Connection::open(authority, CONNECT).await;
+            self.connection = Some(opened.map_err(|error| format!("the server {error}"))?);
         }
         let connection = self.connection.as_mut().expect("it was just opened");
-        connection.send_request(request).await.map_err(|error| format!("the connection broke: {error}"))
+        let call = Call { method, path: format!("{}{path}", self.target.prefix), headers, body };
+        connection.ask(authority, call).await.map_err(|error| format!("the connection {error}"))
     }
 }
 
-async fn connect(authority: &str) -> Result<SendRequest<Full<Bytes>>, String> {
-    let opened = timeout(CONNECT, TcpStream::connect(authority)).await;
-    let stream =
-        opened.map_err(|_| "no connection in 30 s".to_owned())?.map_err(|error| error.to_string())?;
-    let _ = stream.set_nodelay(true);
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
-        // What breaks it is told to whoever reads from it.
-        let _ = connection.await;
-    });
-    Ok(sender)
-}
-
-async fn text(response: Response<Incoming>) -> Result<Vec<u8>, String> {
-    let limited = http_body_util::Limited::new(response.into_body(), MOST_TEXT * 16).collect().await;
-    limited.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
+async fn text(mut response: Reply) -> Result<Vec<u8>, String> {
+    response.whole(MOST_TEXT * 16).await.map(|body| body.to_vec()).map_err(|error| error.to_string())
 }
 
 /// What a server says of a request that it refuses, in one line.

@@ -14,6 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_host::memory::resident_bytes;
+use bedplate_http::blocking::fetch;
+
+use http::{LARGEST, PATIENCE};
 
 pub use http::{Request, Webhook};
 
@@ -150,7 +153,7 @@ impl Prometheus {
     fn wait_until_ready(&mut self, port: u16) -> Result<(), String> {
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
-            if http::get(port, "/-/ready").is_ok_and(|answer| answer.status == 200) {
+            if get(port, "/-/ready").is_ok() {
                 return Ok(());
             }
             let has_ended = self.children.iter_mut().any(|child| !matches!(child.try_wait(), Ok(None)));
@@ -165,11 +168,7 @@ impl Prometheus {
 
     /// The answer of `GET path`, as text.
     pub fn get(&self, path: &str) -> Result<String, String> {
-        let answer = http::get(self.port, path)?;
-        match answer.status {
-            200 => Ok(answer.body),
-            status => Err(format!("{status}: {}", answer.body)),
-        }
+        get(self.port, path)
     }
 
     /// The JSON of an instant query.
@@ -182,6 +181,10 @@ impl Prometheus {
         let held = self.children.iter().filter_map(|child| resident_bytes(child.id()));
         held.sum::<u64>() as f64 / f64::from(1 << 20)
     }
+}
+
+fn get(port: u16, path: &str) -> Result<String, String> {
+    fetch(&format!("127.0.0.1:{port}"), path, PATIENCE, LARGEST).map_err(|error| error.to_string())
 }
 
 impl Drop for Prometheus {

@@ -3,7 +3,7 @@
 //! A [`Server`] owns what all of them need and get wrong separately: a limit of connections, deadlines against clients that
 //! send slowly or do not read, bounded heads and bodies, encryption, and an end that finishes running requests. A handler
 //! is a function from a request to an [`Answer`]; routes, roles and error texts belong to the caller. [`Background`] runs one
-//! on a thread of its own, for programs without a runtime.
+//! on a thread of its own, for programs without a runtime. [`client`] and [`blocking`] ask other servers, with the same care.
 //!
 //! ```
 //! use bedplate_http::{Background, Limits, Request, StatusCode, json};
@@ -17,7 +17,9 @@
 mod answer;
 mod background;
 mod bearer;
+pub mod blocking;
 mod certificate;
+pub mod client;
 mod connection;
 mod encoding;
 mod files;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bedplate_host::panics::caught_async;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -16,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{Activity, Overdue, Watched};
-use crate::{Answer, Handler, Limits, Peer, Request};
+use crate::{Answer, Handler, Limits, Peer, Request, StatusCode, json};
 
 const BACKLOG: u32 = 4096;
 /// How long to wait where the system has no files or memory for another connection.
@@ -211,9 +212,19 @@ async fn respond(
 ) -> Result<Answer, Infallible> {
     let working = activity.work();
     request.extensions_mut().insert(Peer(peer));
-    let mut answer = handler.answer(request).await;
+    // A bug in a handler is answered, and the connection goes on.
+    let mut answer = caught_async(handler.answer(request)).await.unwrap_or_else(|what| broken(&what));
     answer.body_mut().hold(working);
     Ok(answer)
+}
+
+/// The answer of a handler that panicked, in the shape that our clients and OpenAI's read.
+fn broken(what: &str) -> Answer {
+    let message = format!("a bug in this program: {what}");
+    json(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        &serde_json::json!({"error": {"message": message, "type": "server_error"}}),
+    )
 }
 
 /// Closes a connection so that the client can read its last answer: closing with unread bytes would reset the connection.

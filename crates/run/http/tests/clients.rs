@@ -18,7 +18,7 @@ fn limits() -> Limits {
     Limits { body_bytes: 1 << 16, grace: PATIENCE, ..Limits::default() }
 }
 
-/// `/echo` answers with the length of the body, `/endless` with bytes for as long as the client reads, `/slow` after a while. That `/slow` began
+/// `/bug` panics, `/echo` answers with the length of the body, `/endless` with bytes for as long as the client reads, `/slow` after a while. That `/slow` began
 /// and that `/endless` ended is noted.
 async fn answer(request: Request, limits: Limits, noted: Arc<AtomicUsize>) -> Answer {
     let (head, mut body) = request.into_parts();
@@ -27,6 +27,7 @@ async fn answer(request: Request, limits: Limits, noted: Arc<AtomicUsize>) -> An
             Ok(body) => json(StatusCode::OK, &body.len()),
             Err(error) => json(error.status(), &error.to_string()),
         },
+        "/bug" => panic!("a planted bug"),
         "/slow" => {
             noted.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -168,4 +169,19 @@ fn a_task_of_another_runtime_can_start_and_end_a_server_of_its_own() {
             |_: Request| std::future::ready(typed(StatusCode::OK, "text/plain", Body::whole("never")));
         assert!(Background::start(taken, Limits::default(), handler).is_err(), "{taken} is taken");
     });
+}
+
+#[test]
+fn a_handler_that_panics_answers_with_its_words_and_the_server_goes_on() {
+    let (server, _) = start(limits());
+    let mut stream = connect(server.address());
+    stream.write_all(b"GET /bug HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    assert!(
+        told.starts_with("HTTP/1.1 500") && told.contains("a bug in this program: a planted bug"),
+        "{told}"
+    );
+    let told = ask(server.address(), &post(3, b"abc"));
+    assert!(told.starts_with("HTTP/1.1 200"), "{told}");
 }

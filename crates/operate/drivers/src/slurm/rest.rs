@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bedplate_http::blocking::{Caller, Connection, Request};
 use serde_json::{Value, json};
 
 use super::complaint::Complaint;
@@ -20,7 +21,7 @@ use super::past;
 use super::site::{Partition, Qos, Share};
 use super::transport::{Ability, HistoryQuery, SlurmTransport, Submission};
 use super::value::{number, text};
-use crate::http::{Caller, Connection, Request};
+use crate::tls;
 use crate::{DriverError, JobId, JobOrder};
 
 /// An answer beyond this is read no further.
@@ -171,7 +172,7 @@ impl Rest {
         let connection = match &self.endpoint {
             Endpoint::Socket(path) => Connection::open_socket(path, patience)?,
             Endpoint::Address { address, fingerprint } => {
-                Connection::open(address, fingerprint.as_deref(), patience)?
+                tls::open(address, fingerprint.as_deref(), patience)?
             }
         };
         self.exchange_on(connection, request, patience)

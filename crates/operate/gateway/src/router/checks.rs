@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_http::client::{self, Call, ClientError};
 use bedplate_http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::member::{Member, ReplicaHealth};
 use super::options::{Checks, Remark};
-use super::upstream::{self, Call, UpstreamError};
 
 /// Where servers tell whether they take requests: ours first, then what others have.
 const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
@@ -25,7 +25,7 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
     let mut first_pause = FIRST_PAUSE;
     while member.replica_health() != ReplicaHealth::Retired {
         let checked = timeout(checks.timeout, check(&member, &mut path, key.as_ref())).await;
-        match checked.unwrap_or(Err(UpstreamError::Silent { seconds: checks.timeout.as_secs() })) {
+        match checked.unwrap_or(Err(ClientError::Silent { seconds: checks.timeout.as_secs() })) {
             Ok(models) => {
                 if member.passes(models) {
                     learn_room(&member, &checks, key.as_ref()).await;
@@ -52,7 +52,8 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
 /// Asks how much a replica can remember, which our engine and vLLM tell among their metrics; others are taken to have plenty.
 async fn learn_room(member: &Member, checks: &Checks, key: Option<&HeaderValue>) {
     let ask = async {
-        let mut reply = upstream::call(&member.url, Call::get("/metrics", key)).await?;
+        let mut reply =
+            client::call(&member.url.authority(), Call::get(&member.url.path("/metrics"), key)).await?;
         reply.whole(MOST_METRICS).await
     };
     if let Ok(Ok(text)) = timeout(checks.timeout, ask).await
@@ -75,16 +76,17 @@ async fn check(
     member: &Member,
     path: &mut usize,
     key: Option<&HeaderValue>,
-) -> Result<Option<Vec<Value>>, UpstreamError> {
+) -> Result<Option<Vec<Value>>, ClientError> {
     while PATHS[*path] != MODELS {
-        let reply = upstream::call(&member.url, Call::get(PATHS[*path], key)).await?;
+        let reply =
+            client::call(&member.url.authority(), Call::get(&member.url.path(PATHS[*path]), key)).await?;
         match reply.status {
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => *path += 1,
             status if status.is_success() => break,
             status => return Err(refused(status)),
         }
     }
-    let mut reply = upstream::call(&member.url, Call::get(MODELS, key)).await?;
+    let mut reply = client::call(&member.url.authority(), Call::get(&member.url.path(MODELS), key)).await?;
     let needs_no_list = PATHS[*path] != MODELS;
     match reply.status {
         status if status.is_success() => Ok(models(&reply.whole(MOST_LIST).await?)),
@@ -95,8 +97,8 @@ async fn check(
     }
 }
 
-fn refused(status: StatusCode) -> UpstreamError {
-    UpstreamError::Broken { why: format!("a check was answered with status {}", status.as_u16()) }
+fn refused(status: StatusCode) -> ClientError {
+    ClientError::Broken { why: format!("a check was answered with status {}", status.as_u16()) }
 }
 
 fn models(body: &[u8]) -> Option<Vec<Value>> {

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bedplate_batching::{Candidate, Load, PrefixMirror, RouteReason};
+use bedplate_http::client::ClientError;
 use bedplate_record::Counter;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::asked::{Asked, BLOCK_TOKENS};
-use super::upstream::UpstreamError;
+
 use super::url::ReplicaUrl;
 
 /// Whether a replica gets requests.
@@ -161,11 +162,11 @@ impl Member {
     }
 
     /// A check or a request failed. True where that takes it out of service.
-    pub(super) fn fails(&self, error: &UpstreamError) -> bool {
+    pub(super) fn fails(&self, error: &ClientError) -> bool {
         let mut inner = self.inner();
         inner.failures = inner.failures.saturating_add(1);
         let is_out = inner.failures >= self.most_failures;
-        if is_out && matches!(error, UpstreamError::Silent { .. }) {
+        if is_out && matches!(error, ClientError::Silent { .. }) {
             self.is_silent.send_replace(true);
         }
         is_out && self.change(ReplicaHealth::Out, |replica_health| replica_health == ReplicaHealth::In)

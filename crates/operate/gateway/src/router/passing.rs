@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_http::client::{self, Call, ClientError, Reply};
 use bedplate_http::header::{
     ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_ORIGIN, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE,
     EXPECT, HOST, HeaderName, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
@@ -17,10 +18,13 @@ use super::asked::Asked;
 use super::front::Front;
 use super::member::{Member, Trip};
 use super::stream::Events;
-use super::upstream::{self, Call, Reply, UpstreamError};
+use super::url::ReplicaUrl;
+
 use crate::refusal::ApiError;
 
 /// Events that may wait for a client that reads slowly; then the replica waits too.
+/// Why a request to a replica that fails its checks is given up.
+const OUT: &str = "was out of service";
 const MOST_WAITING: usize = 16;
 /// An answer that is no stream is not larger.
 const MOST_WHOLE: usize = 64 << 20;
@@ -59,12 +63,12 @@ pub(super) struct Passed {
 }
 
 impl Passed {
-    fn call(&self, front: &Front) -> Call {
+    fn call(&self, front: &Front, url: &ReplicaUrl) -> Call {
         let mut headers = passed(&self.headers);
         if let Some(key) = &front.replica_key {
             headers.insert(AUTHORIZATION, key.clone());
         }
-        Call { method: self.method.clone(), path: self.path.clone(), headers, body: self.body.clone() }
+        Call { method: self.method.clone(), path: url.path(&self.path), headers, body: self.body.clone() }
     }
 }
 
@@ -77,7 +81,7 @@ fn passed(headers: &HeaderMap) -> HeaderMap {
 enum Failure {
     /// The replica takes no more just now.
     Refused(Answer),
-    Lost(UpstreamError),
+    Lost(ClientError),
 }
 
 pub(super) async fn pass(front: &Arc<Front>, request: Passed, asked: Asked) -> Result<Answer, ApiError> {
@@ -95,7 +99,7 @@ pub(super) async fn pass(front: &Arc<Front>, request: Passed, asked: Asked) -> R
         match attempt.map_err(|_| ApiError::TookTooLong { seconds })? {
             Ok(answer) => return Ok(answer),
             // Another replica would say as much.
-            Err(Failure::Lost(error @ UpstreamError::TooLarge { .. })) => {
+            Err(Failure::Lost(error @ ClientError::TooLarge { .. })) => {
                 member.counts.failures.add(1);
                 return Err(ApiError::ReplicaLost { why: error.to_string() });
             }
@@ -119,9 +123,9 @@ fn note(front: &Front, member: &Member, failure: Failure) -> Failure {
 }
 
 /// Counts a failure, and against the replica too where it is the connection's.
-fn lost(front: &Front, member: &Member, error: &UpstreamError) {
+fn lost(front: &Front, member: &Member, error: &ClientError) {
     member.counts.failures.add(1);
-    if matches!(error, UpstreamError::Unreachable { .. }) && member.fails(error) {
+    if matches!(error, ClientError::Unreachable { .. }) && member.fails(error) {
         front.members.tell(&format!("replica {} is out of service: it {error}", member.url));
     }
 }
@@ -133,7 +137,8 @@ async fn attempt(
     deadline: Instant,
 ) -> Result<Answer, Failure> {
     let member = trip.member.clone();
-    let reply = unless_out(&member, upstream::call(&member.url, request.call(front))).await;
+    let reply =
+        unless_out(&member, client::call(&member.url.authority(), request.call(front, &member.url))).await;
     let mut reply = reply.map_err(Failure::Lost)?;
     if matches!(reply.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
         let body = timeout(REFUSAL, reply.whole(MOST_WHOLE)).await.map(Result::unwrap_or_default);
@@ -154,12 +159,12 @@ async fn attempt(
 /// What a replica does, as long as it answers anything at all.
 async fn unless_out<T>(
     member: &Member,
-    doing: impl Future<Output = Result<T, UpstreamError>>,
-) -> Result<T, UpstreamError> {
+    doing: impl Future<Output = Result<T, ClientError>>,
+) -> Result<T, ClientError> {
     tokio::select! {
         biased;
         done = doing => done,
-        () = member.falls_silent() => Err(UpstreamError::Out),
+        () = member.falls_silent() => Err(ClientError::GivenUp { why: OUT }),
     }
 }
 
@@ -198,7 +203,7 @@ impl Client {
             biased;
             () = self.sender.closed() => return Next::Gone,
             came = timeout_at(self.deadline, reply.next()) => came,
-            () = out => Ok(Err(UpstreamError::Out)),
+            () = out => Ok(Err(ClientError::GivenUp { why: OUT })),
         };
         match came {
             Err(_) => Next::Failed(ApiError::TookTooLong { seconds }),

@@ -1,4 +1,4 @@
-//! As much HTTP as talking to Prometheus and hearing from Alertmanager takes.
+//! Queries in addresses, and a listener for what Alertmanager sends.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,31 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const LARGEST: u64 = 64 << 20;
-
-pub(super) struct Answer {
-    pub(super) status: u16,
-    pub(super) body: String,
-}
-
-/// One request on a connection of its own, of a server that closes it.
-pub(super) fn get(port: u16, path: &str) -> Result<Answer, String> {
-    let ask = || -> io::Result<Vec<u8>> {
-        let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut bytes = Vec::new();
-        stream.take(LARGEST).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = ask().map_err(|error| error.to_string())?;
-    let text = String::from_utf8_lossy(&bytes);
-    let (head, body) = text.split_once("\r\n\r\n").ok_or("the answer has no end of its head")?;
-    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).ok_or("no status")?;
-    Ok(Answer { status, body: body.to_owned() })
-}
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const LARGEST: u64 = 64 << 20;
 
 pub(super) fn percent_encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {

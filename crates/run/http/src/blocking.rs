@@ -1,4 +1,5 @@
-//! As much of HTTP/1.1 as a client of a control plane needs: one request at a time on a connection that is kept.
+//! A client for threads without a runtime: one request at a time, on a connection that is kept. Heads are bounded, and a body that ends
+//! before its announced length is an error.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -6,15 +7,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
-
-use crate::tls;
+use std::time::{Duration, Instant};
 
 /// A head of an answer beyond this is not from a daemon of ours.
 const LONGEST_HEAD: u64 = 64 << 10;
 const CONNECT: Duration = Duration::from_secs(5);
 
-trait Transport: Read + Write + Send {
+/// What requests and answers go over.
+pub trait Transport: Read + Write + Send {
+    /// How long the next byte may take; for ever where there is none.
     fn set_patience(&self, patience: Option<Duration>) -> io::Result<()>;
 }
 
@@ -30,35 +31,29 @@ impl Transport for UnixStream {
     }
 }
 
-impl Transport for tls::Stream {
-    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.sock.set_read_timeout(patience)
-    }
-}
-
 /// A connection on which nothing is under way.
-pub(crate) struct Connection {
+pub struct Connection {
     stream: BufReader<Box<dyn Transport>>,
 }
 
 /// A request; the rest of its head is the same for all.
-pub(crate) struct Request<'a> {
-    pub(crate) method: &'a str,
+pub struct Request<'a> {
+    pub method: &'a str,
     /// With its query.
-    pub(crate) path: &'a str,
-    pub(crate) headers: &'a [(&'a str, &'a str)],
-    pub(crate) body: &'a [u8],
+    pub path: &'a str,
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: &'a [u8],
 }
 
 /// What goes with every request to a server.
-pub(crate) struct Caller<'a> {
-    pub(crate) host: &'a str,
-    pub(crate) credentials: &'a [(&'a str, &'a str)],
+pub struct Caller<'a> {
+    pub host: &'a str,
+    pub credentials: &'a [(&'a str, &'a str)],
 }
 
 /// The head of an answer, and its body while it comes.
-pub(crate) struct Body {
-    pub(crate) status: u16,
+pub struct Body {
+    pub status: u16,
     headers: Vec<(String, String)>,
     left: Left,
     connection: Connection,
@@ -75,32 +70,18 @@ enum Left {
 }
 
 impl Connection {
-    /// Connects to `host:port`, encrypted where the fingerprint of a certificate is known. No answer may take longer
-    /// than `patience`.
-    pub(crate) fn open(address: &str, fingerprint: Option<&str>, patience: Duration) -> io::Result<Self> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT.min(patience)) {
-                Ok(stream) => return Self::over(stream, fingerprint, patience),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+    /// Connects to `host:port`. No answer may take longer than `patience`.
+    pub fn open(address: &str, patience: Duration) -> io::Result<Self> {
+        Ok(Self::over(Box::new(connected(address, patience)?)))
     }
 
-    fn over(stream: TcpStream, fingerprint: Option<&str>, patience: Duration) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(patience))?;
-        stream.set_read_timeout(Some(patience))?;
-        let stream: Box<dyn Transport> = match fingerprint {
-            Some(fingerprint) => Box::new(tls::wrap(stream, fingerprint)?),
-            None => Box::new(stream),
-        };
-        Ok(Self { stream: BufReader::new(stream) })
+    /// Speaks on a connection that was made elsewhere, an encrypted one for instance.
+    pub fn over(stream: Box<dyn Transport>) -> Self {
+        Self { stream: BufReader::new(stream) }
     }
 
     /// Connects to a socket in the file system.
-    pub(crate) fn open_socket(path: &Path, patience: Duration) -> io::Result<Self> {
+    pub fn open_socket(path: &Path, patience: Duration) -> io::Result<Self> {
         // A server that accepts nothing lets `connect` wait without end.
         let (send, connected) = mpsc::channel();
         let path = path.to_owned();
@@ -108,11 +89,11 @@ impl Connection {
         let stream = connected.recv_timeout(CONNECT.min(patience)).map_err(|_| io::ErrorKind::TimedOut)??;
         stream.set_write_timeout(Some(patience))?;
         stream.set_read_timeout(Some(patience))?;
-        Ok(Self { stream: BufReader::new(Box::new(stream)) })
+        Ok(Self::over(Box::new(stream)))
     }
 
     /// Sends a request and reads the head of its answer.
-    pub(crate) fn ask(mut self, request: &Request<'_>, caller: &Caller<'_>) -> io::Result<Body> {
+    pub fn ask(mut self, request: &Request<'_>, caller: &Caller<'_>) -> io::Result<Body> {
         let mut message = format!(
             "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n",
             request.method,
@@ -150,6 +131,54 @@ impl Connection {
     }
 }
 
+/// A TCP connection to the first address of `host:port` that takes one, with deadlines for reading and writing.
+pub fn connected(address: &str, patience: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT.min(patience)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_write_timeout(Some(patience))?;
+                stream.set_read_timeout(Some(patience))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The whole text at a path of `host:port`, where the status is 200. What is cut off, takes longer than `patience` in all or is longer
+/// than `most` bytes is an error: a number of which the end is missing would be another number.
+pub fn fetch(address: &str, path: &str, patience: Duration, most: u64) -> io::Result<String> {
+    let deadline = Instant::now() + patience;
+    let request = Request { method: "GET", path, headers: &[("accept", "text/plain, */*")], body: &[] };
+    let caller = Caller { host: address, credentials: &[("connection", "close")] };
+    let mut body = Connection::open(address, patience)?.ask(&request, &caller)?;
+    if body.status != 200 {
+        return Err(io::Error::other(format!("it answers with status {}", body.status)));
+    }
+    let mut bytes = Vec::new();
+    let mut piece = [0; 16 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        body.connection.stream.get_ref().set_patience(Some(left))?;
+        match body.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if bytes.len() as u64 > most {
+            return Err(garbled(&format!("it answers with more than {most} bytes")));
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn status_of(line: &str) -> io::Result<u16> {
     let mut words = line.split(' ');
     let version = words.next().unwrap_or_default();
@@ -167,7 +196,7 @@ fn left_of(status: u16, headers: &[(String, String)]) -> io::Result<Left> {
         return Ok(Left::Chunk(0));
     }
     match header("content-length") {
-        Some(length) => length.parse().map(Left::Bytes).map_err(|_| garbled("its length is no number")),
+        Some(length) => length.parse().map(Left::Bytes).map_err(|_| garbled("its length is not a number")),
         None => Ok(Left::ToTheEnd),
     }
 }
@@ -193,17 +222,17 @@ fn garbled(what: &str) -> io::Error {
 }
 
 impl Body {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// From now on the next byte may take as long as it likes.
-    pub(crate) fn wait_forever(&self) -> io::Result<()> {
+    pub fn wait_forever(&self) -> io::Result<()> {
         self.connection.stream.get_ref().set_patience(None)
     }
 
     /// The connection, once the body has been read to its end and the server keeps it open.
-    pub(crate) fn into_connection(self) -> Option<Connection> {
+    pub fn into_connection(self) -> Option<Connection> {
         let closes = self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         (self.left == Left::Nothing && !closes).then_some(self.connection)
     }
@@ -211,7 +240,7 @@ impl Body {
     fn next_chunk(&mut self) -> io::Result<()> {
         let line = read_line(&mut (&mut self.connection.stream).take(1024))?;
         let size = line.split(';').next().unwrap_or_default().trim();
-        match u64::from_str_radix(size, 16).map_err(|_| garbled("the size of a chunk is no number"))? {
+        match u64::from_str_radix(size, 16).map_err(|_| garbled("the size of a chunk is not a number"))? {
             0 => {
                 while !read_line(&mut (&mut self.connection.stream).take(LONGEST_HEAD))?.is_empty() {}
                 self.left = Left::Nothing;
