@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and help with examples.
 
+use bedplate_terminal::LogArguments;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
@@ -40,6 +41,9 @@ pub(crate) struct Cli {
         value_delimiter = ':'
     )]
     pub(crate) catalog: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, console: &mut Console) -> Result<(), CliError> {
+    cli.log.start()?;
     let context = Context { overlays: cli.catalog };
     commands::run(cli.command, &context, console)
 }

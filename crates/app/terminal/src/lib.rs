@@ -18,6 +18,7 @@ mod context;
 pub mod files;
 pub mod html;
 pub mod length;
+mod logging;
 pub mod present;
 
 pub use choice::choice;
@@ -25,3 +26,4 @@ pub use cli_error::{CliError, PAGES, ProgramError, catching_bugs, report};
 pub use console::Console;
 pub use context::Context;
 pub use length::length;
+pub use logging::LogArguments;

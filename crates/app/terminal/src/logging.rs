@@ -1,0 +1,132 @@
+//! Structured logging: events of long-running parts, as text for people or as JSON for machines, on standard error.
+//!
+//! Libraries say what happens by `tracing`, with fields for the job, run, rank, node or request it concerns; never a token, never an
+//! environment. Here it is decided what is shown: `--log` or `BEDPLATE_LOG`, a level or levels by crate
+//! (`info,bedplate_gateway=debug`). What is not shown costs one comparison.
+
+use clap::{Args, ValueEnum};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::present::moment;
+use crate::{CliError, ProgramError};
+
+/// What is logged, and how.
+#[derive(Debug, Args)]
+pub struct LogArguments {
+    /// Log on standard error: off, error, warn, info, debug or trace, for all or by crate, as `info,bedplate_gateway=debug` [default: info]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_name = "LEVELS",
+        env = "BEDPLATE_LOG",
+        hide_env = true
+    )]
+    log: Option<String>,
+
+    /// Log as text for people or as JSON for machines, an object a line
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_name = "FORMAT",
+        env = "BEDPLATE_LOG_FORMAT",
+        hide_env = true,
+        default_value = "text"
+    )]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+impl LogArguments {
+    /// Begins to log. Called once by each program, before its command runs.
+    pub fn start(&self) -> Result<(), CliError> {
+        let levels = levels(self.log.as_deref())?;
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+        let registry = tracing_subscriber::registry().with(levels);
+        let started = match self.log_format {
+            LogFormat::Text => registry.with(lines.event_format(Text)).try_init(),
+            LogFormat::Json => registry.with(lines.json().flatten_event(true).with_timer(Clock)).try_init(),
+        };
+        started.map_err(|_| usage("logging has begun already".to_owned()))
+    }
+}
+
+/// Levels by crate. Other people's crates are quiet unless they are named.
+fn levels(text: Option<&str>) -> Result<Targets, CliError> {
+    let text = text.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("info");
+    if let Ok(level) = text.parse::<LevelFilter>() {
+        return Ok(Targets::new().with_target("bedplate", level).with_default(level.min(LevelFilter::WARN)));
+    }
+    text.parse::<Targets>().map_err(|_| {
+        usage(format!("`{text}` does not say what to log; try `debug`, or levels by crate as in `info,bedplate_gateway=debug`"))
+    })
+}
+
+fn usage(message: String) -> CliError {
+    ProgramError::Usage { message }.into()
+}
+
+/// Times in UTC, to the second.
+struct Clock;
+
+impl FormatTime for Clock {
+    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
+        writer.write_str(&moment(bedplate_host::clock::unix_time().as_millis() as u64))
+    }
+}
+
+/// `2026-11-15 12:40:07 warn node n3 is silent job=7`: what happened first, its fields behind it.
+struct Text;
+
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        Clock.format_time(&mut writer)?;
+        write!(writer, " {} ", event.metadata().level().as_str().to_ascii_lowercase())?;
+        context.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tracing::Level;
+
+    #[test]
+    fn levels_are_read_for_all_or_by_crate_and_others_are_refused_with_an_example() {
+        let ours = |text: Option<&str>, level| {
+            levels(text).unwrap().would_enable("bedplate_gateway::router", &level)
+        };
+        let theirs = |text: Option<&str>, level| levels(text).unwrap().would_enable("hyper::proto", &level);
+        assert!(ours(None, Level::INFO) && !ours(None, Level::DEBUG) && !theirs(None, Level::INFO));
+        assert!(ours(Some("trace"), Level::TRACE) && !theirs(Some("trace"), Level::INFO));
+        assert!(!ours(Some("off"), Level::ERROR) && !theirs(Some("off"), Level::ERROR));
+        let by_crate = Some("error,bedplate_gateway=debug");
+        assert!(ours(by_crate, Level::DEBUG) && !theirs(by_crate, Level::WARN));
+        let Err(CliError::Failed(refused)) = levels(Some("=loud=")) else { panic!("it is taken") };
+        assert!(refused.to_string().contains("info,bedplate_gateway=debug"), "{refused}");
+    }
+}
