@@ -4,13 +4,17 @@
 //! codes. `commands/` mirrors the command line: `catalog compare` is in `commands/catalog/compare.rs`.
 
 mod cli;
+mod clusters;
 mod commands;
 mod connection;
 mod cpu_clock;
 mod host_run;
 mod launcher;
 mod meeting;
+mod models;
 mod pages;
+mod replayed;
+mod served;
 
 use std::process::ExitCode;
 

@@ -21,6 +21,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_replay::jobs::PAGES,
         bedplate_replay::requests::PAGES,
         bedplate_deploy::PAGES,
+        bedplate_deploy::REPLICA_PAGES,
         bedplate_gangs::PAGES,
         bedplate_health::PAGES,
         bedplate_exporter::PAGES,

@@ -17,7 +17,7 @@ mod console;
 mod context;
 pub mod files;
 pub mod html;
-pub mod length;
+mod length;
 mod logging;
 pub mod present;
 

@@ -35,6 +35,8 @@
 //! ```
 
 mod candidate;
+mod doubt;
+mod energy;
 mod engine;
 mod error;
 mod estimate;
@@ -45,6 +47,7 @@ mod need;
 mod outlook;
 mod plan;
 mod refuse;
+mod replicas;
 mod search;
 mod space;
 mod supply;
@@ -58,6 +61,8 @@ pub mod test_time;
 pub mod training;
 
 pub use candidate::fit;
+pub use doubt::unmeasured;
+pub use energy::Energy;
 pub use engine::TimedReplica;
 pub use error::{DeployError, Failing, Longer, PAGES, Shortage};
 pub use estimate::{Bound, Estimate, Miss};
@@ -67,6 +72,7 @@ pub use layout::{ServingLayout, ServingLayoutRefusal};
 pub use need::{Load, Need, Options, Pictures, Pooling, Recorded};
 pub use outlook::{Expectation, FrontOutlook, Limit, Outlook, front_outlook, outlook};
 pub use plan::{Plan, Workers};
+pub use replicas::{Numbers, PAGES as REPLICA_PAGES, RefusedReplica};
 pub use search::{Answer, Held, Other, search};
 pub use supply::Supply;
 pub use tie::Edge;

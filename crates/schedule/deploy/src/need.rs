@@ -61,6 +61,31 @@ impl Load {
         }
     }
 
+    /// Prompts of `text` that begin alike, with images on top of it, for a number of adapters.
+    pub fn asked(
+        text: Lengths,
+        output: Lengths,
+        per_second: f64,
+        image_tokens: u64,
+        shared: Option<SharedPrefix>,
+        adapters: u32,
+    ) -> Self {
+        let more = u32::try_from(image_tokens).unwrap_or(u32::MAX);
+        let input = match text {
+            Lengths::Fixed(tokens) => Lengths::Fixed(tokens.saturating_add(more)),
+            Lengths::Between(low, high) => {
+                Lengths::Between(low.saturating_add(more), high.saturating_add(more))
+            }
+        };
+        let shared = shared.map(|SharedPrefix { percent, groups }| SharedPrefix {
+            // Images are never shared.
+            percent: (u64::from(percent) * u64::from(text.mean()) / u64::from(input.mean().max(1))) as u32,
+            // What is cached under one adapter is of no use to another.
+            groups: groups.saturating_mul(adapters.max(1)),
+        });
+        Self { shared, ..Self::drawn(input, output, per_second) }
+    }
+
     /// Requests that are all as long as the mean and share nothing.
     pub(crate) fn uniform(&self) -> Self {
         Self { drawn: None, shared: None, recorded: None, ..*self }

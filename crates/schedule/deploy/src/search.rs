@@ -24,6 +24,16 @@ pub struct Answer {
     pub replays: u32,
 }
 
+impl Answer {
+    /// A near tie that costs less than the plan that was taken, and by which share.
+    pub fn cheaper_tie(&self) -> Option<(&Other, f64)> {
+        let best = self.best.dollars_per_hour?;
+        let cheaper = self.others.iter().find(|other| other.edge != Edge::Cheaper)?;
+        let less = 1.0 - cheaper.held.dollars_per_hour? / best;
+        (less > 0.0).then_some((cheaper, less))
+    }
+}
+
 /// A plan that a replay showed to hold.
 #[derive(Debug, Clone)]
 pub struct Held {

@@ -5,6 +5,7 @@
 //! by tests against tables made from the programs at pinned versions.
 
 mod accelerate;
+mod bedplate;
 mod bridge;
 mod deepspeed;
 mod megatron;
@@ -15,6 +16,8 @@ mod torchtitan;
 use bedplate_layout::Layout;
 use bedplate_perf::Workload;
 use bedplate_transformer::Transformer;
+
+pub use bedplate::bedplate_settings;
 
 /// What is to be launched.
 #[derive(Debug, Clone, Copy)]

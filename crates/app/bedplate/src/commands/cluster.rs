@@ -5,13 +5,9 @@ mod export;
 mod import;
 mod meet;
 mod show;
-pub(crate) mod slurm;
-mod source;
 
-use bedplate_catalog::Catalog;
 use bedplate_diag::Page;
 use bedplate_terminal::{CliError, Console, Context};
-use bedplate_topology::Cluster;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -55,11 +51,6 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Meet(arguments) => meet::run(&arguments, &catalog, console),
         Command::Check(arguments) => check::run(&arguments, &catalog, console),
     }
-}
-
-/// A cluster from a specification or a file, without options.
-pub(crate) fn load(text: &str, catalog: &Catalog) -> Result<Cluster, CliError> {
-    source::load_all(&[text.to_owned()], &source::Reading::default(), catalog)
 }
 
 pub(crate) const PAGES: &[&Page] = &[&meet::UNKNOWN_NODE];

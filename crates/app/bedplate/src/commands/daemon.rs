@@ -11,7 +11,7 @@ use bedplate_local::{Machine, Shape, Wanted, state_directory};
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use nix::sys::stat::{Mode, umask};
 
-use super::cluster;
+use crate::clusters;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     let shape = match &arguments.cluster {
         Some(given) => {
             let wanted = Wanted {
-                cluster: Some(cluster::load(given, &catalog)?),
+                cluster: Some(clusters::load(given, &catalog)?),
                 site: arguments.site.as_deref().map(files::absolute).transpose()?,
                 ..Wanted::default()
             };

@@ -5,7 +5,7 @@ use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, length};
 use serde_json::{Value, json};
 
-use super::model::load;
+use crate::models::load;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

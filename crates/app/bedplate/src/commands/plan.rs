@@ -15,7 +15,6 @@ mod posttrain;
 mod question;
 mod regret;
 mod serve;
-pub(crate) mod served;
 pub(crate) mod serving;
 mod task;
 mod train;

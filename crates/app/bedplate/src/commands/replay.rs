@@ -37,5 +37,4 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] =
-    &[&requests::IMPOSSIBLE_SETTINGS, &requests::modelled::REFUSED_REPLICA];
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&requests::IMPOSSIBLE_SETTINGS];

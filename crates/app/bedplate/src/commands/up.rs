@@ -15,8 +15,8 @@ use bedplate_terminal::{CliError, Console, Context, files};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
-use super::cluster;
 use super::export::ProfileName;
+use crate::clusters;
 use crate::launcher::launcher;
 
 #[derive(clap::Args)]
@@ -87,7 +87,7 @@ impl Arguments {
             like: self.like.clone(),
             spare: self.spare,
             remote: self.remote,
-            cluster: self.cluster.as_ref().map(|given| cluster::load(given, catalog)).transpose()?,
+            cluster: self.cluster.as_ref().map(|given| clusters::load(given, catalog)).transpose()?,
             site: absolute(&self.site)?,
             probe: self.probe.clone(),
             listen: self.listen.clone(),

@@ -20,7 +20,7 @@ use bedplate_gangs::{Span, Time};
 use super::simulate::End;
 use super::{Outcome, Record, Trace, TraceJob};
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Summary {
     pub jobs: usize,
     /// Jobs that did all their work.

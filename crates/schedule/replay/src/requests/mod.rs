@@ -24,6 +24,7 @@
 mod engine;
 mod error;
 mod fleet;
+pub mod grammar;
 mod histogram;
 mod load;
 mod next;

@@ -10,7 +10,7 @@ use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Planned, Share
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
 
-use crate::commands::replay::requests::grammar;
+use bedplate_replay::requests::grammar;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -5,7 +5,7 @@ use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{Cluster, Health};
 use serde_json::json;
 
-use super::source::{Reading, load_all};
+use crate::clusters::{Reading, load_all};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -5,7 +5,7 @@ use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{ExportFormat, export};
 
 use super::show::cluster_json;
-use super::source::{Reading, load_all, write_cluster};
+use crate::clusters::{Reading, load_all, write_cluster};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,7 +7,7 @@ use bedplate_terminal::{CliError, Console};
 use bedplate_topology::{Cluster, GpuId, NodeId};
 use serde_json::json;
 
-use super::source::{Reading, load_all};
+use crate::clusters::{Reading, load_all};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -7,8 +7,8 @@ use bedplate_topology::{Cluster, Health, Level, NodeRange, Stage, Summary, compr
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
-use super::slurm;
-use super::source::{Reading, load_all};
+use crate::clusters::slurm;
+use crate::clusters::{Reading, load_all};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -9,7 +9,7 @@ use bedplate_transformer::{
 use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
-use super::load_with_remarks;
+use crate::models::load_with_remarks;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

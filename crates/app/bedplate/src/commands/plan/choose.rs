@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::constants;
 use super::task::TaskArguments;
 use super::whole_run::RunArguments;
-use crate::commands::model;
+use crate::models;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -73,7 +73,7 @@ impl Diagnostic for NoTokens {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
-    let model = model::load(&arguments.model)?;
+    let model = models::load(&arguments.model)?;
     let constants = arguments.constants.load()?;
     let run = &arguments.run;
     catalog.refuse_unknown_region(run.region.as_deref())?;

@@ -1,26 +1,22 @@
 //! A layout as settings for the software that will run it.
 
-use bedplate_deploy::training::{Job, Trainer};
-use bedplate_layout::{ComputePrecision, Ends, Layout, Recompute, Schedule};
-use bedplate_perf::{Generation, Task, Workload};
-use bedplate_transformer::Transformer;
+use bedplate_deploy::training::{Job, Trainer, bedplate_settings};
+use bedplate_layout::Layout;
+use bedplate_perf::Generation;
 
 use super::question::Loaded;
 
 /// Settings of every trainer, or what it lacks; on a host, which only this program trains on, of this program alone.
 pub(super) fn settings(layout: &Layout, loaded: &Loaded) -> Vec<(&'static str, String)> {
-    let own = match own_lack(layout, &loaded.model) {
-        Some(lack) => format!("# cannot run this plan: it lacks {lack}"),
-        None => bedplate(layout, &loaded.workload, &loaded.named),
-    };
-    let own = ("bedplate train", own);
+    let lacks = |what: String| format!("# cannot run this plan: it lacks {what}");
+    let own = bedplate_settings(layout, &loaded.workload, &loaded.model, &loaded.named);
+    let own = ("bedplate train", own.unwrap_or_else(|what| lacks(what.to_owned())));
     if loaded.hardware.generation == Generation::Host {
         return vec![own];
     }
     let job = job(layout, loaded);
-    let others = Trainer::ALL.into_iter().map(|trainer| match trainer.settings(&job) {
-        Ok(settings) => (trainer.name(), settings),
-        Err(lacks) => (trainer.name(), format!("# cannot run this plan: it lacks {lacks}")),
+    let others = Trainer::ALL.into_iter().map(|trainer| {
+        (trainer.name(), trainer.settings(&job).unwrap_or_else(|what| lacks(what.to_string())))
     });
     others.chain([own]).collect()
 }
@@ -41,63 +37,24 @@ fn job<'a>(layout: &'a Layout, loaded: &'a Loaded) -> Job<'a> {
     }
 }
 
-/// What `bedplate train` lacks for a layout.
-fn own_lack(layout: &Layout, model: &Transformer) -> Option<&'static str> {
-    let is_plain = layout.schedule == Schedule::default() && layout.ends == Ends::default();
-    let cuts_alike = !model.is_mixture() || layout.tensor == layout.expert_tensor;
-    match (is_plain, cuts_alike, model.is_hybrid()) {
-        (.., true) => Some("layers with a state or with one half"),
-        (false, ..) => Some("schedules and stages other than alternating, even ones"),
-        (_, false, _) => {
-            Some("experts that are cut otherwise than the other matrices (`etp` and `tp` differ)")
-        }
-        _ => None,
-    }
-}
-
-/// The configuration of `bedplate train`: what a plan decides, and the keys that it needs besides.
-fn bedplate(layout: &Layout, workload: &Workload, model: &str) -> String {
-    let precision = match layout.precision {
-        ComputePrecision::Fp32 => "f32",
-        ComputePrecision::Bf16 => "bf16",
-        ComputePrecision::Fp8 => "fp8",
-        _ => return "# cannot run this plan: it lacks this number format".into(),
-    };
-    let recompute = match layout.recompute {
-        Recompute::None => "none",
-        Recompute::Selective => "cheap",
-        Recompute::Full => "full",
-    };
-    // What is computed at once, and how, are keys of their own.
-    let shared = Layout {
-        micro_batch: Layout::ONE.micro_batch,
-        recompute: Layout::ONE.recompute,
-        precision: Layout::ONE.precision,
-        ..*layout
-    };
-    let mut text = format!(
-        "[model]\nconfig = {model:?}\n\n[data]\ncorpora = [\"corpus\"] # made by `bedplate data`\nsequence = {}\n\n\
-         [training]\nbatch = {}\nmicro_batch = {}\nprecision = \"{precision}\"\nrecompute = \"{recompute}\"\n\
-         layout = \"{shared}\"",
-        workload.sequence, workload.global_batch, layout.micro_batch
-    );
-    if let Task::Lora { rank } = workload.task {
-        text += &format!("\n\n[adapter]\nrank = {rank}");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use bedplate_diag::Source;
+    use bedplate_perf::{Task, Workload};
     use bedplate_train::TrainConfig;
+    use bedplate_transformer::builtin;
 
     use super::*;
+
+    fn settings(layout: &Layout, workload: &Workload) -> Result<String, &'static str> {
+        let model = builtin("llama-3.2-1b").unwrap();
+        bedplate_settings(layout, workload, &model, "llama-3.2-1b")
+    }
 
     fn read(layout: &str, task: Task) -> TrainConfig {
         let layout: Layout = layout.parse().unwrap();
         let workload = Workload { sequence: 4096, global_batch: 64, task, ..Workload::default() };
-        let text = bedplate(&layout, &workload, "llama-3.2-1b");
+        let text = settings(&layout, &workload).unwrap();
         TrainConfig::from_toml(Source::new("plan.toml", &text))
             .unwrap_or_else(|error| panic!("{error}\n{text}"))
     }
@@ -127,9 +84,9 @@ mod tests {
     fn number_formats_that_the_runtime_lacks_are_told() {
         let settings = |layout: &str| {
             let layout: Layout = layout.parse().unwrap();
-            bedplate(&layout, &Workload::default(), "llama-3.2-1b")
+            super::tests::settings(&layout, &Workload::default())
         };
-        assert!(settings("dp8.fp4").starts_with("# cannot"));
-        assert!(settings("dp8.fp8").contains("precision = \"fp8\""));
+        assert_eq!(settings("dp8.fp4"), Err("this number format"));
+        assert!(settings("dp8.fp8").unwrap().contains("precision = \"fp8\""));
     }
 }

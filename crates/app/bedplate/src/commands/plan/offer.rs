@@ -7,7 +7,7 @@ use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::{Cluster, ImportOptions, compress_hostlist};
 
 use super::train::Arguments;
-use crate::commands::cluster;
+use crate::clusters;
 
 pub(super) fn cluster(
     arguments: &Arguments,
@@ -16,12 +16,12 @@ pub(super) fn cluster(
     console: &Console,
 ) -> Result<Cluster, CliError> {
     let slurm = match &arguments.question.cluster {
-        Some(text) => cluster::slurm::named(text)?,
+        Some(text) => clusters::slurm::named(text)?,
         None => arguments.connection()?.slurm()?,
     };
     match (slurm, &arguments.question.cluster) {
         (Some(slurm), _) => offered(&slurm, job, catalog, console),
-        (None, Some(text)) => cluster::load(text, catalog),
+        (None, Some(text)) => clusters::load(text, catalog),
         (None, None) => {
             let message = "the context is no Slurm, so say with --cluster what to plan for".to_owned();
             Err(ProgramError::Usage { message }.into())
@@ -54,5 +54,5 @@ fn offered(
         true => format!("planned for {list}, free now"),
         false => format!("planned for {list}: {free} of {count} are free now, so a job would wait"),
     });
-    cluster::slurm::load(slurm, &nodes, ImportOptions::default(), catalog)
+    clusters::slurm::load(slurm, &nodes, ImportOptions::default(), catalog)
 }

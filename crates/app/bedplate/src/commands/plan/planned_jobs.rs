@@ -12,7 +12,7 @@ use bedplate_perf::Hardware;
 use bedplate_terminal::{CliError, ProgramError, files};
 use serde_json::Value;
 
-use crate::commands::{cluster, model};
+use crate::{clusters, models};
 
 /// The two files of one job.
 #[derive(Debug, Clone)]
@@ -35,9 +35,9 @@ impl JobFiles {
         let plan: Value = serde_json::from_str(&files::read_text(&self.plan)?)
             .map_err(|error| ProgramError::Usage { message: format!("`{}`: {error}", self.plan) })?;
         let job = PlannedJob::read(&plan, &self.plan)?;
-        let cluster = cluster::load(&job.cluster, catalog)?;
+        let cluster = clusters::load(&job.cluster, catalog)?;
         let hardware = Hardware::from_cluster(&cluster, catalog)?;
         let seconds = reported_seconds(&files::read_text(&self.reports)?, &self.reports)?;
-        Ok(job.case(&self.reports, model::load(&job.model)?, &cluster, hardware, seconds))
+        Ok(job.case(&self.reports, models::load(&job.model)?, &cluster, hardware, seconds))
     }
 }

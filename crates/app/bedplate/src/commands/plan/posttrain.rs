@@ -12,8 +12,8 @@ use bedplate_terminal::{CliError, Console, choice, files, length};
 use bedplate_units::{Dollars, Seconds, grouped};
 use serde_json::{Value, json};
 
-use super::served::{ENGINES, Payment, WEIGHTS, load_model};
-use crate::commands::replay::requests::grammar::{self, MOST_TOKENS};
+use crate::served::{ENGINES, Payment, WEIGHTS, load_model};
+use bedplate_replay::requests::grammar::{self, MOST_TOKENS};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

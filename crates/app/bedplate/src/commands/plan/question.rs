@@ -17,7 +17,7 @@ use bedplate_units::Tokens;
 
 use super::constants::Choice;
 use super::task::TaskArguments;
-use crate::commands::model;
+use crate::models;
 
 /// The arguments that every question about a training run shares.
 #[derive(clap::Args)]
@@ -143,7 +143,7 @@ impl Loaded {
 
 impl Question {
     pub(super) fn load(&self, cluster: Cluster, catalog: &Catalog) -> Result<Loaded, CliError> {
-        let model = model::load(&self.model)?;
+        let model = models::load(&self.model)?;
         let mut hardware = Hardware::from_cluster(&cluster, catalog)?;
         if self.survive && hardware.generation != Generation::Host {
             let message =

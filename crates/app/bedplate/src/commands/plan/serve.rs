@@ -13,7 +13,7 @@ use bedplate_deploy::launch::{Software, launch, pools};
 use bedplate_deploy::test_time::{Effort, Price, test_time};
 use bedplate_deploy::{
     Answer, Explanation, Held, Load, Need, Options, Outlook, Pattern, Plan, Pooling, Supply, explain,
-    outlook, search,
+    outlook, search, unmeasured,
 };
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
@@ -21,9 +21,9 @@ use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_transformer::{Precision, published_as};
 
 use super::constants::Choice;
-use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
 use super::serving::load_site;
-use crate::commands::replay::requests::grammar;
+use crate::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
+use bedplate_replay::requests::grammar;
 
 pub(super) use self::load::{NO_ENCODER, NO_RATE};
 
@@ -321,35 +321,8 @@ impl<'a> Found<'a> {
         outlook(self.need, &self.supplies[held.supply], &held.plan, &held.shown, self.errors)
     }
 
-    /// What no measured row had: chips, adapters, images, pools of different GPUs.
     fn doubts(&self) -> Option<String> {
-        let options = &self.need.options;
-        let is_other = |prompts: &Supply| prompts.accelerator != self.supply().accelerator;
-        let is_apart = self.supply().prompts.as_deref().is_some_and(is_other);
-        let unlike = [
-            (options.adapters.is_some(), "adapters"),
-            (options.images.is_some(), "images"),
-            (is_apart, "pools of different GPUs"),
-        ];
-        let unlike = unlike.into_iter().filter(|(is_asked, _)| *is_asked && self.outlook.is_some());
-        let unlike = unlike.map(|(_, what)| format!("with {what}: intervals are those of serving without"));
-        let doubts: Vec<String> = self.doubt().into_iter().chain(unlike).collect();
-        (!doubts.is_empty()).then(|| doubts.join("; "))
-    }
-
-    /// What is said of chips on which no serving was measured.
-    fn doubt(&self) -> Option<String> {
-        let unmeasured = |kind: &&Supply| !self.errors.has_measured(&kind.accelerator);
-        let chips = self.supply().kinds().filter(unmeasured).map(|kind| kind.accelerator.as_str());
-        let chips = Vec::from_iter(BTreeSet::from_iter(chips));
-        if chips.is_empty() {
-            return None;
-        }
-        let figures = match &self.outlook {
-            Some(_) => "intervals and confidence are those of other chips of its family",
-            None => "figures are the performance model's alone, without intervals or confidence",
-        };
-        Some(format!("of serving on {}: {figures}", chips.join(" and ")))
+        unmeasured(self.need, self.supply(), self.errors, self.outlook.is_some())
     }
 
     fn supply(&self) -> &Supply {

@@ -1,7 +1,7 @@
 //! Policies side by side: one row each, means over seeds, and JSON with every run.
 
 use bedplate_gangs::Span;
-use bedplate_replay::jobs::{Distribution, Estimates, Policy, Summary, Trace};
+use bedplate_replay::jobs::{Comparison, Distribution, Estimates, Mean, Policy, Run, Summary, Trace};
 use bedplate_terminal::present::{Column, Table, wrap};
 use bedplate_terminal::{CliError, Console};
 use bedplate_topology::Cluster;
@@ -10,44 +10,18 @@ use serde_json::{Value, json};
 
 use super::load::Load;
 
-pub(super) struct Comparison<'a> {
+pub(super) struct Shown<'a> {
     pub(super) load: &'a Load,
     /// Of the first seed.
     pub(super) trace: &'a Trace,
     pub(super) cluster: &'a Cluster,
     pub(super) estimates: Estimates,
-    pub(super) runs: Vec<Run>,
+    pub(super) compared: Comparison,
 }
-
-pub(super) struct Run {
-    pub(super) policy: Policy,
-    pub(super) seed: u64,
-    pub(super) summary: Summary,
-}
-
-/// A figure over seeds.
-struct Mean {
-    mean: f64,
-    /// Standard error of the mean.
-    error: f64,
-}
-
-impl Mean {
-    fn of(values: &[f64]) -> Self {
-        let count = values.len().max(1) as f64;
-        let mean = values.iter().sum::<f64>() / count;
-        let variance =
-            values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
-        Self { mean, error: (variance / count).sqrt() }
-    }
-}
-
-/// A name, and what it measures.
-type Measure = (&'static str, fn(&Summary) -> f64);
 
 const GPU_HOUR: f64 = 3_600_000.0;
 
-impl Comparison<'_> {
+impl Shown<'_> {
     pub(super) fn title(&self) -> String {
         let failures = self.load.failures_key().map_or(String::new(), |key| format!(", failures as {key}"));
         format!(
@@ -58,64 +32,40 @@ impl Comparison<'_> {
             self.cluster.name(),
             grouped(self.cluster.node_count().into()),
             grouped(self.cluster.gpu_count().into()),
-            self.offered(),
+            self.compared.offered_load(),
             self.estimates.name()
         )
-    }
-
-    /// Work over capacity of the jobs that the cluster can run, which is the same for every policy.
-    fn offered(&self) -> f64 {
-        self.runs[0].summary.load
-    }
-
-    /// Whether the cluster can run none of the jobs.
-    pub(super) fn is_hopeless(&self) -> bool {
-        self.runs.iter().all(|run| run.summary.rejected == run.summary.jobs)
     }
 
     pub(super) fn show(&self, console: &mut Console) -> Result<(), CliError> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.line("")?;
         console.table(&self.table())?;
-        if self.policies().len() > 1 {
-            let all = self.winners().into_iter().map(|(name, best)| {
+        if self.compared.policies().len() > 1 {
+            let all = self.compared.winners().into_iter().map(|(name, best)| {
                 let names: Vec<&str> = best.iter().map(|policy| policy.name).collect();
                 format!("{name}: {}", names.join(", "))
             });
             let line = format!("best, or within 5 % of it: {}", all.collect::<Vec<_>>().join("; "));
             console.line(&wrap(&line, console.width().unwrap_or(usize::MAX)).join("\n"))?;
         }
-        let of_seed = if self.seeds() > 1 { " (the first seed)" } else { "" };
+        let of_seed = if self.compared.seeds() > 1 { " (the first seed)" } else { "" };
         console.line(&format!("\nMean wait, and mean bounded slowdown, by GPUs{of_seed}"))?;
         console.table(&self.by_size())?;
-        if self.seeds() > 1 {
-            console.line(&format!("\nOver {} seeds, against {}", self.seeds(), self.policies()[0].name))?;
+        if self.compared.seeds() > 1 {
+            console.line(&format!(
+                "\nOver {} seeds, against {}",
+                self.compared.seeds(),
+                self.compared.policies()[0].name
+            ))?;
             console.table(&self.ratios())?;
         }
         self.remarks().iter().for_each(|remark| console.say(remark));
         Ok(())
     }
 
-    /// In the requested order.
-    pub(super) fn policies(&self) -> Vec<Policy> {
-        let first = self.runs[0].seed;
-        self.runs.iter().filter(|run| run.seed == first).map(|run| run.policy).collect()
-    }
-
-    fn seeds(&self) -> usize {
-        self.runs.len() / self.policies().len().max(1)
-    }
-
-    fn summaries(&self, policy: Policy) -> impl Iterator<Item = &Summary> {
-        self.runs.iter().filter(move |run| run.policy == policy).map(|run| &run.summary)
-    }
-
-    fn mean(&self, policy: Policy, figure: impl Fn(&Summary) -> f64) -> Mean {
-        Mean::of(&self.summaries(policy).map(figure).collect::<Vec<_>>())
-    }
-
     fn mean_span(&self, policy: Policy, figure: impl Fn(&Summary) -> Span) -> String {
-        Span(self.mean(policy, |summary| figure(summary).0 as f64).mean as u64).to_string()
+        Span(self.compared.mean(policy, |summary| figure(summary).0 as f64).mean as u64).to_string()
     }
 
     pub(super) fn table(&self) -> Table {
@@ -137,13 +87,15 @@ impl Comparison<'_> {
             Column::right("LOST GPU-H", 2),
             Column::right("MAKESPAN", 4),
         ]);
-        for policy in self.policies() {
-            let percent =
-                |figure: fn(&Summary) -> f64| format!("{:.1}%", self.mean(policy, figure).mean * 100.0);
-            let count = |figure: fn(&Summary) -> f64| format!("{:.0}", self.mean(policy, figure).mean);
+        for policy in self.compared.policies() {
+            let percent = |figure: fn(&Summary) -> f64| {
+                format!("{:.1}%", self.compared.mean(policy, figure).mean * 100.0)
+            };
+            let count =
+                |figure: fn(&Summary) -> f64| format!("{:.0}", self.compared.mean(policy, figure).mean);
             table.row(vec![
                 policy.name.into(),
-                format!("{:.2}", self.mean(policy, |summary| summary.bounded_slowdown).mean),
+                format!("{:.2}", self.compared.mean(policy, |summary| summary.bounded_slowdown).mean),
                 self.mean_span(policy, |summary| summary.wait.mean),
                 self.mean_span(policy, |summary| summary.wait.p50),
                 self.mean_span(policy, |summary| summary.wait.p99),
@@ -166,29 +118,7 @@ impl Comparison<'_> {
     }
 
     fn fairness(&self, policy: Policy) -> String {
-        let known: Vec<f64> = self.summaries(policy).filter_map(|summary| summary.fairness).collect();
-        if known.is_empty() { "-".to_owned() } else { format!("{:.2}", Mean::of(&known).mean) }
-    }
-
-    /// Who is best at what, by means over seeds, with those within a twentieth of it.
-    pub(super) fn winners(&self) -> Vec<(&'static str, Vec<Policy>)> {
-        const CLOSE: f64 = 1.05;
-        let measures: [Measure; 4] = [
-            ("mean wait", |summary| summary.wait.mean.0 as f64),
-            ("slowdown", |summary| summary.bounded_slowdown),
-            ("longest wait", |summary| summary.wait.longest.0 as f64),
-            // The less is idle, the better; so all four are better when smaller.
-            ("utilisation", |summary| 1.0 / summary.utilisation.max(1e-9)),
-        ];
-        let best = |(name, measure): Measure| {
-            let mut means: Vec<(f64, Policy)> =
-                self.policies().into_iter().map(|policy| (self.mean(policy, measure).mean, policy)).collect();
-            means.sort_by(|a, b| a.0.total_cmp(&b.0));
-            let least = means[0].0;
-            let close = means.into_iter().take_while(|(mean, _)| *mean <= least * CLOSE);
-            (name, close.map(|(_, policy)| policy).collect())
-        };
-        measures.map(best).into()
+        self.compared.fairness(policy).map_or("-".to_owned(), |fairness| format!("{:.2}", fairness.mean))
     }
 
     pub(super) fn by_size(&self) -> Table {
@@ -202,8 +132,7 @@ impl Comparison<'_> {
             Column::right("P99", 1),
             Column::right("SLOWDOWN", 0),
         ]);
-        let first = self.runs[0].seed;
-        for run in self.runs.iter().filter(|run| run.seed == first) {
+        for run in self.compared.first_runs() {
             for class in &run.summary.by_size {
                 table.row(vec![
                     run.policy.name.into(),
@@ -231,44 +160,30 @@ impl Comparison<'_> {
             Column::right("DELIVERED", 1),
             Column::right("ITS RATIO", 1),
         ]);
-        let shown = |mean: &Mean, digits: usize| format!("{:.digits$} ± {:.digits$}", mean.mean, mean.error);
-        for policy in self.policies() {
-            let slowdowns = self.ratios_of(policy, |summary| summary.bounded_slowdown);
-            let utilisation = self.ratios_of(policy, |summary| summary.utilisation);
+        let shown =
+            |mean: &Mean, digits: usize| format!("{:.digits$} ± {:.digits$}", mean.mean, mean.standard_error);
+        for policy in self.compared.policies() {
             table.row(vec![
                 policy.name.into(),
-                shown(&self.mean(policy, |summary| summary.bounded_slowdown), 2),
-                shown(&Mean::of(&slowdowns), 3),
-                shown(&self.mean(policy, |summary| summary.utilisation * 100.0), 1),
-                shown(&Mean::of(&utilisation), 3),
-                shown(&self.mean(policy, |summary| summary.delivered * 100.0), 1),
-                shown(&Mean::of(&self.ratios_of(policy, |summary| summary.delivered)), 3),
+                shown(&self.compared.mean(policy, |summary| summary.bounded_slowdown), 2),
+                shown(&self.compared.ratio(policy, |summary| summary.bounded_slowdown), 3),
+                shown(&self.compared.mean(policy, |summary| summary.utilisation * 100.0), 1),
+                shown(&self.compared.ratio(policy, |summary| summary.utilisation), 3),
+                shown(&self.compared.mean(policy, |summary| summary.delivered * 100.0), 1),
+                shown(&self.compared.ratio(policy, |summary| summary.delivered), 3),
             ]);
         }
         table
     }
 
-    fn ratios_of(&self, policy: Policy, figure: impl Fn(&Summary) -> f64) -> Vec<f64> {
-        let base = self.summaries(self.policies()[0]);
-        self.summaries(policy).zip(base).map(|(own, base)| figure(own) / figure(base).max(1e-12)).collect()
-    }
-
     /// What did not end as it should.
     fn remarks(&self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        for policy in self.policies() {
-            let Some(summary) = self.summaries(policy).next() else { continue };
-            let parts = [
-                (summary.rejected, "can never run on this cluster"),
-                (summary.timed_out, "reached their own time limits"),
-                (summary.given_up, "were interrupted too often and given up"),
-                (summary.open, "had not ended when the replay did"),
-            ];
-            for (count, what) in parts.into_iter().filter(|(count, _)| *count > 0) {
-                remarks.push(format!("{}: {} jobs {what}", policy.name, grouped(count as u64)));
-            }
-        }
-        remarks
+        let remark = |policy: Policy| {
+            let unended = self.compared.unended(policy).into_iter();
+            unended
+                .map(move |(count, what)| format!("{}: {} jobs {what}", policy.name, grouped(count as u64)))
+        };
+        self.compared.policies().into_iter().flat_map(remark).collect()
     }
 
     pub(super) fn json(&self) -> Value {
@@ -282,33 +197,33 @@ impl Comparison<'_> {
                 "name": self.load.title(),
                 "jobs": self.trace.jobs.len(),
                 "window_s": self.trace.window().as_seconds(),
-                "load": self.offered(),
+                "load": self.compared.offered_load(),
                 "remarks": self.trace.remarks.iter()
                     .map(|remark| json!({"what": remark.what, "count": remark.count})).collect::<Vec<_>>(),
             },
             "estimates": self.estimates.name(),
             "failures": self.load.failures_key(),
-            "best": self.winners().into_iter().map(|(name, best)| json!({
+            "best": self.compared.winners().into_iter().map(|(name, best)| json!({
                 "measure": name,
                 "policies": best.iter().map(|policy| policy.name).collect::<Vec<_>>(),
             })).collect::<Vec<_>>(),
-            "runs": self.runs.iter().map(run_json).collect::<Vec<_>>(),
-            "comparison": self.policies().into_iter().map(|policy| self.policy_json(policy)).collect::<Vec<_>>(),
+            "runs": self.compared.runs().iter().map(run_json).collect::<Vec<_>>(),
+            "comparison": self.compared.policies().into_iter().map(|policy| self.policy_json(policy)).collect::<Vec<_>>(),
         })
     }
 
     fn policy_json(&self, policy: Policy) -> Value {
-        let mean = |mean: Mean| json!({"mean": mean.mean, "standard_error": mean.error});
+        let mean = |mean: Mean| json!({"mean": mean.mean, "standard_error": mean.standard_error});
         json!({
             "policy": policy.name,
             "about": policy.about,
-            "bounded_slowdown": mean(self.mean(policy, |summary| summary.bounded_slowdown)),
-            "bounded_slowdown_ratio": mean(Mean::of(&self.ratios_of(policy, |summary| summary.bounded_slowdown))),
-            "utilisation": mean(self.mean(policy, |summary| summary.utilisation)),
-            "utilisation_ratio": mean(Mean::of(&self.ratios_of(policy, |summary| summary.utilisation))),
-            "goodput": mean(self.mean(policy, |summary| summary.goodput)),
-            "delivered": mean(self.mean(policy, |summary| summary.delivered)),
-            "delivered_ratio": mean(Mean::of(&self.ratios_of(policy, |summary| summary.delivered))),
+            "bounded_slowdown": mean(self.compared.mean(policy, |summary| summary.bounded_slowdown)),
+            "bounded_slowdown_ratio": mean(self.compared.ratio(policy, |summary| summary.bounded_slowdown)),
+            "utilisation": mean(self.compared.mean(policy, |summary| summary.utilisation)),
+            "utilisation_ratio": mean(self.compared.ratio(policy, |summary| summary.utilisation)),
+            "goodput": mean(self.compared.mean(policy, |summary| summary.goodput)),
+            "delivered": mean(self.compared.mean(policy, |summary| summary.delivered)),
+            "delivered_ratio": mean(self.compared.ratio(policy, |summary| summary.delivered)),
         })
     }
 }

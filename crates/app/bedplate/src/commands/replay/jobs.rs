@@ -6,14 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use bedplate_catalog::Catalog;
 use bedplate_replay::jobs::{
-    Estimates, Outcome, Policy, Progress, Replay, Summary, Trace, simulate, with_limits, write_jsonl,
+    Comparison, Estimates, Outcome, Policy, Progress, Replay, Run, Summary, Trace, simulate, with_limits,
+    write_jsonl,
 };
 use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_topology::Cluster;
 use bedplate_units::grouped;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::comparison::{Comparison, Run};
+use super::comparison::Shown;
 use super::jobs_page;
 use super::load::Load;
 use crate::commands::daemon::site;
@@ -93,12 +94,12 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         seed: replay.seed,
         summary,
     });
-    let comparison = Comparison {
+    let comparison = Shown {
         load: &arguments.load,
         trace: &traces[0],
         cluster: &cluster,
         estimates: arguments.estimates,
-        runs: runs.collect(),
+        compared: Comparison::new(runs.collect()).expect("there is a policy and a seed"),
     };
     if let Some(path) = &arguments.report {
         files::write_text(path, &jobs_page::page(&comparison, &first).html())?;
@@ -108,7 +109,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         true => console.json(&comparison.json()),
         false => comparison.show(console),
     }?;
-    if comparison.is_hopeless() {
+    if comparison.compared.is_hopeless() {
         let why = first.iter().flat_map(|(_, outcome)| outcome.rejections.keys()).next();
         let why = why.map_or(String::new(), |why| format!(": {why}"));
         console.say(&format!("none of the jobs can run on this cluster{why}"));

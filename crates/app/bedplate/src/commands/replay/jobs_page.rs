@@ -4,10 +4,10 @@ use bedplate_gangs::Time;
 use bedplate_replay::jobs::{Outcome, Policy, Sample};
 use bedplate_terminal::html::{Plot, Point, Report, Series, bars};
 
-use super::comparison::Comparison;
+use super::comparison::Shown;
 use super::gantt::gantt;
 
-pub(super) fn page(comparison: &Comparison<'_>, outcomes: &[(Policy, Outcome)]) -> Report {
+pub(super) fn page(comparison: &Shown<'_>, outcomes: &[(Policy, Outcome)]) -> Report {
     let mut report = Report::new("Replay of jobs", &comparison.title());
     report
         .section(
@@ -57,7 +57,7 @@ fn over_time(outcomes: &[(Policy, Outcome)], y_title: &str, figure: impl Fn(&Sam
 /// Steps of the cumulative curve.
 const STEPS: usize = 200;
 
-fn wait_curve(comparison: &Comparison<'_>, outcomes: &[(Policy, Outcome)]) -> String {
+fn wait_curve(comparison: &Shown<'_>, outcomes: &[(Policy, Outcome)]) -> String {
     let line = |(policy, outcome): &(Policy, Outcome)| {
         let waits = outcome.sorted_waits(comparison.trace);
         let at = |step: usize| {

@@ -11,7 +11,7 @@ use bedplate_terminal::{CliError, ProgramError, choice, files};
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
 use bedplate_units::Seconds;
 
-use crate::commands::cluster;
+use crate::clusters;
 use crate::connection::Connection;
 
 #[derive(clap::Args)]
@@ -84,10 +84,10 @@ fn positive(text: &str) -> Result<f64, String> {
 impl Load {
     pub(super) fn cluster(&self, catalog: &Catalog) -> Result<Cluster, CliError> {
         let Some(name) = &self.cluster else {
-            return cluster::slurm::load(&self.slurm()?, &[], ImportOptions::default(), catalog);
+            return clusters::slurm::load(&self.slurm()?, &[], ImportOptions::default(), catalog);
         };
         if !name.ends_with(".csv") {
-            return cluster::load(name, catalog);
+            return clusters::load(name, catalog);
         }
         let text = files::read_text(name)?;
         let toml = openb_cluster(Source::new(name, &text), STAND_IN)?;

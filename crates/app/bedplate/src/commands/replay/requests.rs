@@ -1,12 +1,10 @@
 //! `bedplate replay requests`: a trace or generated load over serving replicas.
 
-pub(crate) mod grammar;
-pub(crate) mod modelled;
-pub(crate) mod page;
-pub(crate) mod show;
+mod modelled;
 
 use bedplate_batching::{OptionsFlaw, PrefillMode, RouterOptions, RoutingPolicy, SchedulerOptions};
 use bedplate_diag::{Class, Diagnostic, Page, Source};
+use bedplate_replay::requests::grammar;
 use bedplate_replay::requests::{
     Arrangement, Arrivals, Disaggregated, Fleet, GeneratedLoad, Lengths, LinearEngine, Objectives, Pool,
     Scaling, SharedPrefix, Thinking, Traffic, Transfer, Turns, picoseconds, read_trace, simulate,
@@ -15,9 +13,10 @@ use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_units::{DollarRate, Seconds};
 
 use bedplate_catalog::Catalog;
-use bedplate_deploy::Stage;
+use bedplate_deploy::{Numbers, Stage};
 
-use self::modelled::{Modelled, Numbers};
+use self::modelled::Modelled;
+use crate::replayed::{page, show};
 
 const POLICIES: [(&str, RoutingPolicy); 3] = [
     ("prefix", RoutingPolicy::Prefix),

@@ -8,7 +8,7 @@ use bedplate_terminal::{CliError, files};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
-use crate::commands::replay::requests::grammar;
+use bedplate_replay::requests::grammar;
 
 #[derive(clap::Args)]
 pub(super) struct Asked {
@@ -132,21 +132,9 @@ impl Asked {
     fn by_flags(&self, image_tokens: u64) -> Load {
         let asked = self.isl.zip(self.osl).zip(self.rate);
         let ((text, output), rate) = asked.expect("clap asks for lengths and a rate, or for a trace");
-        let more = u32::try_from(image_tokens).unwrap_or(u32::MAX);
-        let input = match text {
-            Lengths::Fixed(tokens) => Lengths::Fixed(tokens.saturating_add(more)),
-            Lengths::Between(low, high) => {
-                Lengths::Between(low.saturating_add(more), high.saturating_add(more))
-            }
-        };
-        // What is cached under one adapter is of no use to another.
-        let groups = self.prefix_groups.saturating_mul(self.adapters.unwrap_or(1));
-        // Images are never shared.
-        let of_all =
-            |percent: u32| u64::from(percent) * u64::from(text.mean()) / u64::from(input.mean().max(1));
-        let shared =
-            self.shared_prefix.map(|percent| SharedPrefix { percent: of_all(percent) as u32, groups });
-        Load { shared, ..Load::drawn(input, output, rate) }
+        let shared = self.shared_prefix;
+        let shared = shared.map(|percent| SharedPrefix { percent, groups: self.prefix_groups });
+        Load::asked(text, output, rate, image_tokens, shared, self.adapters.unwrap_or(1))
     }
 
     fn pictures(&self, model: &ServedModel) -> Result<Option<Pictures>, CliError> {

@@ -5,8 +5,8 @@ use bedplate_replay::requests::{Picoseconds, Record, seconds};
 use bedplate_terminal::html::{Plot, Point, Report, Series};
 
 use super::{Found, show};
-use crate::commands::replay::requests::page::{over_time, shares};
-use crate::commands::replay::requests::show as replayed;
+use crate::replayed::page::{over_time, shares};
+use crate::replayed::show as replayed;
 
 pub(super) fn page(found: &Found<'_>) -> Report {
     let mut report = Report::new("Plan for serving", &found.title());

@@ -1,20 +1,18 @@
 //! A plan for serving as text and as JSON.
 
-use std::fmt;
-
 use bedplate_deploy::test_time::{Effort, Price};
 use bedplate_deploy::{
-    Edge, Expectation, Explanation, FrontPoint, Held, Outlook, Plan, Supply, Workers, front_outlook,
+    Energy, Expectation, Explanation, FrontPoint, Held, Outlook, Plan, Supply, Workers, front_outlook,
 };
 use bedplate_perf::serving::{KvRoom, ServingMemory};
 use bedplate_replay::requests::{Objectives, seconds};
 use bedplate_terminal::present::{Column, Facts, Table, wrap};
 use bedplate_terminal::{CliError, Console};
-use bedplate_units::{Count, Dollars, Seconds, Watts, grouped};
+use bedplate_units::{Count, Dollars, Seconds, grouped};
 use serde_json::{Value, json};
 
 use super::{Found, load};
-use crate::commands::replay::requests::show as replayed;
+use crate::replayed::show as replayed;
 
 pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Result<(), CliError> {
     console.line(&wrap(&found.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
@@ -90,18 +88,14 @@ fn confidence(share: f64) -> String {
 
 /// Why a near tie that costs less was not taken.
 fn tie(found: &Found<'_>) -> Option<String> {
-    let best = found.answer.best.dollars_per_hour?;
-    let cheaper = found.answer.others.iter().find(|other| other.edge != Edge::Cheaper)?;
-    let less = 1.0 - cheaper.held.dollars_per_hour? / best;
-    (less > 0.0).then(|| {
-        format!(
-            "{} costs {:.0}% less, within the error of {:.0}% between deployments: a near tie, and the chosen plan {}",
-            cheaper.held.plan,
-            less * 100.0,
-            found.need.options.near * 100.0,
-            cheaper.edge
-        )
-    })
+    let (cheaper, less) = found.answer.cheaper_tie()?;
+    Some(format!(
+        "{} costs {:.0}% less, within the error of {:.0}% between deployments: a near tie, and the chosen plan {}",
+        cheaper.held.plan,
+        less * 100.0,
+        found.need.options.near * 100.0,
+        cheaper.edge
+    ))
 }
 
 pub(super) fn account(found: &Found<'_>) -> String {
@@ -200,35 +194,8 @@ fn cost(held: &Held) -> Option<String> {
     Some(format!("{}/h{}", Dollars::new(hourly), each.unwrap_or_default()))
 }
 
-/// What the GPUs in use take for a token if all of them draw the most they can.
-struct Energy {
-    joules_per_token: f64,
-    /// GPUs of each kind.
-    drawn: Vec<(u32, Watts)>,
-}
-
-impl fmt::Display for Energy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = |(gpus, watts): &(u32, Watts)| match gpus {
-            1 => format!("1 GPU at {watts}"),
-            gpus => format!("{gpus} GPUs at {watts}"),
-        };
-        let drawn: Vec<String> = self.drawn.iter().map(each).collect();
-        write!(f, "at most {:.3} J for a token generated: {}", self.joules_per_token, drawn.join(", "))
-    }
-}
-
 fn energy(found: &Found<'_>, held: &Held) -> Option<Energy> {
-    let supply = &found.supplies[held.supply];
-    let counted = match (&held.plan, &supply.prompts) {
-        (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
-            vec![(prefill.gpus(), prompts.watts_per_gpu?), (decode.gpus(), supply.watts_per_gpu?)]
-        }
-        (plan, _) => vec![(plan.gpus(), supply.watts_per_gpu?)],
-    };
-    let tokens = held.shown.outcome.output_tokens_per_second();
-    let watts: f64 = counted.iter().map(|(gpus, watts)| watts.get() * f64::from(*gpus)).sum();
-    (tokens > 0.0).then(|| Energy { joules_per_token: watts / tokens, drawn: counted })
+    Energy::of(&found.supplies[held.supply], held)
 }
 
 fn share(found: &Found<'_>) -> String {

@@ -1,16 +1,13 @@
 //! Replicas whose step times the performance model predicts: a model, GPUs and how it is split.
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_deploy::{
-    LayoutPattern, Load, Need, Options, Pattern, Plan, ServingLayoutRefusal, Supply, Workers, fit,
-};
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_deploy::{Load, Need, Numbers, Options, Pattern, Plan, RefusedReplica, Supply};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
-use bedplate_replay::requests::{Objectives, Planned, Traffic};
+use bedplate_replay::requests::{Objectives, Traffic};
 use bedplate_terminal::{CliError, choice};
 
-use crate::commands::cluster;
-use crate::commands::plan::served::{ENGINES, load_model};
+use crate::clusters;
+use crate::served::{ENGINES, load_model};
 
 #[derive(clap::Args)]
 pub(super) struct Modelled {
@@ -28,26 +25,6 @@ pub(super) struct Modelled {
     engine: Engine,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("no replica can be split as {layout}: {refusal}")]
-struct RefusedReplica {
-    layout: String,
-    refusal: ServingLayoutRefusal,
-}
-
-pub(crate) static REFUSED_REPLICA: Page = Page {
-    code: "replay/refused-replica",
-    class: Class::User,
-    meaning: "The layout breaks a rule of the model or the chip, or the weights and the KV of one request do not fit on the GPUs of a replica.",
-    remedy: "give more tensor ranks or narrower formats in `--layout`; `bedplate plan serve` finds those that work",
-};
-
-impl Diagnostic for RefusedReplica {
-    fn page(&self) -> &'static Page {
-        &REFUSED_REPLICA
-    }
-}
-
 /// The loaded inputs of `--model`.
 pub(super) struct LoadedReplicas {
     model: ServedModel,
@@ -60,7 +37,7 @@ pub(super) struct LoadedReplicas {
 impl Modelled {
     pub(super) fn load(&self, name: &str, catalog: &Catalog) -> Result<LoadedReplicas, CliError> {
         let spec = self.cluster.as_deref().expect("clap requires a cluster with a model");
-        let cluster = cluster::load(spec, catalog)?;
+        let cluster = clusters::load(spec, catalog)?;
         Ok(LoadedReplicas {
             model: load_model(name)?,
             supply: Supply::of_cluster(&cluster, catalog, Purchase::OnDemand, None)?,
@@ -71,15 +48,6 @@ impl Modelled {
     }
 }
 
-/// How many replicas, and their sequence slots.
-#[derive(Clone, Copy)]
-pub(super) struct Numbers {
-    pub(super) replicas: u32,
-    pub(super) split: Option<(u32, u32)>,
-    pub(super) max_seqs: u32,
-    pub(super) chunk: u32,
-}
-
 impl LoadedReplicas {
     pub(super) fn supply(&self) -> &Supply {
         &self.supply
@@ -88,7 +56,7 @@ impl LoadedReplicas {
     pub(super) fn need(&self, traffic: &Traffic, chunk: u32, seed: u64) -> Need<'_> {
         Need {
             model: &self.model,
-            load: usual_load(traffic),
+            load: Load::usual_of(traffic),
             traced: None,
             objectives: Objectives::default(),
             constants: &self.constants,
@@ -98,37 +66,7 @@ impl LoadedReplicas {
         }
     }
 
-    /// The requested replicas, if each of them is possible.
-    pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, CliError> {
-        let workers = |pattern: &LayoutPattern, replicas: u32| {
-            let layout =
-                LayoutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
-            let refused = |refusal| RefusedReplica { layout: layout.to_string(), refusal };
-            fit(need, &self.supply, &layout).map_err(refused)?;
-            Ok::<_, CliError>(Workers { layout, replicas, max_seqs: numbers.max_seqs })
-        };
-        let Pattern { first, second } = &self.pattern;
-        Ok(match numbers.split {
-            None => Plan::Aggregated(workers(first, numbers.replicas)?),
-            Some((prefill, decode)) => Plan::Disaggregated {
-                prefill: workers(first, prefill)?,
-                decode: workers(second.as_ref().unwrap_or(first), decode)?,
-            },
-        })
-    }
-}
-
-/// Mean lengths and rate of a traffic; they determine the bend of windowed attention and the usual step.
-fn usual_load(traffic: &Traffic) -> Load {
-    match traffic {
-        Traffic::Generated(load) => Load::new(load.prompt.mean().max(1), load.output.mean().max(1), 1.0),
-        Traffic::Trace(requests) => {
-            let count = requests.len().max(1) as u64;
-            let mean = |tokens: fn(&Planned) -> u32| {
-                let sum: u64 = requests.iter().map(|planned| u64::from(tokens(planned))).sum();
-                (sum / count).max(1) as u32
-            };
-            Load::new(mean(|planned| planned.prompt_tokens), mean(|planned| planned.output_tokens), 1.0)
-        }
+    pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, RefusedReplica> {
+        Plan::requested(need, &self.supply, &self.pattern, numbers)
     }
 }

@@ -1,10 +1,8 @@
-//! How arrivals, lengths, step times and limits are written on the command line: `name=value,name=value`.
+//! How arrivals, lengths, step times and limits are written in one text: `name=value,name=value`.
 
-use bedplate_replay::requests::{
-    Arrivals, Lengths, LinearEngine, Objectives, Picoseconds, Scaling, Transfer, picoseconds,
-};
-use bedplate_terminal::length;
-use bedplate_units::Seconds;
+use bedplate_units::{Seconds, sequence_length};
+
+use super::{Arrivals, Lengths, LinearEngine, Objectives, Picoseconds, Scaling, Transfer, picoseconds};
 
 /// Known terms by name, each given at most once.
 struct Terms<'a> {
@@ -55,7 +53,7 @@ impl<'a> Terms<'a> {
     }
 }
 
-pub(crate) fn arrivals(text: &str) -> Result<Arrivals, String> {
+pub fn arrivals(text: &str) -> Result<Arrivals, String> {
     let terms = Terms::parse(text, &["users", "rate", "burst", "every", "for"])?;
     match (terms.count("users")?, terms.rate("rate")?, terms.rate("burst")?) {
         (Some(users), None, None) if terms.given.len() == 1 => Ok(Arrivals::Closed { users }),
@@ -71,17 +69,17 @@ pub(crate) fn arrivals(text: &str) -> Result<Arrivals, String> {
 }
 
 /// A rate such as `20/s`.
-pub(crate) fn rate(text: &str) -> Result<f64, String> {
+pub fn rate(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix("/s").unwrap_or(text.trim()).parse::<f64>().ok();
     let rate = number.filter(|rate| *rate > 0.0 && *rate <= 1e9);
     rate.ok_or_else(|| format!("`{text}` is not a rate per second such as 20/s"))
 }
 
 /// No prompt and no answer is longer.
-pub(crate) const MOST_TOKENS: u64 = 1 << 24;
+pub const MOST_TOKENS: u64 = 1 << 24;
 
-pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
-    let tokens = |text: &str| length::parse::<u32>(text, MOST_TOKENS);
+pub fn lengths(text: &str) -> Result<Lengths, String> {
+    let tokens = |text: &str| sequence_length::<u32>(text, MOST_TOKENS);
     match text.split_once("..") {
         None => Ok(Lengths::Fixed(tokens(text)?)),
         Some((low, high)) => {
@@ -94,7 +92,7 @@ pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
     }
 }
 
-pub(crate) fn step_time(text: &str) -> Result<LinearEngine, String> {
+pub fn step_time(text: &str) -> Result<LinearEngine, String> {
     let terms = Terms::parse(text, &["step", "token", "kilopairs", "decode", "context"])?;
     Ok(LinearEngine {
         step: terms.needed_time("step")?,
@@ -105,7 +103,7 @@ pub(crate) fn step_time(text: &str) -> Result<LinearEngine, String> {
     })
 }
 
-pub(crate) fn transfer(text: &str) -> Result<Transfer, String> {
+pub fn transfer(text: &str) -> Result<Transfer, String> {
     let terms = Terms::parse(text, &["latency", "token"])?;
     Ok(Transfer {
         latency: terms.time("latency")?.unwrap_or(0),
@@ -113,7 +111,7 @@ pub(crate) fn transfer(text: &str) -> Result<Transfer, String> {
     })
 }
 
-pub(crate) fn scaling(text: &str) -> Result<Scaling, String> {
+pub fn scaling(text: &str) -> Result<Scaling, String> {
     let terms = Terms::parse(text, &["least", "most", "sequences", "every", "cold"])?;
     let needed = |name: &str| terms.count(name)?.ok_or_else(|| format!("`{name}` is missing"));
     Ok(Scaling {
@@ -125,7 +123,7 @@ pub(crate) fn scaling(text: &str) -> Result<Scaling, String> {
     })
 }
 
-pub(crate) fn objectives(text: &str) -> Result<Objectives, String> {
+pub fn objectives(text: &str) -> Result<Objectives, String> {
     let terms = Terms::parse(text, &["ttft", "itl", "e2e"])?;
     let limit = |name: &str| match terms.time(name)? {
         Some(0) => Err(format!("`{name}` must be a time above 0")),
@@ -134,7 +132,7 @@ pub(crate) fn objectives(text: &str) -> Result<Objectives, String> {
     Ok(Objectives { ttft: limit("ttft")?, itl: limit("itl")?, end_to_end: limit("e2e")? })
 }
 
-pub(crate) fn split(text: &str) -> Result<(u32, u32), String> {
+pub fn split(text: &str) -> Result<(u32, u32), String> {
     let count = |text: &str| text.trim().parse::<u32>().ok().filter(|count| *count > 0);
     let counts = text.split_once('+').and_then(|(prefill, decode)| Some((count(prefill)?, count(decode)?)));
     counts.ok_or_else(|| "write the replicas that compute prompts and those that decode, such as 2+4".into())

@@ -1,11 +1,11 @@
 //! Where a cluster comes from: a specification, or files of some format.
 
+pub(crate) mod slurm;
+
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, import, import_detected};
-
-use super::slurm;
 
 /// What a description leaves open, and the format where it cannot be detected.
 #[derive(clap::Args, Default)]
@@ -58,8 +58,13 @@ impl Reading {
     }
 }
 
+/// A cluster from a specification or a file, without options.
+pub(crate) fn load(text: &str, catalog: &Catalog) -> Result<Cluster, CliError> {
+    load_all(&[text.to_owned()], &Reading::default(), catalog)
+}
+
 /// A cluster from a specification or from files of one description.
-pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) -> Result<Cluster, CliError> {
+pub(crate) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) -> Result<Cluster, CliError> {
     if let [only] = inputs
         && let Some(slurm) = slurm::named(only)?
     {
@@ -85,7 +90,7 @@ pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) 
 }
 
 /// Writes the text of a cluster, with a summary.
-pub(super) fn write_cluster(
+pub(crate) fn write_cluster(
     cluster: &Cluster,
     text: &str,
     path: &str,

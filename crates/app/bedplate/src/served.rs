@@ -6,7 +6,7 @@ use bedplate_perf::serving::{Engine, ServedModel, WeightFormat};
 use bedplate_terminal::{CliError, choice};
 use bedplate_transformer::Precision;
 
-use crate::commands::{cluster, model};
+use crate::{clusters, models};
 
 pub(crate) const ENGINES: [(&str, Engine); 4] = [
     ("vllm", Engine::Vllm),
@@ -26,7 +26,7 @@ pub(crate) const KV: [(&str, Precision); 2] = [("bf16", Precision::Bf16), ("fp8"
 
 /// How machines are paid for.
 #[derive(clap::Args)]
-pub(super) struct Payment {
+pub(crate) struct Payment {
     /// How the machines are bought
     #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
     purchase: Purchase,
@@ -37,17 +37,17 @@ pub(super) struct Payment {
 
 impl Payment {
     /// The GPUs of each cluster.
-    pub(super) fn supplies(&self, clusters: &[String], catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
+    pub(crate) fn supplies(&self, clusters: &[String], catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
         catalog.refuse_unknown_region(self.region.as_deref())?;
         let supply = |name: &String| {
-            let cluster = cluster::load(name, catalog)?;
+            let cluster = clusters::load(name, catalog)?;
             Ok(Supply::of_cluster(&cluster, catalog, self.purchase, self.region.as_deref())?)
         };
         clusters.iter().map(supply).collect()
     }
 
     /// The GPUs of every priced machine of the catalog, up to a number.
-    pub(super) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
+    pub(crate) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, CliError> {
         catalog.refuse_unknown_region(self.region.as_deref())?;
         Ok(Supply::of_catalog(catalog, self.purchase, self.region.as_deref(), most_gpus))
     }
@@ -56,9 +56,9 @@ impl Payment {
 /// A model name known to serving, or a config.json or its folder.
 pub(crate) fn load_model(name_or_path: &str) -> Result<ServedModel, CliError> {
     match ServedModel::named(name_or_path) {
-        found if !model::is_path(name_or_path, found.is_ok()) => Ok(found?),
+        found if !models::is_path(name_or_path, found.is_ok()) => Ok(found?),
         _ => {
-            let (transformer, vision) = model::with_vision(name_or_path)?;
+            let (transformer, vision) = models::with_vision(name_or_path)?;
             Ok(ServedModel { vision, ..ServedModel::from(transformer) })
         }
     }

@@ -48,7 +48,7 @@ pub(crate) fn load(
 }
 
 /// Partitions, QOS and shares, below the cluster itself.
-pub(super) fn show_site(slurm: &Slurm, console: &mut Console) -> Result<(), CliError> {
+pub(crate) fn show_site(slurm: &Slurm, console: &mut Console) -> Result<(), CliError> {
     let view = slurm.cluster()?;
     for (key, table) in
         [("partitions", partitions as fn(&[Value]) -> Table), ("qos", qos), ("shares", shares)]
@@ -63,7 +63,7 @@ pub(super) fn show_site(slurm: &Slurm, console: &mut Console) -> Result<(), CliE
 }
 
 /// The same as one value, beside the description of the cluster.
-pub(super) fn site_json(slurm: &Slurm) -> Result<Value, CliError> {
+pub(crate) fn site_json(slurm: &Slurm) -> Result<Value, CliError> {
     let view = slurm.cluster()?;
     let keys = ["version", "partitions", "qos", "shares"];
     let entries = keys.into_iter().filter_map(|key| Some((key.to_owned(), view.rest.get(key)?.clone())));
