@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
-use bedplate_control::wire::{FromAgent, Held, HeldPhase, Hello, Host, NodeEnd, RunId, ToAgent};
-use bedplate_daemon::{Options, Running, start};
+use bedplate_control::wire::{FromAgent, HeldPhase, HeldRun, Hello, HostMachine, NodeEnd, RunId, ToAgent};
+use bedplate_daemon::{DaemonOptions, RunningDaemon, start};
 use bedplate_topology::Cluster;
 
 const CLIENTS: usize = 4;
@@ -66,9 +66,9 @@ fn main() -> Result<(), Failure> {
     Ok(writeln!(std::io::stdout(), "{result:#}")?)
 }
 
-fn begin(folder: &Path) -> Result<Running, Failure> {
+fn begin(folder: &Path) -> Result<RunningDaemon, Failure> {
     let cluster = Cluster::from_spec(&format!("p5.48xlarge:{NODES}"), &Catalog::builtin())?;
-    let mut options = Options::new(folder.to_owned(), cluster);
+    let mut options = DaemonOptions::new(folder.to_owned(), cluster);
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     options.limits.requests_per_second_per_client = 1e6;
     Ok(start(options)?)
@@ -202,12 +202,13 @@ fn play_agent(address: SocketAddr, secret: &str, node: &str) -> Result<(), Failu
         line.clear();
         stream.read_line(&mut line)?;
     }
-    let host = Host { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8, ..Host::default() };
+    let host =
+        HostMachine { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8, ..HostMachine::default() };
     let hello =
         Hello { node: node.into(), address: "127.0.0.1".into(), incarnation: 1, held: Vec::new(), host };
     say(&mut stream, &FromAgent::Hello(hello))?;
     stream.get_ref().set_read_timeout(Some(Duration::from_millis(200)))?;
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<HeldRun> = Vec::new();
     let mut beat = Instant::now();
     let mut line = String::new();
     for sequence in 0.. {
@@ -228,10 +229,10 @@ fn play_agent(address: SocketAddr, secret: &str, node: &str) -> Result<(), Failu
     Ok(())
 }
 
-fn obey(stream: &mut BufReader<TcpStream>, message: ToAgent, held: &mut Vec<Held>) -> Result<(), Failure> {
+fn obey(stream: &mut BufReader<TcpStream>, message: ToAgent, held: &mut Vec<HeldRun>) -> Result<(), Failure> {
     let mut enter = |run: RunId, phase: HeldPhase| {
         held.retain(|held| held.run != run);
-        held.push(Held { run, phase, is_suspended: false });
+        held.push(HeldRun { run, phase, is_suspended: false });
     };
     match message {
         ToAgent::Prepare(launch) => {

@@ -23,8 +23,8 @@ use crate::clock::Clock;
 use crate::error::DaemonError;
 use crate::hub::Hub;
 use crate::leases::Leases;
-use crate::links::Links;
-use crate::metrics::Metrics;
+use crate::links::AgentLinks;
+use crate::metrics::DaemonMetrics;
 use crate::options::Hook;
 
 /// Requests that may wait for the thread.
@@ -74,12 +74,12 @@ pub(crate) struct ControlThread {
 }
 
 /// What the thread needs besides the control plane.
-pub(crate) struct Surroundings {
+pub(crate) struct ControlSetup {
     pub(crate) clock: Arc<Clock>,
-    pub(crate) links: Arc<Links>,
+    pub(crate) links: Arc<AgentLinks>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<DaemonMetrics>,
     /// Called before each turn.
     pub(crate) on_turn: Hook,
     /// Told when the daemon cannot go on.
@@ -90,7 +90,7 @@ impl ControlThread {
     pub(crate) fn start(
         control: Control,
         writer: Arc<Writer>,
-        surroundings: Surroundings,
+        surroundings: ControlSetup,
         patience: Duration,
     ) -> Result<(Self, JoinHandle<()>), DaemonError> {
         let (sender, queue) = mpsc::channel(QUEUE);
@@ -263,7 +263,7 @@ struct Worker {
     control: Control,
     queue: mpsc::Receiver<Work>,
     writer: Arc<Writer>,
-    surroundings: Surroundings,
+    surroundings: ControlSetup,
     ticked: Instant,
     turned: Instant,
     no_tick_before: Instant,
@@ -386,7 +386,7 @@ impl Worker {
     fn commit(&mut self) {
         let Kept { output, replies } = std::mem::take(&mut self.kept);
         let Output { records, commands, notices, .. } = output;
-        let Surroundings { links, hub, metrics, failure, .. } = &self.surroundings;
+        let ControlSetup { links, hub, metrics, failure, .. } = &self.surroundings;
         metrics.run_restarts.add(records.iter().filter(|record| begins_again(record)).count() as u64);
         let (links, hub, failure, disk) = (links.clone(), hub.clone(), failure.clone(), self.disk.clone());
         let on_durable = move |result: Result<(), Arc<bedplate_journal::JournalError>>| {

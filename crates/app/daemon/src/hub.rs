@@ -10,7 +10,7 @@ use tokio::sync::broadcast;
 
 /// A notice with its place in the stream.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct NumberedNotice {
     pub(crate) id: EventId,
     pub(crate) notice: Notice,
     /// The notice in JSON.
@@ -44,22 +44,22 @@ pub(crate) struct Hub {
     stream: u64,
     kept: usize,
     ring: Mutex<Ring>,
-    sender: broadcast::Sender<Arc<Event>>,
+    sender: broadcast::Sender<Arc<NumberedNotice>>,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
     next: u64,
-    latest: VecDeque<Arc<Event>>,
+    latest: VecDeque<Arc<NumberedNotice>>,
 }
 
 /// What a watcher gets: first what it missed, then what comes.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    pub(crate) missed: Vec<Arc<Event>>,
+    pub(crate) missed: Vec<Arc<NumberedNotice>>,
     /// Some of what it missed is not kept any more.
     pub(crate) has_gap: bool,
-    pub(crate) coming: broadcast::Receiver<Arc<Event>>,
+    pub(crate) coming: broadcast::Receiver<Arc<NumberedNotice>>,
 }
 
 impl Hub {
@@ -73,7 +73,7 @@ impl Hub {
         for notice in notices {
             let data = serde_json::to_string(&notice).expect("a notice is plain data");
             let id = EventId { stream: self.stream, number: ring.next };
-            let event = Arc::new(Event { id, notice, data });
+            let event = Arc::new(NumberedNotice { id, notice, data });
             ring.next += 1;
             if ring.latest.len() == self.kept {
                 ring.latest.pop_front();
@@ -94,7 +94,7 @@ impl Hub {
         if last.stream != self.stream {
             return Subscription { missed: ring.latest.iter().cloned().collect(), has_gap: true, coming };
         }
-        let missed: Vec<Arc<Event>> =
+        let missed: Vec<Arc<NumberedNotice>> =
             ring.latest.iter().filter(|event| event.id.number > last.number).cloned().collect();
         let oldest = ring.latest.front().map_or(ring.next, |event| event.id.number);
         Subscription { missed, has_gap: oldest > last.number + 1, coming }

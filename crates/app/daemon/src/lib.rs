@@ -6,11 +6,11 @@
 //!
 //! ```no_run
 //! use bedplate_catalog::Catalog;
-//! use bedplate_daemon::{Options, serve};
+//! use bedplate_daemon::{DaemonOptions, serve};
 //! use bedplate_topology::Cluster;
 //!
 //! let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin())?;
-//! serve(Options::new("/var/lib/bedplate".into(), cluster))?;
+//! serve(DaemonOptions::new("/var/lib/bedplate".into(), cluster))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -37,7 +37,7 @@ mod tokens;
 pub use api::error::{ApiError, PAGES as API_PAGES};
 pub use api::openapi::document as openapi_document;
 pub use error::{DaemonError, PAGES};
-pub use options::{DEFAULT_PORT, Hook, Limits, Options, Remark};
+pub use options::{ApiLimits, DEFAULT_PORT, DaemonOptions, Hook, RemarkSink};
 pub use retention::Retention;
-pub use server::{Running, serve, start};
+pub use server::{RunningDaemon, serve, start};
 pub use state::Whereabouts;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::options::Limits;
+use crate::options::ApiLimits;
 
 /// Clients that are remembered; the idle ones are forgotten beyond.
 const REMEMBERED: usize = 10_000;
@@ -56,7 +56,7 @@ pub(crate) enum TooMany {
 }
 
 impl Clients {
-    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: &ApiLimits) -> Arc<Self> {
         Arc::new(Self {
             at_once: limits.requests_at_once_per_client,
             per_second: limits.requests_per_second_per_client,
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn a_client_has_so_many_at_once_and_so_many_a_second() {
-        let limits = Limits {
+        let limits = ApiLimits {
             requests_at_once_per_client: 2,
             requests_per_second_per_client: 4.0,
-            ..Limits::default()
+            ..ApiLimits::default()
         };
         let clients = Clients::new(&limits);
         let start = Instant::now();

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use crate::control_thread::ControlThread;
 use crate::leases::Leases;
 use crate::run_secrets::RunSecrets;
-use crate::tokens::{Identity, Tokens};
+use crate::tokens::{Identity, TokenStore};
 
 /// No line of the protocol is longer.
 const LONGEST_LINE: u64 = 16 << 20;
@@ -35,24 +35,24 @@ const INBOX: usize = 1_024;
 
 /// All open links.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct AgentLinks {
     leases: Arc<Leases>,
     secrets: RunSecrets,
     open: Mutex<BTreeMap<LinkId, mpsc::Sender<ToAgent>>>,
     next_link: AtomicU64,
-    reads: Mutex<BTreeMap<u64, oneshot::Sender<Chunk>>>,
+    reads: Mutex<BTreeMap<u64, oneshot::Sender<LogChunk>>>,
     next_read: AtomicU64,
 }
 
 /// A part of a log.
 #[derive(Debug)]
-pub(crate) struct Chunk {
+pub(crate) struct LogChunk {
     pub(crate) bytes: Vec<u8>,
     pub(crate) next_offset: u64,
     pub(crate) error: Option<String>,
 }
 
-impl Links {
+impl AgentLinks {
     pub(crate) fn new(leases: Arc<Leases>, secrets: RunSecrets) -> Self {
         let (open, reads) = (Mutex::default(), Mutex::default());
         Self { leases, secrets, open, next_link: AtomicU64::new(0), reads, next_read: AtomicU64::new(0) }
@@ -86,7 +86,7 @@ impl Links {
         log: LogName,
         offset: u64,
         most_bytes: u64,
-    ) -> Option<Chunk> {
+    ) -> Option<LogChunk> {
         let request = self.next_read.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.reads().insert(request, answer);
@@ -101,7 +101,7 @@ impl Links {
         &self,
         stream: impl AsyncRead + AsyncWrite + Send,
         identity: &Identity,
-        tokens: &Tokens,
+        tokens: &TokenStore,
         thread: &ControlThread,
     ) {
         let (reading, mut writing) = tokio::io::split(stream);
@@ -148,7 +148,7 @@ impl Links {
                 FromAgent::Chunk { request, bytes, next_offset, error, .. } => {
                     if let Some(reader) = self.reads().remove(&request) {
                         // It may not want to know any more.
-                        let _ = reader.send(Chunk { bytes, next_offset, error });
+                        let _ = reader.send(LogChunk { bytes, next_offset, error });
                     }
                 }
                 FromAgent::Heartbeat { sequence, .. } => {
@@ -185,7 +185,7 @@ impl Links {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reads(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<Chunk>>> {
+    fn reads(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<LogChunk>>> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

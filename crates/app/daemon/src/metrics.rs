@@ -14,7 +14,7 @@ const TIMES: [f64; 14] =
 const SIZES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 #[derive(Debug)]
-pub(crate) struct Metrics {
+pub(crate) struct DaemonMetrics {
     pub(crate) started: Instant,
     pub(crate) submissions: Counter,
     pub(crate) submissions_refused: Counter,
@@ -32,7 +32,7 @@ struct PathFigures {
     time: Histogram,
 }
 
-impl Metrics {
+impl DaemonMetrics {
     pub(crate) fn new() -> Self {
         Self {
             started: Instant::now(),

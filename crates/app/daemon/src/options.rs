@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_control::Rules;
+use bedplate_control::ControlRules;
 use bedplate_gangs::Settings;
 use bedplate_topology::Cluster;
 
@@ -15,14 +15,14 @@ use crate::retention::Retention;
 pub const DEFAULT_PORT: u16 = 7431;
 
 /// Takes remarks for people.
-pub type Remark = Arc<dyn Fn(&str) + Send + Sync>;
+pub type RemarkSink = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Something to be done in between.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
 /// The settings of a daemon.
 #[derive(Clone)]
-pub struct Options {
+pub struct DaemonOptions {
     /// Where the journal, the tokens and the certificate are kept.
     pub state_directory: PathBuf,
     /// Port 0 lets the system choose; `daemon.json` says which it was.
@@ -33,22 +33,22 @@ pub struct Options {
     pub names: Vec<String>,
     pub cluster: Cluster,
     pub settings: Settings,
-    pub rules: Rules,
+    pub rules: ControlRules,
     /// Who the first administrator is: jobs submitted with `admin.token` are theirs.
     pub administrator: String,
     /// Below these, logs of nodes that are away are looked for, as `runs/JOB.RUN/NODE/rank-N.out`.
     pub log_directories: Vec<PathBuf>,
-    pub limits: Limits,
+    pub limits: ApiLimits,
     pub retention: Retention,
     /// The journal's own settings, for tests of failing disks.
-    pub journal: bedplate_journal::Options,
+    pub journal: bedplate_journal::JournalOptions,
     /// Called on the deciding thread before each turn, for tests of slow decisions.
     pub on_turn: Hook,
     /// Where remarks go; none of them holds a token or an environment.
-    pub remark: Remark,
+    pub remark: RemarkSink,
 }
 
-impl Options {
+impl DaemonOptions {
     pub fn new(state_directory: PathBuf, cluster: Cluster) -> Self {
         Self {
             log_directories: vec![state_directory.clone(), state_directory.join("agents")],
@@ -58,11 +58,11 @@ impl Options {
             names: Vec::new(),
             cluster,
             settings: Settings::default(),
-            rules: Rules::default(),
+            rules: ControlRules::default(),
             administrator: "admin".into(),
-            limits: Limits::default(),
+            limits: ApiLimits::default(),
             retention: Retention::default(),
-            journal: bedplate_journal::Options::default(),
+            journal: bedplate_journal::JournalOptions::default(),
             on_turn: Arc::new(|| {}),
             remark: Arc::new(|_| {}),
         }
@@ -71,7 +71,7 @@ impl Options {
 
 /// How much one client, or all of them, may ask for.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ApiLimits {
     pub body_bytes: usize,
     pub head_bytes: usize,
     /// Connections, idle or not.
@@ -97,7 +97,7 @@ pub struct Limits {
     pub events_behind: usize,
 }
 
-impl Limits {
+impl ApiLimits {
     /// Those that concern connections.
     pub(crate) fn of_connections(&self) -> bedplate_http::Limits {
         bedplate_http::Limits {
@@ -113,7 +113,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ApiLimits {
     fn default() -> Self {
         Self {
             body_bytes: 1 << 20,

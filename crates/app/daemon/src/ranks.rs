@@ -35,7 +35,7 @@ pub(crate) fn places(job: &Job, run: &RunRow) -> Vec<RankPlace> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_control::record::{RunPhase, Share};
+    use bedplate_control::record::{HeldShare, RunPhase};
     use bedplate_control::wire::RunId;
     use bedplate_gangs::Time;
     use bedplate_job::{Gang, Role, Workload};
@@ -45,7 +45,7 @@ mod tests {
     fn check(workload: Workload, tasks_per_node: u32, expected: &[(u32, &str, &[u32])]) {
         let role = Role { nodes: 2, tasks_per_node, gpus_per_node: 2, ..Role::named("main") };
         let job = Job::new("a", workload, Gang::of(role));
-        let share = |node: &str, devices| Share { node: node.into(), role: 0, devices, joined: None };
+        let share = |node: &str, devices| HeldShare { node: node.into(), role: 0, devices, joined: None };
         let run = RunRow {
             run: RunId { job: 1, number: 1 },
             phase: RunPhase::Running,

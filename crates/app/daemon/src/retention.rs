@@ -64,13 +64,17 @@ pub(crate) async fn keep_within_limits(app: &App) {
 
 /// What went, or would go, and everything up to when.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Outcome {
+pub(crate) struct PruneOutcome {
     pub(crate) pruned: Pruned,
     pub(crate) before: Time,
 }
 
 /// Removes what is beyond the limits, or only counts it.
-pub(crate) async fn prune(app: &App, retention: Retention, only_counts: bool) -> Result<Outcome, NotPruned> {
+pub(crate) async fn prune(
+    app: &App,
+    retention: Retention,
+    only_counts: bool,
+) -> Result<PruneOutcome, NotPruned> {
     let now = app.clock.now();
     let by_age = retention.age.map_or(Time::ZERO, |age| now - age);
     let by_count = match retention.jobs {
@@ -82,14 +86,14 @@ pub(crate) async fn prune(app: &App, retention: Retention, only_counts: bool) ->
     let awaited = app.control.ask(|control, _| control.awaited()).await?;
     if only_counts {
         let pruned = app.readers.ask(move |reader| reader.prunable(before, &awaited)).await?;
-        return Ok(Outcome { pruned, before });
+        return Ok(PruneOutcome { pruned, before });
     }
     let pruned = remove_all(app, before, awaited).await?;
     if pruned.jobs > 0 {
         let ended = app.readers.ask(|reader| reader.ended_count()).await?;
         app.control.tell(move |control, _| control.set_ended_count(ended)).await;
     }
-    Ok(Outcome { pruned, before })
+    Ok(PruneOutcome { pruned, before })
 }
 
 async fn remove_all(app: &App, before: Time, awaited: Vec<JobId>) -> Result<Pruned, NotPruned> {

@@ -19,20 +19,20 @@ use tokio::time::{sleep, timeout};
 
 use crate::api::{self, App, MOST_READS, Shutdown};
 use crate::clock::Clock;
-use crate::control_thread::{ControlThread, Surroundings};
+use crate::control_thread::{ControlSetup, ControlThread};
 use crate::error::DaemonError;
 use crate::hub::Hub;
 use crate::leases::Leases;
 use crate::limits::Clients;
-use crate::links::Links;
-use crate::metrics::Metrics;
-use crate::options::Options;
+use crate::links::AgentLinks;
+use crate::metrics::DaemonMetrics;
+use crate::options::DaemonOptions;
 use crate::readers::Readers;
 use crate::retention;
 use crate::run_secrets::RunSecrets;
 use crate::state::StateDirectory;
 use crate::tls::Encryption;
-use crate::tokens::{Role, Tokens, Wanted};
+use crate::tokens::{AccessRole, TokenStore, WantedToken};
 
 const ADMIN_TOKEN: &str = "admin.token";
 /// Agents have so long to hear that they are to end.
@@ -42,13 +42,13 @@ const LAST_JOBS: Duration = Duration::from_secs(60);
 
 /// A daemon that listens.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningDaemon {
     address: SocketAddr,
     shutdown: watch::Sender<Option<Shutdown>>,
     thread: JoinHandle<Result<(), DaemonError>>,
 }
 
-impl Running {
+impl RunningDaemon {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -70,12 +70,12 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> DaemonError {
 }
 
 /// Runs a daemon until somebody ends it: over the API, or by an interrupt or termination signal.
-pub fn serve(options: Options) -> Result<(), DaemonError> {
+pub fn serve(options: DaemonOptions) -> Result<(), DaemonError> {
     launch(options, Signals::Obeyed)?.wait()
 }
 
 /// Starts a daemon on threads of its own and returns once it listens. Signals are left to the caller.
-pub fn start(options: Options) -> Result<Running, DaemonError> {
+pub fn start(options: DaemonOptions) -> Result<RunningDaemon, DaemonError> {
     launch(options, Signals::Ignored)
 }
 
@@ -85,7 +85,7 @@ enum Signals {
     Ignored,
 }
 
-fn launch(options: Options, signals: Signals) -> Result<Running, DaemonError> {
+fn launch(options: DaemonOptions, signals: Signals) -> Result<RunningDaemon, DaemonError> {
     let (ready, is_ready) = oneshot::channel();
     let (shutdown, _) = watch::channel(None);
     let told = shutdown.clone();
@@ -93,7 +93,7 @@ fn launch(options: Options, signals: Signals) -> Result<Running, DaemonError> {
     let thread = thread::Builder::new().name("daemon".into()).spawn(run);
     let thread = thread.map_err(|source| DaemonError::Thread { source })?;
     match is_ready.blocking_recv() {
-        Ok(address) => Ok(Running { address, shutdown, thread }),
+        Ok(address) => Ok(RunningDaemon { address, shutdown, thread }),
         Err(_) => {
             let ended = thread.join().unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
             Err(ended.err().unwrap_or(DaemonError::Panicked { what: "the daemon", why: "it ended".into() }))
@@ -102,7 +102,7 @@ fn launch(options: Options, signals: Signals) -> Result<Running, DaemonError> {
 }
 
 fn run(
-    options: Options,
+    options: DaemonOptions,
     signals: Signals,
     shutdown: watch::Sender<Option<Shutdown>>,
     ready: oneshot::Sender<SocketAddr>,
@@ -130,7 +130,7 @@ fn end(runtime: Runtime, writer: Arc<Writer>) {
     drop(writer);
 }
 
-fn restore(options: &Options, journal: &mut Journal, clock: &Clock) -> Result<Control, DaemonError> {
+fn restore(options: &DaemonOptions, journal: &mut Journal, clock: &Clock) -> Result<Control, DaemonError> {
     let mut restored = journal.restore()?;
     let awaited = journal.ended(&restored.awaited())?;
     let known: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
@@ -154,7 +154,7 @@ struct Daemon {
 
 impl Daemon {
     async fn prepare(
-        options: Options,
+        options: DaemonOptions,
         state: &StateDirectory,
         control: Control,
         writer: &Arc<Writer>,
@@ -162,7 +162,7 @@ impl Daemon {
         shutdown: watch::Sender<Option<Shutdown>>,
     ) -> Result<Self, DaemonError> {
         let reader = Reader::open(&state.journal())?;
-        let tokens = Arc::new(Tokens::load(&reader, writer.clone(), clock.clone())?);
+        let tokens = Arc::new(TokenStore::load(&reader, writer.clone(), clock.clone())?);
         keep_admin_token(state, &tokens, &options.administrator)?;
         let address = options.listen;
         let encryption = match options.tls || !address.ip().is_loopback() {
@@ -177,11 +177,11 @@ impl Daemon {
         let listener =
             bedplate_http::bind(address).map_err(|source| DaemonError::Listen { address, source })?;
         let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
-        let links = Arc::new(Links::new(leases.clone(), RunSecrets::open(state)?));
+        let links = Arc::new(AgentLinks::new(leases.clone(), RunSecrets::open(state)?));
         let hub = Arc::new(Hub::new(clock.now().0, options.limits.events_behind));
-        let metrics = Arc::new(Metrics::new());
+        let metrics = Arc::new(DaemonMetrics::new());
         let (failure, failures) = mpsc::unbounded_channel();
-        let surroundings = Surroundings {
+        let surroundings = ControlSetup {
             clock: clock.clone(),
             links: links.clone(),
             leases,
@@ -254,14 +254,16 @@ impl Daemon {
 }
 
 /// The administrator's token lies in the state directory, made when it is not there or not valid.
-fn keep_admin_token(state: &StateDirectory, tokens: &Tokens, user: &str) -> Result<(), DaemonError> {
+fn keep_admin_token(state: &StateDirectory, tokens: &TokenStore, user: &str) -> Result<(), DaemonError> {
     let kept = state.read(ADMIN_TOKEN)?.and_then(|bytes| String::from_utf8(bytes).ok());
-    let is_good =
-        |secret: String| tokens.identify(secret.trim()).is_some_and(|identity| identity.role == Role::Admin);
+    let is_good = |secret: String| {
+        tokens.identify(secret.trim()).is_some_and(|identity| identity.role == AccessRole::Admin)
+    };
     if kept.is_some_and(is_good) {
         return Ok(());
     }
-    let wanted = Wanted { user: user.into(), role: Role::Admin, label: ADMIN_TOKEN.into(), expires: None };
+    let wanted =
+        WantedToken { user: user.into(), role: AccessRole::Admin, label: ADMIN_TOKEN.into(), expires: None };
     let made = tokens.make_now(wanted)?;
     state.write(ADMIN_TOKEN, format!("{}\n", made.secret).as_bytes())
 }

@@ -24,7 +24,7 @@ const PREFIX: &str = "bp_";
 /// Ordered: each role may do everything that the ones before it may. An agent may only join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Role {
+pub(crate) enum AccessRole {
     Agent,
     Reader,
     User,
@@ -32,16 +32,17 @@ pub(crate) enum Role {
     Admin,
 }
 
-impl Role {
-    pub(crate) const ALL: [Role; 5] = [Role::Agent, Role::Reader, Role::User, Role::Operator, Role::Admin];
+impl AccessRole {
+    pub(crate) const ALL: [AccessRole; 5] =
+        [AccessRole::Agent, AccessRole::Reader, AccessRole::User, AccessRole::Operator, AccessRole::Admin];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Role::Agent => "agent",
-            Role::Reader => "reader",
-            Role::User => "user",
-            Role::Operator => "operator",
-            Role::Admin => "admin",
+            AccessRole::Agent => "agent",
+            AccessRole::Reader => "reader",
+            AccessRole::User => "user",
+            AccessRole::Operator => "operator",
+            AccessRole::Admin => "admin",
         }
     }
 
@@ -50,9 +51,9 @@ impl Role {
     }
 
     /// Whether this role is enough where `needed` is asked for.
-    pub(crate) fn may(self, needed: Role) -> bool {
+    pub(crate) fn may(self, needed: AccessRole) -> bool {
         match needed {
-            Role::Agent => self == Role::Agent,
+            AccessRole::Agent => self == AccessRole::Agent,
             _ => self >= needed,
         }
     }
@@ -63,14 +64,14 @@ impl Role {
 pub(crate) struct Identity {
     pub(crate) token: u64,
     pub(crate) user: String,
-    pub(crate) role: Role,
+    pub(crate) role: AccessRole,
     hash: TokenHash,
 }
 
 impl Identity {
     /// Whether they may touch what belongs to `owner`.
     pub(crate) fn owns(&self, owner: &str) -> bool {
-        self.role >= Role::Operator || (self.role == Role::User && self.user == owner)
+        self.role >= AccessRole::Operator || (self.role == AccessRole::User && self.user == owner)
     }
 }
 
@@ -82,14 +83,14 @@ pub(crate) struct Made {
 
 /// What a new token is for.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedToken {
     pub(crate) user: String,
-    pub(crate) role: Role,
+    pub(crate) role: AccessRole,
     pub(crate) label: String,
     pub(crate) expires: Option<Span>,
 }
 
-pub(crate) struct Tokens {
+pub(crate) struct TokenStore {
     known: RwLock<BTreeMap<TokenHash, Token>>,
     writer: Arc<Writer>,
     clock: Arc<Clock>,
@@ -97,7 +98,7 @@ pub(crate) struct Tokens {
     revoked: watch::Sender<()>,
 }
 
-impl Tokens {
+impl TokenStore {
     pub(crate) fn load(
         reader: &Reader,
         writer: Arc<Writer>,
@@ -115,8 +116,8 @@ impl Tokens {
         let hash = hash(secret.as_bytes());
         let known = self.known();
         let token = known.get(&hash).filter(|token| is_equal(&token.token.hash, &hash))?;
-        let role = Role::named(&token.token.role)?;
-        let is_spent_join = role == Role::Agent && token.used.is_some();
+        let role = AccessRole::named(&token.token.role)?;
+        let is_spent_join = role == AccessRole::Agent && token.used.is_some();
         (is_spent_join || token.is_valid(self.clock.now())).then(|| Identity {
             token: token.id,
             user: token.token.user.clone(),
@@ -131,12 +132,12 @@ impl Tokens {
         tokens
     }
 
-    pub(crate) async fn make(self: &Arc<Self>, wanted: Wanted) -> Result<Made, JournalError> {
+    pub(crate) async fn make(self: &Arc<Self>, wanted: WantedToken) -> Result<Made, JournalError> {
         let tokens = self.clone();
         blocking(move || tokens.make_now(wanted)).await
     }
 
-    pub(crate) fn make_now(&self, wanted: Wanted) -> Result<Made, JournalError> {
+    pub(crate) fn make_now(&self, wanted: WantedToken) -> Result<Made, JournalError> {
         let secret = new_secret();
         let now = self.clock.now();
         let token = NewToken {
@@ -146,7 +147,7 @@ impl Tokens {
             label: wanted.label,
             created: now,
             expires: wanted.expires.map(|span| now + span),
-            is_one_time: wanted.role == Role::Agent,
+            is_one_time: wanted.role == AccessRole::Agent,
         };
         let id = self.add(token)?;
         Ok(Made { id, secret })
@@ -162,7 +163,7 @@ impl Tokens {
     /// Without it nobody could make another one.
     pub(crate) fn is_last_admin(&self, id: u64) -> bool {
         let (known, now) = (self.known(), self.clock.now());
-        let is_admin = |token: &&Token| token.token.role == Role::Admin.name() && token.is_valid(now);
+        let is_admin = |token: &&Token| token.token.role == AccessRole::Admin.name() && token.is_valid(now);
         let mut admins = known.values().filter(is_admin);
         admins.next().is_some_and(|first| first.id == id) && admins.next().is_none()
     }
@@ -223,7 +224,7 @@ impl Tokens {
         self.spend(&identity.hash, now);
         let credential = NewToken {
             hash: own,
-            role: Role::Agent.name().into(),
+            role: AccessRole::Agent.name().into(),
             user: node.to_owned(),
             label: format!("node {node}"),
             created: now,
@@ -293,16 +294,16 @@ mod tests {
 
     #[test]
     fn roles_are_ordered_and_agents_stand_apart() {
-        let may = |role: Role| -> Vec<&str> {
-            Role::ALL.into_iter().filter(|needed| role.may(*needed)).map(Role::name).collect()
+        let may = |role: AccessRole| -> Vec<&str> {
+            AccessRole::ALL.into_iter().filter(|needed| role.may(*needed)).map(AccessRole::name).collect()
         };
-        assert_eq!(may(Role::Agent), ["agent"]);
-        assert_eq!(may(Role::Reader), ["reader"]);
-        assert_eq!(may(Role::User), ["reader", "user"]);
-        assert_eq!(may(Role::Operator), ["reader", "user", "operator"]);
-        assert_eq!(may(Role::Admin), ["reader", "user", "operator", "admin"]);
-        for role in Role::ALL {
-            assert_eq!(Role::named(role.name()), Some(role));
+        assert_eq!(may(AccessRole::Agent), ["agent"]);
+        assert_eq!(may(AccessRole::Reader), ["reader"]);
+        assert_eq!(may(AccessRole::User), ["reader", "user"]);
+        assert_eq!(may(AccessRole::Operator), ["reader", "user", "operator"]);
+        assert_eq!(may(AccessRole::Admin), ["reader", "user", "operator", "admin"]);
+        for role in AccessRole::ALL {
+            assert_eq!(AccessRole::named(role.name()), Some(role));
         }
     }
 

@@ -21,7 +21,7 @@ const STATE: &str = "BEDPLATE_TEST_STATE";
 
 fn main() {
     if let Some(folder) = std::env::var_os(STATE) {
-        let mut options = bedplate_daemon::Options::new(folder.into(), support::cluster());
+        let mut options = bedplate_daemon::DaemonOptions::new(folder.into(), support::cluster());
         options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         bedplate_daemon::serve(options).unwrap();
         return;

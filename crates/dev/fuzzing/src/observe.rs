@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::render_text;
-use bedplate_doctor::{Facts, Sources, examine, gather};
+use bedplate_doctor::{NodeFacts, Sources, examine, gather};
 use bedplate_exporter::collectors::{host, lustre, mounts, neuron, ports};
 use bedplate_exporter::foreign::Families;
-use bedplate_exporter::{Target as Endpoint, watchable};
+use bedplate_exporter::{ScrapeTarget as Endpoint, watchable};
 use bedplate_health::kernel_log::{KernelLine, PciAddress, XidLine};
 use bedplate_health::{Health, Profile, Rules, XidSeen, XidSource};
 use bedplate_record::Exposition;
@@ -132,7 +132,7 @@ pub(crate) fn node_files(data: &[u8]) {
     };
     let facts = gather(&sources);
     let text = serde_json::to_string(&facts).expect("facts are plain data");
-    assert_eq!(serde_json::from_str::<Facts>(&text).ok(), Some(facts.clone()));
+    assert_eq!(serde_json::from_str::<NodeFacts>(&text).ok(), Some(facts.clone()));
     examine(&facts, &CATALOG, Some("p5.48xlarge"));
 }
 

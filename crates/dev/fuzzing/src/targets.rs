@@ -11,7 +11,7 @@ use bedplate_data::{DataError, Digest, Header, Index, Tokenizer, Width};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_doctor::nccl::{LogReader, judge_log};
-use bedplate_doctor::{Facts, examine, parse_nvidia_smi};
+use bedplate_doctor::{NodeFacts, examine, parse_nvidia_smi};
 use bedplate_gangs::Settings;
 use bedplate_job::{FileNames, Job};
 use bedplate_layout::Layout;
@@ -603,9 +603,9 @@ fn nccl_log(data: &[u8]) {
 
 fn gpu_settings(data: &[u8]) {
     let gpus = parse_nvidia_smi(&String::from_utf8_lossy(data));
-    let facts = Facts { node: "n1".to_owned(), gpus, ..Facts::default() };
+    let facts = NodeFacts { node: "n1".to_owned(), gpus, ..NodeFacts::default() };
     let text = serde_json::to_string(&facts).expect("facts are plain data");
-    assert_eq!(serde_json::from_str::<Facts>(&text).ok(), Some(facts.clone()));
+    assert_eq!(serde_json::from_str::<NodeFacts>(&text).ok(), Some(facts.clone()));
     static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
     examine(&facts, &CATALOG, None);
 }

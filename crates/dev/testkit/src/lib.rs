@@ -8,6 +8,6 @@ pub mod tidy;
 mod transcript;
 mod workspace;
 
-pub use map::{ArchitectureMap, Layer};
+pub use map::{ArchitectureMap, CrateLayer};
 pub use transcript::Transcript;
 pub use workspace::{Dependency, Package, Use, Workspace, root};

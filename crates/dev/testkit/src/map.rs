@@ -2,7 +2,7 @@
 
 /// A layer and its crates, in the order in which they may import each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layer {
+pub struct CrateLayer {
     pub name: String,
     pub crates: Vec<String>,
 }
@@ -10,7 +10,7 @@ pub struct Layer {
 /// The layers of the code block that begins with `crates/`, lowest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchitectureMap {
-    pub layers: Vec<Layer>,
+    pub layers: Vec<CrateLayer>,
 }
 
 /// The position of a crate: its layer, and its index within it.
@@ -35,10 +35,10 @@ impl ArchitectureMap {
     }
 }
 
-fn layer(line: &str) -> Option<Layer> {
+fn layer(line: &str) -> Option<CrateLayer> {
     let (name, rest) = line.trim().split_once('/')?;
     let crates = rest.rsplit("  ").map(str::trim).find(|part| !part.is_empty())?;
-    Some(Layer {
+    Some(CrateLayer {
         name: name.to_owned(),
         crates: crates.split(',').map(|name| name.trim().to_owned()).collect(),
     })

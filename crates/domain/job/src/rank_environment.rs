@@ -33,7 +33,7 @@ pub struct NodePart<'a> {
     pub world_size: u32,
     /// What the job sets itself.
     pub set: &'a BTreeMap<String, String>,
-    pub facts: &'a Facts,
+    pub facts: &'a JobFacts,
     /// Step and path of the checkpoint from which the job goes on.
     pub checkpoint: Option<(u64, Option<&'a str>)>,
     /// The ranks go on without those that are lost.
@@ -69,7 +69,7 @@ pub struct Peer {
 
 /// What ranks learn about their job.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct JobFacts {
     pub partition: String,
     pub account: String,
     pub qos: String,
@@ -337,7 +337,7 @@ impl Variables {
         self.add_shape(part);
     }
 
-    fn add_array(&mut self, facts: &Facts) {
+    fn add_array(&mut self, facts: &JobFacts) {
         self.set_or_remove("SLURM_ARRAY_JOB_ID", facts.array.map(|(array, _)| array));
         self.set_or_remove("SLURM_ARRAY_TASK_ID", facts.array.map(|(_, index)| index));
         let span = facts.array_span.filter(|_| facts.array.is_some());

@@ -10,12 +10,12 @@ use crate::{Cluster, GpuId, Level, NodeId, SwitchId};
 pub struct ScaleOut {
     /// One route, per GPU.
     pub per_gpu: Bandwidth,
-    pub narrowest: Stage,
+    pub narrowest: PathStage,
 }
 
 /// A stage of the path between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum PathStage {
     /// The network cards of a node, shared by all its GPUs.
     Cards(NodeId),
     /// The uplinks of a switch, shared by everything below it.
@@ -54,14 +54,14 @@ impl Cluster {
         let (first, last) = bounds(gpus.clone())?;
         let top = self.common_switch(self.node_of(first), self.node_of(last)).map(|switch| switch.id());
         let mut route = Route { switch: None, share: 1.0, stage: None };
-        let mut worst: Option<(Bandwidth, NodeId, Stage)> = None;
+        let mut worst: Option<(Bandwidth, NodeId, PathStage)> = None;
         for node in self.nodes_of(gpus) {
             if route.switch != Some(self.switch_of(node)) {
                 route = self.route_up(node, top);
             }
             let kind = self.kind_of(node);
             let cards = kind.scale_out_bandwidth? / f64::from(kind.accelerators);
-            let stage = route.stage.map_or(Stage::Cards(node), Stage::Uplinks);
+            let stage = route.stage.map_or(PathStage::Cards(node), PathStage::Uplinks);
             let here = (cards / route.share, node, stage);
             // Ties go to the first node of the cluster, so that the answer does not depend on the set's order.
             if worst.is_none_or(|worst| (here.0, here.1) < (worst.0, worst.1)) {

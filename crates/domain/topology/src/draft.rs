@@ -1,6 +1,6 @@
 //! From what an importer has read to a cluster: the tree is checked, nodes are put in order, arrays filled.
 //!
-//! Importers fill a [`Draft`] in whatever order their format has. [`Draft::build`] refuses cycles, bad names
+//! Importers fill a [`ClusterDraft`] in whatever order their format has. [`ClusterDraft::build`] refuses cycles, bad names
 //! and absurd sizes, numbers switches and nodes depth-first and keeps the order of siblings, so that reading
 //! what was written gives the same cluster again. Time is linear except for one sort of the names.
 
@@ -31,7 +31,7 @@ const MAX_NAME: usize = 253;
 const MAX_NAME_BYTES: u64 = u32::MAX as u64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct ClusterDraft {
     pub(crate) name: String,
     pub(crate) kinds: Kinds,
     pub(crate) nodes: Vec<DraftNode>,
@@ -116,7 +116,7 @@ impl Kinds {
     }
 }
 
-impl Draft {
+impl ClusterDraft {
     pub(crate) fn add_node(&mut self, name: impl Into<String>, kind: u16) -> &mut DraftNode {
         let order = self.nodes.len() as u32;
         self.nodes.push(DraftNode {

@@ -18,7 +18,7 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use serde::Deserialize;
 
-use crate::draft::{Culprit, Draft, Straddling, shown};
+use crate::draft::{ClusterDraft, Culprit, Straddling, shown};
 use crate::kind::instance_is_multi_node;
 use crate::paths::{DomainNames, Paths, place_of_name};
 use crate::{Cluster, ImportOptions, NodeKind, TopologyError, json};
@@ -83,7 +83,7 @@ fn check_complete(answers: &[Answer<'_>], sources: &[Source<'_>]) -> Result<(), 
 
 struct Reader<'a> {
     catalog: &'a Catalog,
-    draft: Draft,
+    draft: ClusterDraft,
     paths: Paths,
     domains: DomainNames,
     nodes: HashSet<String>,
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         let name = options.name.clone().unwrap_or_else(|| "ec2".to_owned());
         Self {
             catalog,
-            draft: Draft { name, straddling: Straddling::Lift, ..Draft::default() },
+            draft: ClusterDraft { name, straddling: Straddling::Lift, ..ClusterDraft::default() },
             paths: Paths::default(),
             domains: DomainNames::default(),
             nodes: HashSet::new(),

@@ -29,7 +29,7 @@ use bedplate_units::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
-use crate::draft::{Culprit, Draft, MAX_GPUS_PER_NODE, Straddling, check_limit, shown};
+use crate::draft::{ClusterDraft, Culprit, MAX_GPUS_PER_NODE, Straddling, check_limit, shown};
 use crate::kind::{contradicts, find_accelerator};
 use crate::paths::{DomainNames, Paths, place_of_name};
 use crate::{Cluster, Health, ImportOptions, NodeKind, TopologyError, json, yaml};
@@ -177,7 +177,7 @@ struct Reader<'a> {
     source: Source<'a>,
     options: &'a ImportOptions,
     catalog: &'a Catalog,
-    draft: Draft,
+    draft: ClusterDraft,
     paths: Paths,
     domains: DomainNames,
     names: HashSet<String>,
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
             source,
             options,
             catalog,
-            draft: Draft { name, straddling: Straddling::Lift, ..Draft::default() },
+            draft: ClusterDraft { name, straddling: Straddling::Lift, ..ClusterDraft::default() },
             paths: Paths::default(),
             domains: DomainNames::default(),
             names: HashSet::new(),

@@ -48,7 +48,7 @@ mod spec;
 mod summary;
 mod yaml;
 
-pub use bandwidth::{ScaleOut, Stage};
+pub use bandwidth::{PathStage, ScaleOut};
 pub use cluster::{AttachedStorage, Cluster, Node, Switch};
 pub use error::{PAGES, TopologyError};
 pub use format::{ExportFormat, Format, detect, export, import, import_detected};

@@ -16,7 +16,7 @@ use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Place, Source};
 use bedplate_units::Bandwidth;
 
-use crate::draft::{Draft, check_limit, shown};
+use crate::draft::{ClusterDraft, check_limit, shown};
 use crate::format::without_mark;
 use crate::kind::{contradicts, find_accelerator};
 use crate::{Cluster, Format, ImportOptions, NodeKind, TopologyError};
@@ -140,8 +140,10 @@ pub(crate) fn read(
     let matrix = Matrix::parse(source)?;
     let domains = matrix.domains();
     let kind = node_kind(&matrix, &domains, source, options, catalog)?;
-    let mut draft =
-        Draft { name: options.name.clone().unwrap_or_else(|| "localhost".to_owned()), ..Draft::default() };
+    let mut draft = ClusterDraft {
+        name: options.name.clone().unwrap_or_else(|| "localhost".to_owned()),
+        ..ClusterDraft::default()
+    };
     let kind = draft.kinds.intern(kind);
     draft.add_node("localhost", kind);
     let cluster = draft.build(&|_| source.whole())?;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bedplate_diag::{Place, Source};
 
 use crate::TopologyError;
-use crate::draft::{Draft, DraftSwitch, shown};
+use crate::draft::{ClusterDraft, DraftSwitch, shown};
 
 /// The switches seen so far, by name.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl Paths {
     /// appear. None for an empty path: the node's place in the network is unknown.
     pub(crate) fn lowest<'p>(
         &mut self,
-        draft: &mut Draft,
+        draft: &mut ClusterDraft,
         path: impl IntoIterator<Item = &'p str>,
         place: &dyn Fn() -> Place,
     ) -> Result<Option<u32>, TopologyError> {
@@ -35,7 +35,7 @@ impl Paths {
         Ok(above)
     }
 
-    fn add(&mut self, draft: &mut Draft, name: &str, parent: Option<u32>) -> u32 {
+    fn add(&mut self, draft: &mut ClusterDraft, name: &str, parent: Option<u32>) -> u32 {
         let index = draft.switches.len() as u32;
         draft.switches.push(DraftSwitch { parent, ..DraftSwitch::new(name, index) });
         self.switches.insert(name.to_owned(), index);
@@ -44,7 +44,7 @@ impl Paths {
 }
 
 fn check_parent(
-    draft: &Draft,
+    draft: &ClusterDraft,
     switch: u32,
     parent: Option<u32>,
     place: &dyn Fn() -> Place,
@@ -68,7 +68,7 @@ pub(crate) struct DomainNames {
 }
 
 impl DomainNames {
-    pub(crate) fn number(&mut self, draft: &mut Draft, name: &str) -> u32 {
+    pub(crate) fn number(&mut self, draft: &mut ClusterDraft, name: &str) -> u32 {
         if let Some(number) = self.domains.get(name) {
             return *number;
         }

@@ -9,7 +9,7 @@
 use bedplate_catalog::{Catalog, CatalogError, Instance, UltraServer};
 use bedplate_diag::{Place, Source};
 
-use crate::draft::{Draft, MAX_NODES, check_limit};
+use crate::draft::{ClusterDraft, MAX_NODES, check_limit};
 use crate::{Cluster, Format, ImportOptions, NodeKind, TopologyError, import};
 
 impl Cluster {
@@ -92,7 +92,7 @@ pub(crate) fn read(source: Source<'_>, catalog: &Catalog) -> Result<Cluster, Top
     let parts = parts(source, catalog)?;
     let nodes: u64 = parts.iter().map(|(unit, count)| u64::from(unit.nodes()).saturating_mul(*count)).sum();
     check_limit("nodes", nodes, MAX_NODES, || source.place(0))?;
-    let mut draft = Draft { name: source.text.trim().to_owned(), ..Draft::default() };
+    let mut draft = ClusterDraft { name: source.text.trim().to_owned(), ..ClusterDraft::default() };
     let mut names = GeneratedNames::of(nodes);
     for (unit, count) in parts {
         let kind = draft.kinds.intern(unit.kind(catalog));
@@ -105,7 +105,7 @@ pub(crate) fn read(source: Source<'_>, catalog: &Catalog) -> Result<Cluster, Top
 
 /// Adds the nodes of one instance or UltraServer.
 pub(crate) fn add_unit(
-    draft: &mut Draft,
+    draft: &mut ClusterDraft,
     unit: Unit<'_>,
     kind: u16,
     names: &mut impl Iterator<Item = String>,
@@ -120,7 +120,7 @@ pub(crate) fn add_unit(
 }
 
 /// Adds a domain named after its UltraServer and its number.
-fn add_domain(draft: &mut Draft, server: &str) -> u32 {
+fn add_domain(draft: &mut ClusterDraft, server: &str) -> u32 {
     let number = draft.domains.len() as u32;
     draft.domains.push(format!("{server}-{}", number + 1));
     number

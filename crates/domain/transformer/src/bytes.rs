@@ -2,7 +2,7 @@
 
 use bedplate_units::Bytes;
 
-use crate::{Part, Precision, Transformer};
+use crate::{ParameterPart, Precision, Transformer};
 
 /// What an optimizer keeps per parameter, besides master weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Transformer {
     }
 
     /// Bytes of all weights where parts differ: GPT-OSS keeps its experts in MXFP4 and the rest in bf16.
-    pub fn weights_bytes_by(&self, precision_of: impl Fn(Part) -> Precision) -> Bytes {
+    pub fn weights_bytes_by(&self, precision_of: impl Fn(ParameterPart) -> Precision) -> Bytes {
         let bytes = |(part, count)| Bytes::new(count as f64 * precision_of(part).bytes_per_value());
         self.parameters().parts().map(bytes).sum()
     }

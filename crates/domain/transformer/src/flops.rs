@@ -9,7 +9,7 @@ use std::ops::{Add, Mul};
 
 use bedplate_units::Flops;
 
-use crate::{Layer, Part, Transformer};
+use crate::{Layer, ParameterPart, Transformer};
 
 /// How the scores of causal attention are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -166,14 +166,14 @@ impl FlopsByPart {
     }
 
     /// The field in which the matrices of a part are counted.
-    fn of_part(&mut self, part: Part) -> &mut Flops {
+    fn of_part(&mut self, part: ParameterPart) -> &mut Flops {
         match part {
-            Part::DenseMlp => &mut self.dense_mlp,
-            Part::Experts => &mut self.experts,
-            Part::SharedExperts => &mut self.shared_experts,
-            Part::Router => &mut self.router,
-            Part::Head | Part::Embedding => &mut self.logits,
-            Part::Attention | Part::Norms => &mut self.attention_projections,
+            ParameterPart::DenseMlp => &mut self.dense_mlp,
+            ParameterPart::Experts => &mut self.experts,
+            ParameterPart::SharedExperts => &mut self.shared_experts,
+            ParameterPart::Router => &mut self.router,
+            ParameterPart::Head | ParameterPart::Embedding => &mut self.logits,
+            ParameterPart::Attention | ParameterPart::Norms => &mut self.attention_projections,
         }
     }
 }

@@ -49,9 +49,9 @@ pub use config::{Configuration, Fate, Keys, Remark, RemarkReason, fate_of_key, f
 pub use error::{ModelError, PAGES};
 pub use family::Family;
 pub use flops::{AttentionFlops, FlopsByPart, FlopsConvention, FlopsPerToken, Prediction, RecomputeFlops};
-pub use matrix::{Matrix, Role};
+pub use matrix::{Matrix, MatrixRole};
 pub use mlp::{Dense, Mixture, Mlp};
-pub use parameters::{Parameters, Part};
+pub use parameters::{ParameterPart, Parameters};
 pub use precision::Precision;
 pub use shape::{Layer, LayerRun, LeftOut, Norm, NormPlacement, Positions, Shape};
 pub use transformer::Transformer;

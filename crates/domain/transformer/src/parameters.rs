@@ -6,7 +6,7 @@ use crate::{Attention, Layer, Matrix, Mlp, Positions, Shape, Transformer};
 
 /// Where a parameter belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum ParameterPart {
     /// Token embedding and learned positions.
     Embedding,
     /// Projections, their biases and sinks.
@@ -22,39 +22,39 @@ pub enum Part {
     Head,
 }
 
-impl Part {
-    pub const ALL: [Part; 8] = [
-        Part::Embedding,
-        Part::Attention,
-        Part::DenseMlp,
-        Part::Experts,
-        Part::SharedExperts,
-        Part::Router,
-        Part::Norms,
-        Part::Head,
+impl ParameterPart {
+    pub const ALL: [ParameterPart; 8] = [
+        ParameterPart::Embedding,
+        ParameterPart::Attention,
+        ParameterPart::DenseMlp,
+        ParameterPart::Experts,
+        ParameterPart::SharedExperts,
+        ParameterPart::Router,
+        ParameterPart::Norms,
+        ParameterPart::Head,
     ];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Part::Embedding => "embedding",
-            Part::Attention => "attention",
-            Part::DenseMlp => "dense mlp",
-            Part::Experts => "experts",
-            Part::SharedExperts => "shared experts",
-            Part::Router => "router",
-            Part::Norms => "norms",
-            Part::Head => "head",
+            ParameterPart::Embedding => "embedding",
+            ParameterPart::Attention => "attention",
+            ParameterPart::DenseMlp => "dense mlp",
+            ParameterPart::Experts => "experts",
+            ParameterPart::SharedExperts => "shared experts",
+            ParameterPart::Router => "router",
+            ParameterPart::Norms => "norms",
+            ParameterPart::Head => "head",
         }
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ParameterPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-/// How many parameters a model has. Tied embeddings count once, under [`Part::Embedding`].
+/// How many parameters a model has. Tied embeddings count once, under [`ParameterPart::Embedding`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     pub total: u64,
@@ -62,17 +62,17 @@ pub struct Parameters {
     pub active: u64,
     /// `active` without the tables that are only looked up; a tied embedding stays, as the head.
     pub active_without_embedding: u64,
-    by_part: [u64; Part::ALL.len()],
+    by_part: [u64; ParameterPart::ALL.len()],
 }
 
 impl Parameters {
-    pub fn of(&self, part: Part) -> u64 {
+    pub fn of(&self, part: ParameterPart) -> u64 {
         self.by_part[part as usize]
     }
 
     /// Every part with its count, including empty parts.
-    pub fn parts(&self) -> impl Iterator<Item = (Part, u64)> {
-        Part::ALL.into_iter().map(|part| (part, self.of(part)))
+    pub fn parts(&self) -> impl Iterator<Item = (ParameterPart, u64)> {
+        ParameterPart::ALL.into_iter().map(|part| (part, self.of(part)))
     }
 }
 
@@ -106,7 +106,7 @@ impl Transformer {
 /// Sums wide enough for any shape with sizes within bounds, so that they can be checked.
 #[derive(Default)]
 pub(crate) struct Tally {
-    by_part: [u128; Part::ALL.len()],
+    by_part: [u128; ParameterPart::ALL.len()],
     /// Parameters of routed experts that a token does not visit.
     idle: u128,
 }
@@ -116,10 +116,10 @@ impl Tally {
         let table = u128::from(shape.vocab) * u128::from(shape.hidden);
         let model_norms = 1 + u128::from(shape.has_embedding_norm);
         let mut tally = Self::default();
-        tally.add(Part::Embedding, table + u128::from(positions(shape)));
-        tally.add(Part::Norms, model_norms * u128::from(shape.norm.parameters(shape.hidden)));
+        tally.add(ParameterPart::Embedding, table + u128::from(positions(shape)));
+        tally.add(ParameterPart::Norms, model_norms * u128::from(shape.norm.parameters(shape.hidden)));
         if !shape.has_tied_embeddings {
-            tally.add(Part::Head, table);
+            tally.add(ParameterPart::Head, table);
         }
         for run in &shape.runs {
             tally.add_layer(shape, &run.layer, run.count);
@@ -131,7 +131,7 @@ impl Tally {
         self.by_part.iter().sum()
     }
 
-    fn add(&mut self, part: Part, count: u128) {
+    fn add(&mut self, part: ParameterPart, count: u128) {
         self.by_part[part as usize] += count;
     }
 
@@ -143,9 +143,9 @@ impl Tally {
         }
         let norms =
             shape.norm_placement.norms_per_half() * layer.halves() * shape.norm.parameters(shape.hidden);
-        self.add(Part::Norms, times * u128::from(norms + head_norms(&layer.attention)));
-        self.add(Part::Attention, times * u128::from(outside_matrices(&layer.attention)));
-        self.add(Part::Router, times * u128::from(correction_biases(&layer.mlp)));
+        self.add(ParameterPart::Norms, times * u128::from(norms + head_norms(&layer.attention)));
+        self.add(ParameterPart::Attention, times * u128::from(outside_matrices(&layer.attention)));
+        self.add(ParameterPart::Router, times * u128::from(correction_biases(&layer.mlp)));
     }
 }
 

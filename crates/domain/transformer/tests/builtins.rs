@@ -3,7 +3,7 @@
 //! `oracle/builtins.csv` holds what transformers counts when it builds each configuration on the meta
 //! device: unique parameters, and those minus the experts that a token does not visit.
 
-use bedplate_transformer::{Part, builtin, builtin_names};
+use bedplate_transformer::{ParameterPart, builtin, builtin_names};
 
 const COUNTED: &str = include_str!("oracle/builtins.csv");
 
@@ -118,8 +118,8 @@ fn prediction_modules_are_named_and_counted_apart() {
 fn tied_embeddings_count_once() {
     let tied = builtin("llama-3.2-1b").unwrap();
     let parameters = tied.parameters();
-    assert_eq!(parameters.of(Part::Head), 0);
-    assert_eq!(parameters.of(Part::Embedding), 128_256 * 2048);
+    assert_eq!(parameters.of(ParameterPart::Head), 0);
+    assert_eq!(parameters.of(ParameterPart::Embedding), 128_256 * 2048);
     assert_eq!(parameters.active_without_embedding, parameters.active);
 }
 

@@ -1,6 +1,6 @@
 //! Bytes of weights, training state and KV cache.
 
-use bedplate_transformer::{Optimizer, Part, Precision, TrainingState, builtin};
+use bedplate_transformer::{Optimizer, ParameterPart, Precision, TrainingState, builtin};
 
 #[test]
 fn mixed_precision_training_takes_eighteen_bytes_a_parameter() {
@@ -37,7 +37,7 @@ fn four_bit_formats_carry_their_scales() {
 /// OpenAI's card: the checkpoint of gpt-oss-120b has 60.8 GiB, that of 20b 12.8 GiB.
 #[test]
 fn gpt_oss_checkpoints_have_the_published_size() {
-    let mixed = |part| if part == Part::Experts { Precision::Mxfp4 } else { Precision::Bf16 };
+    let mixed = |part| if part == ParameterPart::Experts { Precision::Mxfp4 } else { Precision::Bf16 };
     let gib = |name| builtin(name).unwrap().weights_bytes_by(mixed).get() / f64::from(1 << 30);
     assert!((gib("gpt-oss-120b") - 60.8).abs() < 0.1, "{}", gib("gpt-oss-120b"));
     assert!((gib("gpt-oss-20b") - 12.8).abs() < 0.1, "{}", gib("gpt-oss-20b"));

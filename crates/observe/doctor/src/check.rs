@@ -54,7 +54,7 @@ impl fmt::Display for Stack {
 /// From the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum CheckVerdict {
     Pass,
     /// It works, slower or more fragile than it should.
     Warn,
@@ -62,17 +62,17 @@ pub enum Verdict {
     Fail,
 }
 
-impl Verdict {
+impl CheckVerdict {
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Pass => "pass",
-            Verdict::Warn => "warn",
-            Verdict::Fail => "fail",
+            CheckVerdict::Pass => "pass",
+            CheckVerdict::Warn => "warn",
+            CheckVerdict::Fail => "fail",
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CheckVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -93,7 +93,7 @@ pub struct Check {
     /// Stable name, `area/what`.
     pub rule: String,
     pub layer: Stack,
-    pub verdict: Verdict,
+    pub verdict: CheckVerdict,
     /// GPU that it is about; the node without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
@@ -116,7 +116,7 @@ impl Check {
         Self {
             rule: rule.to_owned(),
             layer,
-            verdict: Verdict::Pass,
+            verdict: CheckVerdict::Pass,
             gpu: None,
             found: found.into(),
             why: String::new(),
@@ -127,11 +127,11 @@ impl Check {
     }
 
     pub(crate) fn warn(rule: &str, layer: Stack, found: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Warn, ..Self::pass(rule, layer, found) }
+        Self { verdict: CheckVerdict::Warn, ..Self::pass(rule, layer, found) }
     }
 
     pub(crate) fn fail(rule: &str, layer: Stack, found: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fail, ..Self::pass(rule, layer, found) }
+        Self { verdict: CheckVerdict::Fail, ..Self::pass(rule, layer, found) }
     }
 
     pub(crate) fn because(mut self, why: impl Into<String>) -> Self {
@@ -162,9 +162,9 @@ impl Check {
     /// The check as a finding about a node; what passed is none.
     pub fn finding(&self, node: &str) -> Option<Finding> {
         let (severity, action) = match self.verdict {
-            Verdict::Pass => return None,
-            Verdict::Warn => (Severity::Warning, Action::Record),
-            Verdict::Fail => (Severity::Critical, Action::Alert),
+            CheckVerdict::Pass => return None,
+            CheckVerdict::Warn => (Severity::Warning, Action::Record),
+            CheckVerdict::Fail => (Severity::Critical, Action::Alert),
         };
         let node = node.to_owned();
         let subject = match self.gpu {
@@ -186,6 +186,6 @@ impl Check {
 }
 
 /// The worst verdict of all; `Pass` of none.
-pub fn worst(checks: &[Check]) -> Verdict {
-    checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Pass)
+pub fn worst(checks: &[Check]) -> CheckVerdict {
+    checks.iter().map(|check| check.verdict).max().unwrap_or(CheckVerdict::Pass)
 }

@@ -17,7 +17,7 @@ const NODE_OF_TCP_FIGURES: f64 = 50e9;
 
 /// Prices flaws of nodes of one instance type.
 #[derive(Debug, Clone)]
-pub struct Price {
+pub struct FlawPricing {
     instance: String,
     hardware: Hardware,
     model: Transformer,
@@ -26,7 +26,7 @@ pub struct Price {
     seconds: f64,
 }
 
-impl Price {
+impl FlawPricing {
     /// `None` where the model cannot price the instance: it is not in the catalog, or not a GPU.
     pub fn new(instance: &str, catalog: &Catalog) -> Option<Self> {
         let entry = catalog.instance(instance).ok()?;
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn sockets_cost_more_than_missing_cards_and_those_more_than_nothing() {
-        let price = Price::new("p5.48xlarge", &Catalog::builtin()).expect("it is in the catalog");
+        let price = FlawPricing::new("p5.48xlarge", &Catalog::builtin()).expect("it is in the catalog");
         let sockets = price.without_rdma().expect("priced").slowdown;
         let half = price.with_cards(16).expect("priced").slowdown;
         let all = price.with_cards(32).expect("priced").slowdown;
@@ -143,6 +143,6 @@ mod tests {
 
     #[test]
     fn what_the_catalog_does_not_know_has_no_price() {
-        assert!(Price::new("my-desktop", &Catalog::builtin()).is_none());
+        assert!(FlawPricing::new("my-desktop", &Catalog::builtin()).is_none());
     }
 }

@@ -1,18 +1,18 @@
 //! Environment variables that make training slow, fragile or wrong.
 
-use crate::check::{Check, Stack, Verdict};
+use crate::check::{Check, CheckVerdict, Stack};
 
 /// What is wrong with a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Remark {
+pub(crate) struct VariableFlaw {
     name: String,
     value: String,
-    verdict: Verdict,
+    verdict: CheckVerdict,
     why: &'static str,
     fix: &'static str,
 }
 
-impl Remark {
+impl VariableFlaw {
     pub(crate) fn check(self, layer: Stack) -> Check {
         let rule = format!("environment/{}", self.name.to_lowercase().replace('_', "-"));
         let found = format!("{}={} is set", self.name, self.value);
@@ -43,12 +43,12 @@ impl When {
     }
 }
 
-struct Rule(&'static str, When, Verdict, &'static str, &'static str);
+struct Rule(&'static str, When, CheckVerdict, &'static str, &'static str);
 
 const YES: When = When::Is(&["1", "true", "yes", "on"]);
 const NO: When = When::Is(&["0", "false", "no", "off"]);
 
-use Verdict::{Fail, Warn};
+use CheckVerdict::{Fail, Warn};
 
 const RULES: &[Rule] = &[
     Rule(
@@ -293,10 +293,10 @@ const RULES: &[Rule] = &[
 ];
 
 /// What is wrong with a variable, if anything is.
-pub(crate) fn remark(name: &str, value: &str) -> Option<Remark> {
+pub(crate) fn remark(name: &str, value: &str) -> Option<VariableFlaw> {
     let rule = RULES.iter().find(|rule| rule.0 == name && rule.1.applies(value))?;
     let Rule(_, _, verdict, why, fix) = rule;
-    Some(Remark { name: name.to_owned(), value: value.to_owned(), verdict: *verdict, why, fix })
+    Some(VariableFlaw { name: name.to_owned(), value: value.to_owned(), verdict: *verdict, why, fix })
 }
 
 /// The variable that was probably meant, for a name that NCCL does not read.

@@ -11,7 +11,7 @@ use crate::version::Version;
 /// Everything that is known about one node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Facts {
+pub struct NodeFacts {
     pub node: String,
     /// What the firmware calls the machine; on EC2 the instance type.
     pub product: Option<String>,
@@ -19,8 +19,8 @@ pub struct Facts {
     /// Loaded kernel modules that matter, with their versions where they have one.
     pub modules: BTreeMap<String, Option<Version>>,
     pub driver: Option<Driver>,
-    pub libraries: Vec<Library>,
-    pub limits: Limits,
+    pub libraries: Vec<LibraryCopy>,
+    pub limits: SystemLimits,
     pub gpus: Vec<Gpu>,
     /// The node's GPUs belong to other jobs and could not be seen.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -34,7 +34,7 @@ pub struct Facts {
     pub mounts: Vec<Mount>,
     pub environment: BTreeMap<String, String>,
     /// What kept something from being read.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<UnreadSource>,
 }
 
 /// NVIDIA's kernel driver.
@@ -47,7 +47,7 @@ pub struct Driver {
 
 /// One copy of a library; a node may have several.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Library {
+pub struct LibraryCopy {
     /// `nccl`, `aws-ofi-nccl`, `libfabric`, `cuda-runtime`, `cuda-toolkit`, `cudnn`, `ucx`, `pytorch`, `gdrcopy`.
     pub name: String,
     pub version: Option<Version>,
@@ -59,10 +59,10 @@ pub struct Library {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
-    pub locked_memory: Option<Limit>,
-    pub open_files: Option<Limit>,
-    pub processes: Option<Limit>,
+pub struct SystemLimits {
+    pub locked_memory: Option<SystemLimit>,
+    pub open_files: Option<SystemLimit>,
+    pub processes: Option<SystemLimit>,
     pub huge_pages: Option<u64>,
     pub shared_memory_bytes: Option<u64>,
     pub memory_bytes: Option<u64>,
@@ -73,7 +73,7 @@ pub struct Limits {
 /// A limit of the operating system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Limit {
+pub enum SystemLimit {
     At(u64),
     Unlimited,
 }
@@ -134,14 +134,14 @@ pub struct Mount {
 
 /// A source that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remark {
+pub struct UnreadSource {
     pub source: String,
     pub told: String,
 }
 
-impl Facts {
+impl NodeFacts {
     /// All copies of a library.
-    pub fn copies<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Library> {
+    pub fn copies<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a LibraryCopy> {
         self.libraries.iter().filter(move |library| library.name == name)
     }
 

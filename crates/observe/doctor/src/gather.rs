@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use gpus::parse_nvidia_smi;
 
-use crate::facts::{Facts, Remark};
+use crate::facts::{NodeFacts, UnreadSource};
 
 /// Where a node is read from.
 #[derive(Debug, Clone)]
@@ -90,8 +90,8 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Reads a node.
-pub fn gather(sources: &Sources) -> Facts {
-    let mut facts = Facts { node: sources.node.clone(), ..Facts::default() };
+pub fn gather(sources: &Sources) -> NodeFacts {
+    let mut facts = NodeFacts { node: sources.node.clone(), ..NodeFacts::default() };
     devices::gather(sources, &mut facts);
     limits::gather(sources, &mut facts);
     libraries::gather(sources, &mut facts);
@@ -114,6 +114,6 @@ fn of_interest(environment: &BTreeMap<String, String>) -> BTreeMap<String, Strin
     wanted.map(|(name, value)| (name.clone(), value.chars().take(1000).collect())).collect()
 }
 
-fn remark(facts: &mut Facts, source: &str, told: impl Into<String>) {
-    facts.remarks.push(Remark { source: source.to_owned(), told: told.into() });
+fn remark(facts: &mut NodeFacts, source: &str, told: impl Into<String>) {
+    facts.remarks.push(UnreadSource { source: source.to_owned(), told: told.into() });
 }

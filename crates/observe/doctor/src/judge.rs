@@ -9,24 +9,24 @@ mod versions;
 use bedplate_catalog::{Accelerator, Catalog, Instance};
 
 use crate::check::{Check, Stack};
-use crate::cost::Price;
-use crate::facts::Facts;
+use crate::cost::FlawPricing;
+use crate::facts::NodeFacts;
 
 /// What the node should be, by the catalog.
 pub(crate) struct Expected<'a> {
     pub(crate) instance: Option<&'a Instance>,
     pub(crate) accelerator: Option<&'a Accelerator>,
-    pub(crate) price: Option<Price>,
+    pub(crate) price: Option<FlawPricing>,
 }
 
 impl<'a> Expected<'a> {
     /// By name; otherwise by what the firmware says, and for the accelerator by what the driver says.
-    fn of(facts: &Facts, catalog: &'a Catalog, like: Option<&str>) -> Self {
+    fn of(facts: &NodeFacts, catalog: &'a Catalog, like: Option<&str>) -> Self {
         let name = like.or(facts.product.as_deref());
         let instance = name.and_then(|name| catalog.instance(name).ok());
         let by_driver = || catalog.accelerator(facts.gpus.first()?.name.as_str()).ok();
         let accelerator = instance.map(|instance| catalog.accelerator_of(instance)).or_else(by_driver);
-        let price = instance.and_then(|instance| Price::new(&instance.name, catalog));
+        let price = instance.and_then(|instance| FlawPricing::new(&instance.name, catalog));
         Self { instance, accelerator, price }
     }
 
@@ -50,7 +50,7 @@ pub struct Examination {
 }
 
 /// Judges a node. `like` names the instance that it should be; without it the firmware's name is looked up.
-pub fn examine(facts: &Facts, catalog: &Catalog, like: Option<&str>) -> Examination {
+pub fn examine(facts: &NodeFacts, catalog: &Catalog, like: Option<&str>) -> Examination {
     let expected = Expected::of(facts, catalog, like);
     let mut checks = Vec::new();
     checks.extend(gpus::judge(facts, &expected));
@@ -65,7 +65,7 @@ pub fn examine(facts: &Facts, catalog: &Catalog, like: Option<&str>) -> Examinat
 }
 
 /// What could not be read is not a pass.
-fn unread(facts: &Facts) -> impl Iterator<Item = Check> + '_ {
+fn unread(facts: &NodeFacts) -> impl Iterator<Item = Check> + '_ {
     facts.remarks.iter().map(|remark| {
         let rule = format!("{}/unread", remark.source);
         Check::fail(&rule, Stack::Hardware, remark.told.clone())

@@ -1,18 +1,18 @@
 //! What is wrong with a node's hardware settings, drivers, libraries and environment, what it costs, and how to fix it.
 //!
-//! [`gather`] reads a node into [`Facts`]; [`examine`] judges them, a pure function; [`differences`] compares nodes.
+//! [`gather`] reads a node into [`NodeFacts`]; [`examine`] judges them, a pure function; [`differences`] compares nodes.
 //! [`nccl`] tells from logs what a job really used. Costs come from the performance model: the same step with and
 //! without the flaw.
 //!
 //! ```
 //! use bedplate_catalog::Catalog;
-//! use bedplate_doctor::{Facts, Limits, Limit, Verdict, examine};
+//! use bedplate_doctor::{NodeFacts, SystemLimits, SystemLimit, CheckVerdict, examine};
 //!
-//! let limits = Limits { locked_memory: Some(Limit::At(65_536)), ..Limits::default() };
-//! let facts = Facts { node: "n1".into(), limits, ..Facts::default() };
+//! let limits = SystemLimits { locked_memory: Some(SystemLimit::At(65_536)), ..SystemLimits::default() };
+//! let facts = NodeFacts { node: "n1".into(), limits, ..NodeFacts::default() };
 //! let examination = examine(&facts, &Catalog::builtin(), Some("p5.48xlarge"));
 //! let check = examination.checks.iter().find(|check| check.rule == "limit/locked-memory").expect("it is checked");
-//! assert_eq!(check.verdict, Verdict::Fail);
+//! assert_eq!(check.verdict, CheckVerdict::Fail);
 //! assert!(check.cost.as_ref().is_some_and(|cost| cost.slowdown > 1.2));
 //! ```
 
@@ -26,9 +26,11 @@ pub mod nccl;
 mod nodes;
 mod version;
 
-pub use check::{Check, Cost, Stack, Verdict, worst};
-pub use cost::Price;
-pub use facts::{Card, Driver, Facts, Gpu, Library, Limit, Limits, Mount, Pci, Remark};
+pub use check::{Check, CheckVerdict, Cost, Stack, worst};
+pub use cost::FlawPricing;
+pub use facts::{
+    Card, Driver, Gpu, LibraryCopy, Mount, NodeFacts, Pci, SystemLimit, SystemLimits, UnreadSource,
+};
 pub use gather::{Sources, gather, parse_nvidia_smi};
 pub use judge::{Examination, examine};
 pub use nodes::{Difference, OddNode, differences};

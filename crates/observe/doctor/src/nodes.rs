@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::facts::{Facts, Limit};
+use crate::facts::{NodeFacts, SystemLimit};
 
 /// A property in which nodes differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,7 +27,7 @@ const GPU_COUNT: &str = "GPUs";
 const GPU_KIND: &str = "GPU";
 
 /// Every property in which some node differs from most, those with the fewest odd nodes first.
-pub fn differences(nodes: &[Facts]) -> Vec<Difference> {
+pub fn differences(nodes: &[NodeFacts]) -> Vec<Difference> {
     let mut by_property: BTreeMap<String, BTreeMap<&str, String>> = BTreeMap::new();
     for facts in nodes {
         for (what, value) in properties(facts) {
@@ -40,9 +40,10 @@ pub fn differences(nodes: &[Facts]) -> Vec<Difference> {
     found
 }
 
-fn difference(what: String, values: &BTreeMap<&str, String>, nodes: &[Facts]) -> Option<Difference> {
-    let value = |facts: &Facts| values.get(facts.node.as_str()).cloned().unwrap_or_else(|| ABSENT.to_owned());
-    let compared: Vec<&Facts> =
+fn difference(what: String, values: &BTreeMap<&str, String>, nodes: &[NodeFacts]) -> Option<Difference> {
+    let value =
+        |facts: &NodeFacts| values.get(facts.node.as_str()).cloned().unwrap_or_else(|| ABSENT.to_owned());
+    let compared: Vec<&NodeFacts> =
         nodes.iter().filter(|facts| !(facts.hides_gpus && is_of_gpus(&what))).collect();
     let all: Vec<String> = compared.iter().map(|facts| value(facts)).collect();
     let most = most_common(&all)?;
@@ -71,7 +72,7 @@ pub(crate) fn most_common<T: Ord + Clone>(values: &[T]) -> Option<T> {
 }
 
 /// What should be equal on all nodes of a kind.
-fn properties(facts: &Facts) -> Vec<(String, String)> {
+fn properties(facts: &NodeFacts) -> Vec<(String, String)> {
     let mut found = vec![
         ("product".to_owned(), shown(facts.product.as_ref())),
         ("kernel".to_owned(), shown(facts.kernel.as_ref())),
@@ -114,11 +115,11 @@ fn shown<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| ABSENT.to_owned(), |value| value.to_string())
 }
 
-fn limit(limit: Option<Limit>) -> String {
+fn limit(limit: Option<SystemLimit>) -> String {
     match limit {
         None => ABSENT.to_owned(),
-        Some(Limit::Unlimited) => "unlimited".to_owned(),
-        Some(Limit::At(value)) => value.to_string(),
+        Some(SystemLimit::Unlimited) => "unlimited".to_owned(),
+        Some(SystemLimit::At(value)) => value.to_string(),
     }
 }
 
@@ -129,11 +130,14 @@ mod tests {
 
     #[test]
     fn the_odd_ones_out_are_named_with_what_they_have() {
-        let node =
-            |name: &str| Facts { node: name.to_owned(), kernel: Version::parse("6.1.0"), ..Facts::default() };
-        let mut nodes: Vec<Facts> = ["n1", "n2", "n3", "n4"].map(node).to_vec();
+        let node = |name: &str| NodeFacts {
+            node: name.to_owned(),
+            kernel: Version::parse("6.1.0"),
+            ..NodeFacts::default()
+        };
+        let mut nodes: Vec<NodeFacts> = ["n1", "n2", "n3", "n4"].map(node).to_vec();
         nodes[1].kernel = Version::parse("5.15.0");
-        nodes[3].limits.locked_memory = Some(Limit::At(65536));
+        nodes[3].limits.locked_memory = Some(SystemLimit::At(65536));
         let found = differences(&nodes);
         let told: Vec<String> = found
             .iter()
@@ -147,11 +151,14 @@ mod tests {
     #[test]
     fn a_node_whose_gpus_belong_to_others_is_not_odd_for_having_none() {
         let gpu = crate::facts::Gpu { name: "H100".into(), ..Default::default() };
-        let node =
-            |name: &str| Facts { node: name.to_owned(), gpus: vec![gpu.clone(); 8], ..Facts::default() };
-        let busy = Facts { node: "n3".into(), hides_gpus: true, ..Facts::default() };
+        let node = |name: &str| NodeFacts {
+            node: name.to_owned(),
+            gpus: vec![gpu.clone(); 8],
+            ..NodeFacts::default()
+        };
+        let busy = NodeFacts { node: "n3".into(), hides_gpus: true, ..NodeFacts::default() };
         assert_eq!(differences(&[node("n1"), node("n2"), busy.clone()]), []);
-        let bare = Facts { hides_gpus: false, ..busy };
+        let bare = NodeFacts { hides_gpus: false, ..busy };
         assert_eq!(differences(&[node("n1"), node("n2"), bare]).len(), 2);
     }
 }

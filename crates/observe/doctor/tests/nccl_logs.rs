@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bedplate_catalog::Catalog;
 use bedplate_doctor::nccl::{LogReader, NcclLog, judge_log};
-use bedplate_doctor::{Check, Price, Verdict, worst};
+use bedplate_doctor::{Check, CheckVerdict, FlawPricing, worst};
 use expect_test::expect;
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ fn names(prefix: &str) -> Vec<String> {
 }
 
 fn flaws(checks: &[Check]) -> Vec<String> {
-    let bad = checks.iter().filter(|check| check.verdict != Verdict::Pass);
+    let bad = checks.iter().filter(|check| check.verdict != CheckVerdict::Pass);
     bad.map(|check| format!("{} {}: {}", check.verdict, check.rule, check.found)).collect()
 }
 
@@ -41,18 +41,18 @@ fn runs_without_flaws_are_passed() {
     assert!(names.len() >= 11);
     for name in names {
         let checks = judge_log(&read(&name), None);
-        assert_eq!(worst(&checks), Verdict::Pass, "{name}: {:#?}", flaws(&checks));
+        assert_eq!(worst(&checks), CheckVerdict::Pass, "{name}: {:#?}", flaws(&checks));
     }
 }
 
 #[test]
 fn runs_with_flaws_are_not_passed_and_the_flaw_is_named() {
-    let price = Price::new("p5.48xlarge", &Catalog::builtin());
+    let price = FlawPricing::new("p5.48xlarge", &Catalog::builtin());
     let mut table = String::new();
     for name in names("bad-") {
         let is_p5 = name.contains("eight-of-32");
         let checks = judge_log(&read(&name), price.as_ref().filter(|_| is_p5));
-        assert!(worst(&checks) > Verdict::Pass, "{name} is passed");
+        assert!(worst(&checks) > CheckVerdict::Pass, "{name} is passed");
         table += &format!("{name}\n");
         flaws(&checks).iter().for_each(|flaw| table += &format!("    {flaw}\n"));
     }

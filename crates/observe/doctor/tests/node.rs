@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_catalog::Catalog;
-use bedplate_doctor::{Check, Facts, Sources, Stack, Verdict, examine, gather, worst};
+use bedplate_doctor::{Check, CheckVerdict, NodeFacts, Sources, Stack, examine, gather, worst};
 use expect_test::expect;
 
 /// A p5.48xlarge in a temporary folder, with a driver's tool that prints a file.
@@ -113,7 +113,7 @@ impl FakeNode {
         if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
     }
 
-    fn facts(&self) -> Facts {
+    fn facts(&self) -> NodeFacts {
         let sources = Sources {
             root: self.root.clone(),
             environment: self.environment.clone(),
@@ -133,7 +133,7 @@ impl FakeNode {
     }
 
     fn flaws(&self) -> Vec<String> {
-        let bad = self.checks().into_iter().filter(|check| check.verdict != Verdict::Pass);
+        let bad = self.checks().into_iter().filter(|check| check.verdict != CheckVerdict::Pass);
         bad.map(|check| format!("{} {}: {}", check.verdict, check.rule, check.found)).collect()
     }
 }
@@ -155,7 +155,7 @@ Max locked memory         unlimited            unlimited            bytes
 fn a_good_node_passes_in_all_five_layers() {
     let node = FakeNode::new("good");
     let checks = node.checks();
-    assert_eq!(worst(&checks), Verdict::Pass, "{:#?}", node.flaws());
+    assert_eq!(worst(&checks), CheckVerdict::Pass, "{:#?}", node.flaws());
     for layer in Stack::ALL {
         assert!(checks.iter().any(|check| check.layer == layer), "nothing was checked of {layer}");
     }
@@ -302,7 +302,7 @@ fn every_flaw_says_why_it_matters_and_how_to_fix_it_and_the_network_what_it_cost
     node.environment.insert("FI_PROVIDER".into(), "tcp".into());
     node.environment.insert("NCCL_ALGO".into(), "Ring".into());
     let checks = node.checks();
-    let bad: Vec<&Check> = checks.iter().filter(|check| check.verdict != Verdict::Pass).collect();
+    let bad: Vec<&Check> = checks.iter().filter(|check| check.verdict != CheckVerdict::Pass).collect();
     assert!(bad.len() > 7);
     for check in &bad {
         assert!(!check.why.is_empty() && !check.fix.is_empty(), "{check:?}");
@@ -318,7 +318,7 @@ fn facts_travel_as_json() {
     let node = FakeNode::new("json");
     let facts = node.facts();
     let text = serde_json::to_string(&facts).unwrap();
-    assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), facts);
+    assert_eq!(serde_json::from_str::<NodeFacts>(&text).unwrap(), facts);
 }
 
 #[test]

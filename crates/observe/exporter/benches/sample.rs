@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_exporter::{Exporter, Options};
+use bedplate_exporter::{Exporter, ExporterOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let value =
         |flag: &str| arguments.iter().position(|each| each == flag).and_then(|at| arguments.get(at + 1));
     let seconds: u64 = value("--seconds").map_or(Ok(10), |text| text.parse())?;
-    let mut options = Options::new("bench");
+    let mut options = ExporterOptions::new("bench");
     options.nvml = value("--nvml").map(PathBuf::from);
     let exporter = Exporter::start(options)?;
     thread::sleep(Duration::from_secs(3));

@@ -11,7 +11,7 @@ use crate::foreign::Families;
 use crate::metrics::Metric;
 use crate::metrics::gpu as gpu_metric;
 use crate::metrics::own as metric;
-use crate::series::{Batch, Naming, Series};
+use crate::series::{MetricSeries, Naming, SeriesBatch};
 use crate::watch::XidCount;
 
 /// A collector that has said nothing for this long, and for five intervals, hangs: what it said before is not shown as if it were now.
@@ -36,7 +36,7 @@ struct Foreign {
 /// The newest readings of a collector.
 #[derive(Debug)]
 struct Slot {
-    series: Arc<Vec<Series>>,
+    series: Arc<Vec<MetricSeries>>,
     at: Instant,
     seconds: f64,
     errors: u64,
@@ -55,8 +55,8 @@ impl Board {
     }
 
     /// Takes what a collector read; series of one metric are brought together.
-    pub(crate) fn post(&self, collector: &'static str, batch: Batch, is_up: bool, took: Duration) {
-        let Batch(mut series) = batch;
+    pub(crate) fn post(&self, collector: &'static str, batch: SeriesBatch, is_up: bool, took: Duration) {
+        let SeriesBatch(mut series) = batch;
         series.sort_by_key(|series| std::ptr::from_ref(series.metric) as usize);
         if collector == "gpu" {
             self.remember_labels(&series);
@@ -77,7 +77,7 @@ impl Board {
     }
 
     /// XIDs are counted for a GPU that may not answer any more.
-    fn remember_labels(&self, series: &[Series]) {
+    fn remember_labels(&self, series: &[MetricSeries]) {
         let mut labels = locked(&self.gpu_labels);
         for one in series.iter().filter(|one| std::ptr::eq(one.metric, &raw const gpu_metric::GPU_LOST)) {
             if let crate::series::Spot::Gpu(index) = one.spot {
@@ -100,7 +100,7 @@ impl Board {
         let mut text = Exposition::with_room(128 << 10);
         let now = Instant::now();
         let mut own = OwnFigures::default();
-        let slots: Vec<Arc<Vec<Series>>> = {
+        let slots: Vec<Arc<Vec<MetricSeries>>> = {
             let slots = locked(&self.slots);
             let fresh = |slot: &&Slot| now.duration_since(slot.at) < self.stale_after;
             slots.iter().for_each(|(name, slot)| own.add(name, slot, fresh(&slot)));
@@ -203,7 +203,7 @@ impl OwnFigures {
     }
 }
 
-fn write_series(series: &[Series], text: &mut Exposition) {
+fn write_series(series: &[MetricSeries], text: &mut Exposition) {
     let mut last: Option<&'static Metric> = None;
     for one in series {
         if !last.is_some_and(|last| std::ptr::eq(last, one.metric)) {

@@ -7,14 +7,14 @@ pub mod mounts;
 pub mod neuron;
 pub mod ports;
 
-use crate::series::Batch;
+use crate::series::SeriesBatch;
 
 /// Reads something about the node.
 pub(crate) trait Collector: Send {
     fn name(&self) -> &'static str;
 
     /// Adds what there is now. An error is a failure of something that is there.
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed>;
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed>;
 }
 
 /// A reading failed; the next one may succeed.

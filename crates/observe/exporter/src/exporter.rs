@@ -18,7 +18,7 @@ use bedplate_health::{Profile, Rules, XidSeen, XidSource};
 use crate::board::Board;
 use crate::collectors::Collector;
 use crate::collectors::gpu::{GpuBoard, Gpus, JobOnGpu};
-use crate::collectors::host::Host;
+use crate::collectors::host::HostCollector;
 use crate::collectors::lustre::Lustre;
 use crate::collectors::mounts::{Ask, Mounts, ask_kernel};
 use crate::collectors::neuron::Neuron;
@@ -26,11 +26,11 @@ use crate::collectors::ports::Ports;
 use crate::error::ExportError;
 use crate::kernel_log::KernelLog;
 use crate::metrics;
-use crate::nvml::{self, Events};
+use crate::nvml::{self, XidEvents};
 use crate::root::Root;
-use crate::series::{Batch, HostnameLabel, Naming, Series};
-use crate::targets::{Ranks, Target};
-use crate::watch::{OnFindings, Watch};
+use crate::series::{HostnameLabel, MetricSeries, Naming, SeriesBatch};
+use crate::targets::{RankEndpoints, ScrapeTarget};
+use crate::watch::{FindingWatch, OnFindings};
 
 /// How long one wait for an event of NVML lasts, so that its thread can end.
 const EVENT_WAIT_MS: u32 = 1_000;
@@ -41,7 +41,7 @@ const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the exporter reads, and under which names.
 #[derive(Clone)]
-pub struct Options {
+pub struct ExporterOptions {
     /// The node's name, for labels and findings.
     pub node: String,
     pub interval: Duration,
@@ -52,14 +52,14 @@ pub struct Options {
     /// Files that name the job of each GPU.
     pub job_folder: Option<PathBuf>,
     pub neuron_monitor: Option<PathBuf>,
-    pub targets: Vec<Target>,
+    pub targets: Vec<ScrapeTarget>,
     pub rules: Rules,
     /// Whether the kernel log is read.
     pub reads_kernel_log: bool,
     pub on_findings: Option<OnFindings>,
 }
 
-impl Options {
+impl ExporterOptions {
     pub fn new(node: &str) -> Self {
         Self {
             node: node.to_owned(),
@@ -101,9 +101,9 @@ pub struct Exporter {
 struct Shared {
     interval: Duration,
     board: Board,
-    watch: Watch,
+    watch: FindingWatch,
     gpus: Arc<GpuBoard>,
-    targets: Mutex<Vec<Target>>,
+    targets: Mutex<Vec<ScrapeTarget>>,
     naming: Naming,
     ending: Ending,
 }
@@ -137,16 +137,16 @@ impl Ending {
 }
 
 impl Exporter {
-    pub fn start(options: Options) -> Result<Self, ExportError> {
+    pub fn start(options: ExporterOptions) -> Result<Self, ExportError> {
         Self::start_asking(options, Arc::new(ask_kernel))
     }
 
-    pub(crate) fn start_asking(options: Options, ask: Ask) -> Result<Self, ExportError> {
+    pub(crate) fn start_asking(options: ExporterOptions, ask: Ask) -> Result<Self, ExportError> {
         let naming = Naming::new(&options.node, options.hostname_label);
         let shared = Arc::new(Shared {
             interval: options.interval,
             board: Board::new(naming.clone(), options.interval),
-            watch: Watch::new(&options.node, options.rules.clone(), options.on_findings.clone()),
+            watch: FindingWatch::new(&options.node, options.rules.clone(), options.on_findings.clone()),
             gpus: Arc::default(),
             targets: Mutex::new(options.targets.clone()),
             naming: naming.clone(),
@@ -156,7 +156,7 @@ impl Exporter {
         exporter.start_gpus(&options, &naming)?;
         let root = &options.root;
         let files: Vec<Box<dyn Collector>> = vec![
-            Box::new(Host::new(root.clone(), naming.clone())),
+            Box::new(HostCollector::new(root.clone(), naming.clone())),
             Box::new(Ports::new(root.clone(), naming.clone())),
             Box::new(Lustre::new(root.clone(), naming.clone())),
         ];
@@ -181,7 +181,7 @@ impl Exporter {
     }
 
     /// The GPUs are opened before anything reads the kernel log, which names them by their address.
-    fn start_gpus(&self, options: &Options, naming: &Naming) -> Result<(), ExportError> {
+    fn start_gpus(&self, options: &ExporterOptions, naming: &Naming) -> Result<(), ExportError> {
         let board = Arc::clone(&self.shared.gpus);
         let folder = options.job_folder.clone();
         let (root, library, interval) = (options.root.clone(), options.library(), options.interval);
@@ -221,7 +221,7 @@ impl Exporter {
     }
 
     /// Where ranks offer their own metrics from now on.
-    pub fn set_targets(&self, targets: Vec<Target>) {
+    pub fn set_targets(&self, targets: Vec<ScrapeTarget>) {
         *locked(&self.shared.targets) = targets;
     }
 
@@ -275,9 +275,9 @@ impl Shared {
 
     fn collect(&self, collector: &mut dyn Collector) {
         let began = Instant::now();
-        let mut batch = Batch::default();
+        let mut batch = SeriesBatch::default();
         let outcome = collector.collect(&mut batch);
-        self.watch.take(batch.0.iter().map(Series::reading));
+        self.watch.take(batch.0.iter().map(MetricSeries::reading));
         self.board.post(collector.name(), batch, outcome.is_ok(), began.elapsed());
     }
 
@@ -295,7 +295,7 @@ impl Shared {
         }
     }
 
-    fn wait_for_events(&self, events: &Events) {
+    fn wait_for_events(&self, events: &XidEvents) {
         while !self.ending.has_come() {
             let began = Instant::now();
             match events.wait(EVENT_WAIT_MS) {
@@ -317,7 +317,7 @@ impl Shared {
         while !self.ending.has_come() {
             let outcome = KernelLog::open(path).and_then(|mut log| self.follow(&mut log));
             if outcome.is_err() {
-                self.board.post("kernel-log", Batch::default(), false, Duration::ZERO);
+                self.board.post("kernel-log", SeriesBatch::default(), false, Duration::ZERO);
                 self.ending.sleep(TRY_AGAIN);
             }
         }
@@ -327,7 +327,7 @@ impl Shared {
         let mut posted: Option<Instant> = None;
         while !self.ending.has_come() {
             if posted.is_none_or(|posted| posted.elapsed() >= self.interval) {
-                self.board.post("kernel-log", Batch::default(), true, Duration::ZERO);
+                self.board.post("kernel-log", SeriesBatch::default(), true, Duration::ZERO);
                 posted = Some(Instant::now());
             }
             log.next(|line| self.saw_line(line))?;
@@ -350,9 +350,9 @@ impl Shared {
 
     fn fetch_targets(&self) {
         let mut next = Instant::now();
-        let mut ranks = Ranks::default();
+        let mut ranks = RankEndpoints::default();
         while !self.ending.has_come() {
-            let targets: BTreeSet<Target> = locked(&self.targets).iter().cloned().collect();
+            let targets: BTreeSet<ScrapeTarget> = locked(&self.targets).iter().cloned().collect();
             let (families, answered) = ranks.fetch(&targets, &self.naming.labels(&[]));
             let told = targets.iter().map(|target| (self.target_labels(target), answered.contains(target)));
             self.board.post_foreign(families, told.collect());
@@ -360,7 +360,7 @@ impl Shared {
         }
     }
 
-    fn target_labels(&self, target: &Target) -> String {
+    fn target_labels(&self, target: &ScrapeTarget) -> String {
         let url = format!("http://{}{}", target.address, target.path);
         let mut pairs = vec![("target", url.as_str())];
         pairs.extend(target.job.as_deref().map(|job| ("hpc_job", job)));

@@ -57,7 +57,7 @@ impl Kind {
 
 /// A metric with the lines of all its series.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Family {
+pub struct MetricFamily {
     kind: Kind,
     help: String,
     samples: Vec<Sample>,
@@ -74,7 +74,7 @@ struct Sample {
 
 /// Metrics by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Families(BTreeMap<String, Family>);
+pub struct Families(BTreeMap<String, MetricFamily>);
 
 impl Families {
     /// Reads a text and adds `labels` to every series. Lines that are not in the format are skipped, and so is what has a name of
@@ -167,8 +167,8 @@ impl Families {
     }
 }
 
-impl Family {
-    fn merge(&mut self, other: Family) {
+impl MetricFamily {
+    fn merge(&mut self, other: MetricFamily) {
         if self.help.is_empty() {
             self.help = other.help;
         }

@@ -6,9 +6,9 @@
 //! is done about a finding.
 //!
 //! ```
-//! use bedplate_exporter::{Exporter, Options};
+//! use bedplate_exporter::{Exporter, ExporterOptions};
 //!
-//! let exporter = Exporter::start(Options::new("n1"))?;
+//! let exporter = Exporter::start(ExporterOptions::new("n1"))?;
 //! let text = exporter.text();
 //! assert!(text.contains("bedplate_collector_up"));
 //! # Ok::<(), bedplate_exporter::ExportError>(())
@@ -29,8 +29,8 @@ mod watch;
 
 pub use collectors::gpu::JobOnGpu;
 pub use error::{ExportError, PAGES};
-pub use exporter::{Exporter, Options, watchable};
+pub use exporter::{Exporter, ExporterOptions, watchable};
 pub use root::Root;
 pub use series::HostnameLabel;
-pub use targets::Target;
+pub use targets::ScrapeTarget;
 pub use watch::OnFindings;

@@ -15,17 +15,17 @@ pub const NODE_LABELS: &[&str] = &["Hostname"];
 
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// It only grows, until its source restarts.
     Counter,
     Gauge,
 }
 
-impl Kind {
+impl MetricKind {
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         }
     }
 }
@@ -33,7 +33,7 @@ impl Kind {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Metric {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     pub help: &'static str,
     /// Labels that its series may have.
     pub labels: &'static [&'static str],
@@ -53,7 +53,7 @@ macro_rules! table {
             #[doc = $help]
             pub static $constant: $crate::metrics::Metric = $crate::metrics::Metric {
                 name: $name,
-                kind: $crate::metrics::Kind::$kind,
+                kind: $crate::metrics::MetricKind::$kind,
                 help: $help,
                 labels: $labels,
             };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::metrics::Metric;
 use crate::metrics::gpu as metric;
 
-use ffi::{Code, GpmSample, Handle, Library};
+use ffi::{Code, GpmSample, Handle, NvmlLibrary};
 
 pub(crate) use ffi::NoLibrary;
 
@@ -42,7 +42,7 @@ const ACTIVITY: [(u32, &Metric); 9] = [
 
 /// NVML, open.
 pub(crate) struct Nvml {
-    library: Library,
+    library: NvmlLibrary,
     slow_every: Duration,
     pub(crate) driver: Option<String>,
     pub(crate) gpus: Vec<Gpu>,
@@ -87,7 +87,7 @@ pub(crate) struct Lost;
 impl Nvml {
     /// For samples in this interval.
     pub(crate) fn open(path: &Path, interval: Duration) -> Result<Self, NoLibrary> {
-        let library = Library::open(path)?;
+        let library = NvmlLibrary::open(path)?;
         let slow_every = (interval * SLOW_SAMPLES).min(SLOW_AT_LEAST);
         let mut nvml = Self { library, slow_every, driver: library.driver().ok(), gpus: Vec::new() };
         nvml.find().map_err(NoLibrary::Refuses)?;
@@ -141,17 +141,17 @@ impl Nvml {
     }
 
     /// Events of all GPUs, where the driver has them.
-    pub(crate) fn events(&self) -> Option<Events> {
+    pub(crate) fn events(&self) -> Option<XidEvents> {
         let set = self.library.event_set().ok()?;
         let devices: Vec<(Handle, u32)> = self.gpus.iter().map(|gpu| (gpu.handle, gpu.index)).collect();
         let registered =
             devices.iter().filter(|(device, _)| self.library.register_xids(*device, set).is_ok()).count();
-        (registered > 0).then_some(Events { library: self.library, set, devices })
+        (registered > 0).then_some(XidEvents { library: self.library, set, devices })
     }
 }
 
 impl Gpu {
-    fn found(library: Library, index: u32, handle: Handle) -> Self {
+    fn found(library: NvmlLibrary, index: u32, handle: Handle) -> Self {
         let activities = if library.has_gpm(handle) { Activity::all(library) } else { Vec::new() };
         let is_up = |link: &u32| library.is_nvlink_up(handle, *link) == Ok(true);
         Self {
@@ -170,18 +170,18 @@ impl Gpu {
 const MOST_NVLINKS: u32 = 18;
 
 impl Activity {
-    fn all(library: Library) -> Vec<Self> {
+    fn all(library: NvmlLibrary) -> Vec<Self> {
         let of = |counters, every| Self::new(library, counters, every);
         [of(&ACTIVITY, 1), of(&GRAPHICS, GRAPHICS_SAMPLES)].into_iter().flatten().collect()
     }
 
-    fn new(library: Library, counters: &'static [(u32, &'static Metric)], every: u32) -> Option<Self> {
+    fn new(library: NvmlLibrary, counters: &'static [(u32, &'static Metric)], every: u32) -> Option<Self> {
         let samples = [library.gpm_sample().ok()?, library.gpm_sample().ok()?];
         Some(Self { counters, every, readings: 0, samples, newest: 0, filled: 0, said: Said::new() })
     }
 
     /// What the GPU did since the sample before. The first one has nothing to compare with.
-    fn sample(&mut self, library: Library, gpu: Handle) {
+    fn sample(&mut self, library: NvmlLibrary, gpu: Handle) {
         self.said.clear();
         let next = 1 - self.newest;
         if library.fill_gpm(gpu, &mut self.samples[next]).is_err() {
@@ -205,7 +205,7 @@ impl Activity {
 
 /// Asks one GPU for everything.
 struct Reader<'a> {
-    library: Library,
+    library: NvmlLibrary,
     gpu: Handle,
     said: &'a mut Said,
     is_lost: bool,
@@ -354,13 +354,13 @@ impl Reader<'_> {
 }
 
 /// XIDs as the driver reports them.
-pub(crate) struct Events {
-    library: Library,
+pub(crate) struct XidEvents {
+    library: NvmlLibrary,
     set: Handle,
     devices: Vec<(Handle, u32)>,
 }
 
-impl Events {
+impl XidEvents {
     /// The GPU and the code of the next one; nothing when none came in time, an error when events cannot be had any more.
     pub(crate) fn wait(&self, timeout_ms: u32) -> Result<Option<(u32, u32)>, ()> {
         match self.library.wait(self.set, timeout_ms) {

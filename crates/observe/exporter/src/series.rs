@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use bedplate_health::{Place, Reading};
+use bedplate_health::{Reading, ReadingPlace};
 use bedplate_record::Exposition;
 
 use crate::metrics::Metric;
 
 /// One value of one metric.
 #[derive(Debug, Clone)]
-pub(crate) struct Series {
+pub(crate) struct MetricSeries {
     pub(crate) metric: &'static Metric,
     /// `key="value"` pairs, escaped.
     pub(crate) labels: Arc<str>,
@@ -26,13 +26,13 @@ pub(crate) enum Spot {
     Mount(Arc<str>),
 }
 
-impl Series {
+impl MetricSeries {
     pub(crate) fn reading(&self) -> Reading<'_> {
         let place = match &self.spot {
-            Spot::Node => Place::Node,
-            Spot::Gpu(index) => Place::Gpu(*index),
-            Spot::Card(card) => Place::Card(card),
-            Spot::Mount(mount) => Place::Mount(mount),
+            Spot::Node => ReadingPlace::Node,
+            Spot::Gpu(index) => ReadingPlace::Gpu(*index),
+            Spot::Card(card) => ReadingPlace::Card(card),
+            Spot::Mount(mount) => ReadingPlace::Mount(mount),
         };
         Reading { metric: self.metric.name, place, value: self.value }
     }
@@ -80,14 +80,14 @@ impl Naming {
 
 /// A list that a collector fills.
 #[derive(Debug, Default)]
-pub(crate) struct Batch(pub(crate) Vec<Series>);
+pub(crate) struct SeriesBatch(pub(crate) Vec<MetricSeries>);
 
-impl Batch {
+impl SeriesBatch {
     /// A value; one that is not a number is left out.
     pub(crate) fn put(&mut self, metric: &'static Metric, labels: &Arc<str>, spot: &Spot, value: f64) {
         if value.is_finite() {
             let (labels, spot) = (Arc::clone(labels), spot.clone());
-            self.0.push(Series { metric, labels, spot, value });
+            self.0.push(MetricSeries { metric, labels, spot, value });
         }
     }
 

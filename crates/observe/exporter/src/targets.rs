@@ -24,7 +24,7 @@ const MOST_SERIES: usize = 100_000;
 
 /// An endpoint, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Target {
+pub struct ScrapeTarget {
     /// `host:port`.
     pub address: String,
     pub path: String,
@@ -32,7 +32,7 @@ pub struct Target {
     pub rank: Option<String>,
 }
 
-impl Target {
+impl ScrapeTarget {
     /// Reads `http://host:port/path`, `host:port/path` or `host:port`, with `,job=…` and `,rank=…` behind it.
     pub fn parse(text: &str) -> Result<Self, ExportError> {
         let refuse = |why: &'static str| ExportError::Target { text: text.to_owned(), why };
@@ -83,18 +83,18 @@ impl Target {
 
 /// The endpoints of ranks, each asked by a thread of its own: one that hangs, be it in the resolver, holds up none of the others.
 #[derive(Default)]
-pub(crate) struct Ranks {
-    asked: BTreeMap<Target, Receiver<Option<Families>>>,
-    failed: BTreeMap<Target, Instant>,
+pub(crate) struct RankEndpoints {
+    asked: BTreeMap<ScrapeTarget, Receiver<Option<Families>>>,
+    failed: BTreeMap<ScrapeTarget, Instant>,
 }
 
-impl Ranks {
+impl RankEndpoints {
     /// Asks all of them once; returns what they offer, and who answered in time.
     pub(crate) fn fetch(
         &mut self,
-        targets: &BTreeSet<Target>,
+        targets: &BTreeSet<ScrapeTarget>,
         host_label: &str,
-    ) -> (Families, BTreeSet<Target>) {
+    ) -> (Families, BTreeSet<ScrapeTarget>) {
         self.asked.retain(|target, _| targets.contains(target));
         self.failed.retain(|target, at| targets.contains(target) && at.elapsed() < AFTER_FAILURE);
         for target in targets {
@@ -118,7 +118,7 @@ impl Ranks {
     }
 
     /// One that has not answered by then is not asked again until its thread is back.
-    fn answer_of(&mut self, target: &Target, deadline: Instant) -> Option<Families> {
+    fn answer_of(&mut self, target: &ScrapeTarget, deadline: Instant) -> Option<Families> {
         let answer = self.asked.get(target)?;
         match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => None,
@@ -134,7 +134,7 @@ impl Ranks {
     }
 }
 
-fn ask(target: &Target, host_label: &str) -> Option<Receiver<Option<Families>>> {
+fn ask(target: &ScrapeTarget, host_label: &str) -> Option<Receiver<Option<Families>>> {
     let (answer, receiver) = sync_channel(1);
     let (target, host_label) = (target.clone(), host_label.to_owned());
     let asking = thread::Builder::new().name("export-rank".into()).stack_size(256 << 10);
@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn targets_are_read_with_job_and_rank() {
-        let target = Target::parse("http://127.0.0.1:8000/metrics,job=7,rank=3").unwrap();
+        let target = ScrapeTarget::parse("http://127.0.0.1:8000/metrics,job=7,rank=3").unwrap();
         assert_eq!((target.address.as_str(), target.path.as_str()), ("127.0.0.1:8000", "/metrics"));
         assert_eq!(target.labels(), "hpc_job=\"7\",rank=\"3\"");
-        assert_eq!(Target::parse("localhost:9100").unwrap().path, "/metrics");
+        assert_eq!(ScrapeTarget::parse("localhost:9100").unwrap().path, "/metrics");
         for wrong in ["", "localhost", "https://x:1", "x:0", "x:1,colour=red", ":80", "a b:1"] {
-            assert!(Target::parse(wrong).is_err(), "{wrong}");
+            assert!(ScrapeTarget::parse(wrong).is_err(), "{wrong}");
         }
-        assert!(Target::parse(&format!("x:1/{}", "y".repeat(2000))).is_err());
-        assert!(Target::parse("x:1/\u{1b}[31m").is_err());
+        assert!(ScrapeTarget::parse(&format!("x:1/{}", "y".repeat(2000))).is_err());
+        assert!(ScrapeTarget::parse("x:1/\u{1b}[31m").is_err());
     }
 }

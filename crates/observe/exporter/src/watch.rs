@@ -19,7 +19,7 @@ pub(crate) struct XidCount {
     pub(crate) last_ms: u64,
 }
 
-pub(crate) struct Watch {
+pub(crate) struct FindingWatch {
     state: Mutex<State>,
     on_findings: Option<OnFindings>,
     clock: Clock,
@@ -51,7 +51,7 @@ impl Clock {
     }
 }
 
-impl Watch {
+impl FindingWatch {
     pub(crate) fn new(node: &str, rules: Rules, on_findings: Option<OnFindings>) -> Self {
         let state = State {
             health: Health::new(node, rules),

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_exporter::{Exporter, Options, Root, Target};
+use bedplate_exporter::{Exporter, ExporterOptions, Root, ScrapeTarget};
 use bedplate_fakenvml::FakeNvml;
 use bedplate_record::{Exposure, MetricsServer, RecordError};
 use nix::sys::stat::Mode;
@@ -41,8 +41,8 @@ impl Host {
         nix::unistd::mkfifo(&self.path(path), Mode::S_IRWXU).unwrap();
     }
 
-    fn options(&self) -> Options {
-        let mut options = Options::new("n1");
+    fn options(&self) -> ExporterOptions {
+        let mut options = ExporterOptions::new("n1");
         options.root = Root::at(&self.0);
         options.interval = Duration::from_millis(50);
         options
@@ -81,9 +81,11 @@ fn rank(bytes: &'static [u8], times: usize) -> String {
     address
 }
 
-fn targets(addresses: &[String]) -> Vec<Target> {
+fn targets(addresses: &[String]) -> Vec<ScrapeTarget> {
     let numbered = addresses.iter().enumerate();
-    numbered.map(|(rank, address)| Target::parse(&format!("{address},job=9,rank={rank}")).unwrap()).collect()
+    numbered
+        .map(|(rank, address)| ScrapeTarget::parse(&format!("{address},job=9,rank={rank}")).unwrap())
+        .collect()
 }
 
 /// What the real promtool says; it also has opinions on names, which are others' own.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bedplate_exporter::{Exporter, HostnameLabel, JobOnGpu, Options, Root, Target};
+use bedplate_exporter::{Exporter, ExporterOptions, HostnameLabel, JobOnGpu, Root, ScrapeTarget};
 use bedplate_fakenvml::FakeNvml;
 use bedplate_finding::{Action, OpenFinding};
 use serde_json::json;
@@ -44,8 +44,8 @@ impl Host {
         writeln!(log, "4,1,1000,-;{text}").unwrap();
     }
 
-    fn options(&self) -> Options {
-        let mut options = Options::new("n1");
+    fn options(&self) -> ExporterOptions {
+        let mut options = ExporterOptions::new("n1");
         options.root = Root::at(&self.folder);
         options.interval = Duration::from_millis(50);
         options
@@ -297,7 +297,7 @@ fn metrics_of_ranks_are_passed_on_and_a_silent_rank_holds_nobody_up() {
     options.targets = addresses
         .iter()
         .zip(["0", "1"])
-        .map(|(address, rank)| Target::parse(&format!("{address},job=9,rank={rank}")).unwrap())
+        .map(|(address, rank)| ScrapeTarget::parse(&format!("{address},job=9,rank={rank}")).unwrap())
         .collect();
     let exporter = Exporter::start(options).unwrap();
     let text = text_when(&exporter, |text| text.contains("vllm:num_requests_running{"));

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bedplate_finding::{Evidence, Finding, OpenFinding, Subject};
 
 use crate::history::History;
-use crate::reading::Part;
-use crate::rule::{Condition, Limit, Rule, Trend};
+use crate::reading::OwnedPlace;
+use crate::rule::{Condition, Rule, Threshold, Trend};
 use crate::xids::{Judged, Xids};
 use crate::{Reading, Rules, XidCatalog, XidSeen};
 
@@ -27,9 +27,9 @@ pub struct Health {
     /// Rules that watch a metric, by its name.
     watchers: BTreeMap<String, Vec<usize>>,
     /// The newest values of metrics that others are compared with.
-    companions: BTreeMap<String, BTreeMap<Part, f64>>,
-    levels: BTreeMap<(usize, Part), Level>,
-    histories: BTreeMap<(usize, Part), (History, u64)>,
+    companions: BTreeMap<String, BTreeMap<OwnedPlace, f64>>,
+    levels: BTreeMap<(usize, OwnedPlace), Level>,
+    histories: BTreeMap<(usize, OwnedPlace), (History, u64)>,
     lines: BTreeMap<usize, VecDeque<u64>>,
     xids: Xids,
     open: BTreeMap<Key, Open>,
@@ -98,7 +98,7 @@ impl Health {
     pub fn take<'a>(&mut self, readings: impl Iterator<Item = Reading<'a>> + Clone, now_ms: u64) {
         for reading in readings.clone() {
             if let Some(values) = self.companions.get_mut(reading.metric) {
-                values.insert(Part::of(reading.place), reading.value);
+                values.insert(OwnedPlace::of(reading.place), reading.value);
             }
         }
         for reading in readings {
@@ -111,12 +111,12 @@ impl Health {
     }
 
     fn judge(&mut self, at: usize, reading: Reading<'_>, now_ms: u64) {
-        let part = Part::of(reading.place);
+        let part = OwnedPlace::of(reading.place);
         let evidence = match &self.rules.rules[at].condition {
             Condition::Level { limit, lasts_ms, during, metric } => {
                 let (limit, lasts_ms, metric) = (limit.clone(), *lasts_ms, metric.clone());
                 let other = match &limit {
-                    Limit::BelowMetric(other) => self.companion(other, &part),
+                    Threshold::BelowMetric(other) => self.companion(other, &part),
                     _ => None,
                 };
                 let is_meant = during.as_ref().is_none_or(|(metric, limit)| {
@@ -148,12 +148,12 @@ impl Health {
         }
     }
 
-    fn companion(&self, metric: &str, part: &Part) -> Option<f64> {
+    fn companion(&self, metric: &str, part: &OwnedPlace) -> Option<f64> {
         self.companions.get(metric)?.get(part).copied()
     }
 
     /// How long a value has been bad; nothing when it is not.
-    fn level(&mut self, at: usize, part: &Part, is_bad: bool, now_ms: u64) -> Option<u64> {
+    fn level(&mut self, at: usize, part: &OwnedPlace, is_bad: bool, now_ms: u64) -> Option<u64> {
         let level = self.levels.entry((at, part.clone())).or_insert(Level {
             bad_since_ms: None,
             seen_ms: now_ms,
@@ -171,7 +171,7 @@ impl Health {
     fn grown(
         &mut self,
         at: usize,
-        part: &Part,
+        part: &OwnedPlace,
         value: f64,
         within_ms: u64,
         trend: Option<Trend>,
@@ -212,7 +212,7 @@ impl Health {
             if is_enough {
                 let evidence =
                     Evidence { what: "kernel log".into(), reading: shortened(text), expected: None };
-                self.fire(at, &Part::Node, evidence, Some(now_ms + within_ms), now_ms);
+                self.fire(at, &OwnedPlace::Node, evidence, Some(now_ms + within_ms), now_ms);
             }
         }
     }
@@ -223,7 +223,7 @@ impl Health {
             return;
         }
         let judged = self.xids.judge(&self.catalog, self.rules.profile, &seen, now_ms);
-        let part = seen.gpu.map_or(Part::Node, Part::Gpu);
+        let part = seen.gpu.map_or(OwnedPlace::Node, OwnedPlace::Gpu);
         let subject = part.subject(&self.node);
         let Judged { rule, action, layer, summary, confidence } = judged;
         let evidence = Evidence {
@@ -240,7 +240,7 @@ impl Health {
     }
 
     /// What this XID means together with earlier ones.
-    fn correlate(&mut self, seen: &XidSeen<'_>, part: &Part, now_ms: u64) {
+    fn correlate(&mut self, seen: &XidSeen<'_>, part: &OwnedPlace, now_ms: u64) {
         for at in 0..self.rules.rules.len() {
             let Condition::Xid { within_ms, .. } = &self.rules.rules[at].condition else { continue };
             let within_ms = *within_ms;
@@ -257,7 +257,7 @@ impl Health {
         let is_stale = |seen: u64| now_ms.saturating_sub(seen) > STALE_MS;
         let levels = self.levels.iter().filter(|(_, level)| is_stale(level.seen_ms)).map(|(key, _)| key);
         let histories = self.histories.iter().filter(|(_, (_, seen))| is_stale(*seen)).map(|(key, _)| key);
-        let stale: Vec<(usize, Part)> = levels.chain(histories).cloned().collect();
+        let stale: Vec<(usize, OwnedPlace)> = levels.chain(histories).cloned().collect();
         for (at, part) in stale {
             self.levels.remove(&(at, part.clone()));
             self.settle(at, &part);
@@ -285,7 +285,7 @@ impl Health {
         self.lines.clear();
     }
 
-    fn fire(&mut self, at: usize, part: &Part, evidence: Evidence, until_ms: Option<u64>, now_ms: u64) {
+    fn fire(&mut self, at: usize, part: &OwnedPlace, evidence: Evidence, until_ms: Option<u64>, now_ms: u64) {
         let rule: &Rule = &self.rules.rules[at];
         let action = rule.action(self.rules.profile);
         let finding = Finding::new(&rule.name, rule.severity, rule.layer, part.subject(&self.node), action)
@@ -318,7 +318,7 @@ impl Health {
     }
 
     /// The condition of a rule does not hold.
-    fn settle(&mut self, at: usize, part: &Part) {
+    fn settle(&mut self, at: usize, part: &OwnedPlace) {
         let name = &self.rules.rules[at].name;
         let is_it = |key: &&Key| key.0 == *name && key.1 == part.subject(&self.node);
         let of_rule = (name.clone(), Subject::Cluster)..;

@@ -6,13 +6,13 @@ use bedplate_finding::Subject;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading<'a> {
     pub metric: &'a str,
-    pub place: Place<'a>,
+    pub place: ReadingPlace<'a>,
     pub value: f64,
 }
 
 /// The part of the node that a reading is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place<'a> {
+pub enum ReadingPlace<'a> {
     Node,
     /// An accelerator by its index.
     Gpu(u32),
@@ -23,30 +23,30 @@ pub enum Place<'a> {
 
 /// The same, kept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
+pub(crate) enum OwnedPlace {
     Node,
     Gpu(u32),
     Card(String),
     Mount(String),
 }
 
-impl Part {
-    pub(crate) fn of(place: Place<'_>) -> Self {
+impl OwnedPlace {
+    pub(crate) fn of(place: ReadingPlace<'_>) -> Self {
         match place {
-            Place::Node => Part::Node,
-            Place::Gpu(index) => Part::Gpu(index),
-            Place::Card(card) => Part::Card(card.to_owned()),
-            Place::Mount(mount) => Part::Mount(mount.to_owned()),
+            ReadingPlace::Node => OwnedPlace::Node,
+            ReadingPlace::Gpu(index) => OwnedPlace::Gpu(index),
+            ReadingPlace::Card(card) => OwnedPlace::Card(card.to_owned()),
+            ReadingPlace::Mount(mount) => OwnedPlace::Mount(mount.to_owned()),
         }
     }
 
     pub(crate) fn subject(&self, node: &str) -> Subject {
         let node = node.to_owned();
         match self {
-            Part::Node => Subject::Node { node },
-            Part::Gpu(index) => Subject::Gpu { node, index: *index },
-            Part::Card(card) => Subject::NetworkCard { node, card: card.clone() },
-            Part::Mount(mount) => Subject::Storage { node, mount: mount.clone() },
+            OwnedPlace::Node => Subject::Node { node },
+            OwnedPlace::Gpu(index) => Subject::Gpu { node, index: *index },
+            OwnedPlace::Card(card) => Subject::NetworkCard { node, card: card.clone() },
+            OwnedPlace::Mount(mount) => Subject::Storage { node, mount: mount.clone() },
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct Rule {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Condition {
     /// A value is bad for some time.
-    Level { metric: String, limit: Limit, lasts_ms: u64, during: Option<(String, Limit)> },
+    Level { metric: String, limit: Threshold, lasts_ms: u64, during: Option<(String, Threshold)> },
     /// A counter grows by this much.
     Increase { metric: String, at_least: f64, within_ms: u64, trend: Option<Trend> },
     /// Kernel log lines have all these words.
@@ -36,7 +36,7 @@ pub enum Condition {
 
 /// Which values are bad.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Limit {
+pub enum Threshold {
     Above(f64),
     Below(f64),
     /// Less than another metric of the same part.
@@ -93,10 +93,10 @@ impl Rule {
     }
 }
 
-impl Limit {
+impl Threshold {
     fn metric(&self) -> Option<&str> {
         match self {
-            Limit::BelowMetric(metric) => Some(metric),
+            Threshold::BelowMetric(metric) => Some(metric),
             _ => None,
         }
     }
@@ -104,23 +104,23 @@ impl Limit {
     /// Whether a value is bad; `other` is the metric that it is compared with. Without that nothing is known.
     pub(crate) fn is_hurt_by(&self, value: f64, other: Option<f64>) -> Option<bool> {
         match self {
-            Limit::Above(limit) => Some(value > *limit),
-            Limit::Below(limit) => Some(value < *limit),
-            Limit::BelowMetric(_) => other.map(|other| value < other),
-            Limit::Bits(bits) => Some(value as u64 & bits != 0),
+            Threshold::Above(limit) => Some(value > *limit),
+            Threshold::Below(limit) => Some(value < *limit),
+            Threshold::BelowMetric(_) => other.map(|other| value < other),
+            Threshold::Bits(bits) => Some(value as u64 & bits != 0),
         }
     }
 
     /// What would have been normal.
     pub(crate) fn expected(&self, other: Option<f64>) -> String {
         match self {
-            Limit::Above(limit) => format!("at most {limit}"),
-            Limit::Below(limit) => format!("at least {limit}"),
-            Limit::BelowMetric(metric) => match other {
+            Threshold::Above(limit) => format!("at most {limit}"),
+            Threshold::Below(limit) => format!("at least {limit}"),
+            Threshold::BelowMetric(metric) => match other {
                 Some(other) => format!("{other}, as {metric}"),
                 None => metric.clone(),
             },
-            Limit::Bits(bits) => format!("none of the bits {bits:#x}"),
+            Threshold::Bits(bits) => format!("none of the bits {bits:#x}"),
         }
     }
 }

@@ -5,7 +5,7 @@ use bedplate_document::{DocumentError, Table};
 use bedplate_finding::{Action, Layer, Severity};
 use bedplate_units::Seconds;
 
-use crate::rule::{Condition, Limit, Rule, Trend};
+use crate::rule::{Condition, Rule, Threshold, Trend};
 use crate::{HealthError, Profile};
 
 const BUILT_IN: &str = include_str!("../../../../data/health/rules.toml");
@@ -209,7 +209,7 @@ fn level(table: &Table, rule: &str) -> Result<Condition, HealthError> {
             let Some(limit) = self::limit(&inner)? else {
                 return Err(HealthError::NoLimit { rule: rule.to_owned(), metric, place: inner.place() });
             };
-            if matches!(limit, Limit::BelowMetric(_)) {
+            if matches!(limit, Threshold::BelowMetric(_)) {
                 let reason = "beside `while` a metric is held against a number: `above`, `below` or `bits`";
                 return Err(inner.bad_value("below_metric", reason).into());
             }
@@ -220,12 +220,12 @@ fn level(table: &Table, rule: &str) -> Result<Condition, HealthError> {
     Ok(Condition::Level { metric, limit, lasts_ms: milliseconds(table, "lasts", 0)?, during })
 }
 
-fn limit(table: &Table) -> Result<Option<Limit>, HealthError> {
-    let above = table.optional::<f64>("above")?.map(Limit::Above);
-    let below = table.optional::<f64>("below")?.map(Limit::Below);
-    let metric = table.optional::<String>("below_metric")?.map(Limit::BelowMetric);
-    let bits = table.optional::<u64>("bits")?.map(Limit::Bits);
-    if let Some(Limit::Bits(bits)) = bits
+fn limit(table: &Table) -> Result<Option<Threshold>, HealthError> {
+    let above = table.optional::<f64>("above")?.map(Threshold::Above);
+    let below = table.optional::<f64>("below")?.map(Threshold::Below);
+    let metric = table.optional::<String>("below_metric")?.map(Threshold::BelowMetric);
+    let bits = table.optional::<u64>("bits")?.map(Threshold::Bits);
+    if let Some(Threshold::Bits(bits)) = bits
         && (bits == 0 || bits >> BITS != 0)
     {
         return Err(table.bad_value("bits", format!("it names some of the lowest {BITS} bits")).into());

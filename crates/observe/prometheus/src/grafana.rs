@@ -35,7 +35,7 @@ pub struct Row {
 
 /// How a panel draws its series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PanelKind {
     TimeSeries,
     Stat,
     Gauge,
@@ -49,7 +49,7 @@ pub enum Kind {
 pub struct Panel {
     pub title: &'static str,
     pub description: &'static str,
-    pub kind: Kind,
+    pub kind: PanelKind,
     /// Grafana's name of a unit: `celsius`, `Bps`, `percentunit`.
     pub unit: &'static str,
     pub queries: Vec<Query>,
@@ -68,10 +68,10 @@ pub struct Query {
 }
 
 impl Panel {
-    pub(crate) fn new(title: &'static str, kind: Kind, unit: &'static str) -> Self {
+    pub(crate) fn new(title: &'static str, kind: PanelKind, unit: &'static str) -> Self {
         let (width, height) = match kind {
-            Kind::Stat | Kind::Gauge => (6, 6),
-            Kind::Text => (24, 4),
+            PanelKind::Stat | PanelKind::Gauge => (6, 6),
+            PanelKind::Text => (24, 4),
             _ => (12, 8),
         };
         Self { title, description: "", kind, unit, queries: Vec::new(), limits: None, width, height }

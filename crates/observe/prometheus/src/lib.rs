@@ -22,6 +22,6 @@ mod scrape;
 mod yaml;
 
 pub use alert::{Alert, Example};
-pub use alerts::{Group, groups};
+pub use alerts::{AlertGroup, groups};
 pub use rules::{RECORDINGS, Recording, RuleOptions, rules_file, tests_file};
-pub use scrape::{Finding, PORT, Scrape, targets_file, with_port};
+pub use scrape::{NodeDiscovery, PORT, Scrape, targets_file, with_port};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_health::{Profile, Rules};
 
 use crate::alert::{Alert, Example, duration};
-use crate::alerts::{Group, groups};
+use crate::alerts::{AlertGroup, groups};
 use crate::yaml;
 
 /// What a rule file is made for.
@@ -86,7 +86,7 @@ pub fn rules_file(options: &RuleOptions) -> String {
             yaml::quoted(recording.expression)
         );
     }
-    for Group { name, alerts } in groups(&options.rules) {
+    for AlertGroup { name, alerts } in groups(&options.rules) {
         text += &head(name, options);
         alerts.iter().for_each(|alert| text += &rule(alert));
     }
@@ -138,7 +138,7 @@ struct Test<'a> {
 }
 
 /// As few tests as possible: examples share one unless they would disturb each other.
-fn merged(groups: &[Group]) -> Vec<Test<'_>> {
+fn merged(groups: &[AlertGroup]) -> Vec<Test<'_>> {
     let mut tests: Vec<Test<'_>> = Vec::new();
     for alert in groups.iter().flat_map(|group| &group.alerts) {
         for example in &alert.examples {

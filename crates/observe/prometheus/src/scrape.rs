@@ -8,7 +8,7 @@ pub const PORT: u16 = 9400;
 
 /// Where the nodes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum NodeDiscovery {
     /// Named here, with or without a port.
     Static(Vec<String>),
     /// A file that something keeps current; `bedplate scrape-config --targets` writes one.
@@ -22,7 +22,7 @@ pub enum Finding {
 /// What Prometheus scrapes, and where it sends it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scrape {
-    pub finding: Finding,
+    pub finding: NodeDiscovery,
     pub interval_s: u64,
     /// The daemon of our own cluster, as host:port.
     pub daemon: Option<String>,
@@ -40,7 +40,7 @@ pub struct Scrape {
 impl Default for Scrape {
     fn default() -> Self {
         Self {
-            finding: Finding::Static(Vec::new()),
+            finding: NodeDiscovery::Static(Vec::new()),
             interval_s: 15,
             daemon: None,
             serving: Vec::new(),
@@ -56,7 +56,7 @@ impl Scrape {
     /// `prometheus.yml`, or a PodMonitor for Kubernetes.
     pub fn to_yaml(&self) -> String {
         match &self.finding {
-            Finding::Kubernetes { namespace } => pod_monitor(namespace, self.interval_s),
+            NodeDiscovery::Kubernetes { namespace } => pod_monitor(namespace, self.interval_s),
             _ => self.prometheus(),
         }
     }
@@ -98,17 +98,17 @@ impl Scrape {
 
     fn nodes(&self) -> String {
         match &self.finding {
-            Finding::Static(targets) => {
+            NodeDiscovery::Static(targets) => {
                 job("bedplate", &targets.iter().map(|it| with_port(it)).collect::<Vec<_>>())
             }
-            Finding::File(path) => {
+            NodeDiscovery::File(path) => {
                 format!(
                     "  - job_name: \"bedplate\"\n    file_sd_configs:\n      - files: [{}]\n",
                     yaml::quoted(path)
                 )
             }
-            Finding::Ec2 { region, tag, value } => ec2(region, tag, value),
-            Finding::Kubernetes { .. } => String::new(),
+            NodeDiscovery::Ec2 { region, tag, value } => ec2(region, tag, value),
+            NodeDiscovery::Kubernetes { .. } => String::new(),
         }
     }
 

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_breakdown::{Breakdown, Part, Span};
-use bedplate_exporter::{Exporter, JobOnGpu, Options, Root, metrics};
+use bedplate_exporter::{Exporter, ExporterOptions, JobOnGpu, Root, metrics};
 use bedplate_fakenvml::FakeNvml;
 use bedplate_peers::{Prometheus, PrometheusShape, Webhook};
 use bedplate_prometheus::grafana::flaws;
@@ -51,7 +51,7 @@ impl Host {
             }
         }
         let nvml = FakeNvml::install(&folder, 8).unwrap();
-        let mut options = Options::new("n1");
+        let mut options = ExporterOptions::new("n1");
         options.root = Root::at(&folder);
         options.interval = Duration::from_millis(500);
         let exporter = Arc::new(Exporter::start(options).unwrap());

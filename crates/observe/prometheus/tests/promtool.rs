@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bedplate_health::{Profile, Rules};
-use bedplate_prometheus::{Finding, RuleOptions, Scrape, groups, names, rules_file, tests_file};
+use bedplate_prometheus::{NodeDiscovery, RuleOptions, Scrape, groups, names, rules_file, tests_file};
 
 /// A folder of its own for each test.
 struct Folder(PathBuf);
@@ -169,7 +169,7 @@ fn promtool_takes_the_scrape_configurations() {
     folder.write("targets.json", &bedplate_prometheus::targets_file(&["n1".into()], &labels));
     let workspace = "https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write";
     let whole = Scrape {
-        finding: Finding::Static(vec!["n1".into(), "n2:9999".into(), "fe80::1".into()]),
+        finding: NodeDiscovery::Static(vec!["n1".into(), "n2:9999".into(), "fe80::1".into()]),
         daemon: Some("head:7431".into()),
         serving: vec!["n1:8000".into()],
         training: vec!["n1:9400".into()],
@@ -178,8 +178,9 @@ fn promtool_takes_the_scrape_configurations() {
         alertmanager: Some("head:9093".into()),
         interval_s: 15,
     };
-    let by_file = Scrape { finding: Finding::File("targets.json".into()), ..Scrape::default() };
-    let ec2 = Finding::Ec2 { region: "us-east-1".into(), tag: "cluster name".into(), value: "big".into() };
+    let by_file = Scrape { finding: NodeDiscovery::File("targets.json".into()), ..Scrape::default() };
+    let ec2 =
+        NodeDiscovery::Ec2 { region: "us-east-1".into(), tag: "cluster name".into(), value: "big".into() };
     for scrape in [whole, by_file, Scrape { finding: ec2, ..Scrape::default() }] {
         // The token is made by the administrator; promtool wants to see the file.
         let text = scrape.to_yaml().replace("/etc/prometheus/bedplate.token", "rules.yml");
@@ -190,7 +191,7 @@ fn promtool_takes_the_scrape_configurations() {
 
 #[test]
 fn a_pod_monitor_is_made_for_kubernetes() {
-    let finding = Finding::Kubernetes { namespace: "monitoring".into() };
+    let finding = NodeDiscovery::Kubernetes { namespace: "monitoring".into() };
     let text = Scrape { finding, ..Scrape::default() }.to_yaml();
     assert_eq!(text.matches("kind: PodMonitor").count(), 3);
     assert!(text.contains("interval: 15s") && text.contains("namespace: \"monitoring\""));

@@ -10,7 +10,7 @@ use crate::fork_server::orders::{FromForkServer, FromRunShim};
 use crate::identity::Identity;
 use crate::outputs::Outputs;
 
-pub(crate) enum Event {
+pub(crate) enum AgentEvent {
     /// A connection is there; what is sent through this goes over it.
     Linked(UnboundedSender<FromAgent>),
     Told(ToAgent),

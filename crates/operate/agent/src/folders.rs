@@ -9,7 +9,7 @@ use bedplate_control::wire::RunId;
 
 /// How long folders stay, and how much they may hold together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct FolderLimits {
     pub(crate) age: Duration,
     pub(crate) bytes: u64,
 }
@@ -25,7 +25,7 @@ struct Folder {
 
 /// Removes what is beyond the limits of the folders `runs/JOB.RUN/NODE`, but none of these runs. Takes long: not to be
 /// called where others wait.
-pub(crate) fn prune(runs: &Path, node: &str, alive: &BTreeSet<RunId>, limits: Limits, now: SystemTime) {
+pub(crate) fn prune(runs: &Path, node: &str, alive: &BTreeSet<RunId>, limits: FolderLimits, now: SystemTime) {
     let mut folders = over(runs, node, alive);
     folders.sort_by_key(|folder| folder.changed);
     let mut bytes: u64 = folders.iter().map(|folder| folder.bytes).sum();
@@ -75,7 +75,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    fn left(limits: Limits, hours_later: u32) -> Vec<String> {
+    fn left(limits: FolderLimits, hours_later: u32) -> Vec<String> {
         let name = format!("bedplate-folders-{}-{hours_later}-{}", std::process::id(), limits.bytes);
         let runs = std::env::temp_dir().join(name);
         for (run, bytes) in [("1.1", 100), ("2.1", 100), ("3.2", 100), ("stray", 100)] {
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_old_and_the_oldest_of_too_many_go_and_the_living_stay() {
-        let limits = |hours, bytes| Limits { age: HOUR * hours, bytes };
+        let limits = |hours, bytes| FolderLimits { age: HOUR * hours, bytes };
         assert_eq!(left(limits(10, 1_000), 1), ["1.1", "2.1", "3.2", "stray"]);
         assert_eq!(left(limits(10, 1_001), 11), ["2.1", "stray"]);
         assert_eq!(left(limits(10, 150), 1), ["2.1", "3.2", "stray"]);

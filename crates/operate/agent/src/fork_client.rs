@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::event::Event;
+use crate::event::AgentEvent;
 use crate::fork_server::orders::{ToForkServer, ToRunShim};
 
 /// A running fork server.
@@ -28,7 +28,11 @@ pub(crate) struct ForkClient {
 
 impl ForkClient {
     /// Starts the fork server that is the `number`th of this agent.
-    pub(crate) fn start(program: &Path, number: u32, events: &UnboundedSender<Event>) -> io::Result<Self> {
+    pub(crate) fn start(
+        program: &Path,
+        number: u32,
+        events: &UnboundedSender<AgentEvent>,
+    ) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair()?;
         let child = Command::new(program)
             .arg("keeper")
@@ -39,11 +43,11 @@ impl ForkClient {
         let (reading, writing) = split(ours)?;
         let (orders, waiting) = unbounded_channel();
         tokio::spawn(write_with_files(writing, waiting));
-        let told = move |notice| Event::ForkServerSays { fork_server: number, notice };
+        let told = move |notice| AgentEvent::ForkServerSays { fork_server: number, notice };
         tokio::spawn(read_notices(
             reading,
             told,
-            Event::ForkServerGone { fork_server: number },
+            AgentEvent::ForkServerGone { fork_server: number },
             events.clone(),
         ));
         Ok(Self { number, orders, child })
@@ -64,7 +68,7 @@ impl ForkClient {
         number: u64,
         group: &str,
         is_isolated: bool,
-        events: &UnboundedSender<Event>,
+        events: &UnboundedSender<AgentEvent>,
     ) -> io::Result<UnboundedSender<ToRunShim>> {
         let (ours, theirs) = Socket::pair()?;
         let order = ToForkServer::Fork { run_shim: number, group: group.to_owned(), is_isolated };
@@ -72,8 +76,8 @@ impl ForkClient {
         let (reading, writing) = split(ours)?;
         let (orders, waiting) = unbounded_channel();
         tokio::spawn(write_orders(writing, waiting));
-        let told = move |notice| Event::RunShimSays { run_shim: number, notice };
-        let end = Event::RunShimSilent { run_shim: number };
+        let told = move |notice| AgentEvent::RunShimSays { run_shim: number, notice };
+        let end = AgentEvent::RunShimSilent { run_shim: number };
         tokio::spawn(read_notices(reading, told, end, events.clone()));
         Ok(orders)
     }
@@ -147,9 +151,9 @@ async fn write_with_file(
 
 async fn read_notices<T: DeserializeOwned>(
     reading: OwnedReadHalf,
-    told: impl Fn(T) -> Event,
-    end: Event,
-    events: UnboundedSender<Event>,
+    told: impl Fn(T) -> AgentEvent,
+    end: AgentEvent,
+    events: UnboundedSender<AgentEvent>,
 ) {
     let mut lines = BufReader::new(reading).lines();
     while let Ok(Some(line)) = lines.next_line().await {

@@ -16,7 +16,7 @@ pub(crate) struct Greeting {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Stdout,
     Stderr,
     /// The bytes are the status as four bytes.
@@ -29,16 +29,16 @@ pub(crate) const LONGEST: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) task: u32,
     pub(crate) length: usize,
 }
 
-pub(crate) fn encode(kind: Kind, task: u32, bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn encode(kind: FrameKind, task: u32, bytes: &[u8]) -> Vec<u8> {
     let kind = match kind {
-        Kind::Stdout => 1,
-        Kind::Stderr => 2,
-        Kind::Ended => 3,
+        FrameKind::Stdout => 1,
+        FrameKind::Stderr => 2,
+        FrameKind::Ended => 3,
     };
     let mut frame = vec![kind];
     frame.extend_from_slice(&task.to_le_bytes());
@@ -51,9 +51,9 @@ pub(crate) fn encode(kind: Kind, task: u32, bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn decode_head(head: &[u8; HEAD]) -> Option<Head> {
     let [kind, t0, t1, t2, t3, l0, l1, l2, l3] = *head;
     let kind = match kind {
-        1 => Kind::Stdout,
-        2 => Kind::Stderr,
-        3 => Kind::Ended,
+        1 => FrameKind::Stdout,
+        2 => FrameKind::Stderr,
+        3 => FrameKind::Ended,
         _ => return None,
     };
     let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
@@ -66,9 +66,9 @@ mod tests {
 
     #[test]
     fn a_frame_is_read_as_it_was_written_and_nonsense_is_not() {
-        let frame = encode(Kind::Stderr, 70_000, b"hello");
+        let frame = encode(FrameKind::Stderr, 70_000, b"hello");
         let head: [u8; HEAD] = frame[..HEAD].try_into().unwrap();
-        assert_eq!(decode_head(&head), Some(Head { kind: Kind::Stderr, task: 70_000, length: 5 }));
+        assert_eq!(decode_head(&head), Some(Head { kind: FrameKind::Stderr, task: 70_000, length: 5 }));
         assert_eq!(&frame[HEAD..], b"hello");
         assert_eq!(decode_head(&[9, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         assert_eq!(decode_head(&[1, 0, 0, 0, 0, 255, 255, 255, 255]), None);

@@ -11,7 +11,7 @@ use std::path::Path;
 use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist, setfsgid, setfsuid};
 use serde::{Deserialize, Serialize};
 
-use crate::untrusted::{self, Links};
+use crate::untrusted::{self, LinkPolicy};
 
 /// Whose rights jobs have on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Identity {
     pub(crate) fn make_file(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let file: File =
-            untrusted::open_with(options.append(true).create(true).mode(0o600), path, Links::Refuse)?;
+            untrusted::open_with(options.append(true).create(true).mode(0o600), path, LinkPolicy::Refuse)?;
         fchown(file, Some(self.uid), Some(self.gid))
     }
 

@@ -34,12 +34,12 @@ mod untrusted;
 
 pub use error::{AgentError, PAGES};
 pub use identity::JobUsers;
-pub use options::{LogRules, Observe, Options, Remark};
+pub use options::{AgentOptions, LogRules, Observe, RemarkSink};
 pub use reports::ReportFile;
 
 /// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run
 /// is left when it returns.
-pub fn run(options: Options) -> Result<(), AgentError> {
+pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

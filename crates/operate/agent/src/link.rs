@@ -18,9 +18,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use crate::event::Event;
+use crate::event::AgentEvent;
 use crate::fault_injection::FaultInjection;
-use crate::options::Options;
+use crate::options::AgentOptions;
 
 /// The longest line of the protocol.
 const LONGEST_LINE: u64 = 16 << 20;
@@ -62,10 +62,10 @@ type Stream = BufReader<Box<dyn Connection>>;
 
 /// Keeps a link up for as long as its events have a receiver.
 pub(crate) async fn keep(
-    options: Options,
+    options: AgentOptions,
     tls: Option<TlsConnector>,
     fault_injection: FaultInjection,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<AgentEvent>,
 ) {
     let mut last_remark = String::new();
     for attempt in 0_u64.. {
@@ -84,7 +84,7 @@ pub(crate) async fn keep(
             }
             Ok(Err(Failure::Status { status, message })) => {
                 if matches!(status, 401 | 403) {
-                    let _ = events.send(Event::Refused { status, message });
+                    let _ = events.send(AgentEvent::Refused { status, message });
                     return;
                 }
                 (LinkLoss::Gone, format!("the control plane answers with status {status}: {message}"))
@@ -95,7 +95,7 @@ pub(crate) async fn keep(
             (options.remark)(&remark);
             last_remark = remark;
         }
-        if events.send(Event::LinkLost(loss)).is_err() {
+        if events.send(AgentEvent::LinkLost(loss)).is_err() {
             return;
         }
         sleep(Duration::from_millis(pause_ms(&options.node, attempt))).await;
@@ -110,7 +110,7 @@ fn pause_ms(node: &str, attempt: u64) -> u64 {
     100 + seed % 101
 }
 
-async fn connect(options: &Options, tls: Option<&TlsConnector>) -> Result<Stream, Failure> {
+async fn connect(options: &AgentOptions, tls: Option<&TlsConnector>) -> Result<Stream, Failure> {
     let socket = TcpStream::connect(&options.server).await?;
     socket.set_nodelay(true)?;
     let connection: Box<dyn Connection> = match tls {
@@ -126,7 +126,7 @@ async fn connect(options: &Options, tls: Option<&TlsConnector>) -> Result<Stream
     Ok(stream)
 }
 
-async fn ask_for_link(stream: &mut Stream, options: &Options) -> Result<(), Failure> {
+async fn ask_for_link(stream: &mut Stream, options: &AgentOptions) -> Result<(), Failure> {
     let request = format!(
         "POST /v1/agents/link HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nConnection: Upgrade\r\n\
          Upgrade: bedplate-link\r\nContent-Length: 0\r\n\r\n",
@@ -170,12 +170,12 @@ async fn read_error(stream: &mut Stream, head: &str) -> String {
 async fn converse(
     stream: Stream,
     fault_injection: &FaultInjection,
-    events: &UnboundedSender<Event>,
+    events: &UnboundedSender<AgentEvent>,
 ) -> io::Error {
     let (reading, writing) = tokio::io::split(stream);
     let (outgoing, messages) = unbounded_channel();
     let (arrived, arrivals) = unbounded_channel();
-    if events.send(Event::Linked(outgoing)).is_err() {
+    if events.send(AgentEvent::Linked(outgoing)).is_err() {
         return io::ErrorKind::BrokenPipe.into();
     }
     let closed = || io::Error::new(io::ErrorKind::ConnectionAborted, "closed on this side");
@@ -221,12 +221,12 @@ async fn read_line(reading: &mut (impl AsyncBufRead + Unpin)) -> io::Result<ToAg
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a line is no message: {error}")))
 }
 
-async fn deliver(mut arrivals: UnboundedReceiver<(Instant, ToAgent)>, events: &UnboundedSender<Event>) {
+async fn deliver(mut arrivals: UnboundedReceiver<(Instant, ToAgent)>, events: &UnboundedSender<AgentEvent>) {
     while let Some((due, message)) = arrivals.recv().await {
         if due > Instant::now() {
             sleep_until(due).await;
         }
-        if events.send(Event::Told(message)).is_err() {
+        if events.send(AgentEvent::Told(message)).is_err() {
             return;
         }
     }

@@ -13,20 +13,20 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
 use crate::options::LogRules;
-use crate::untrusted::{self, Links};
+use crate::untrusted::{self, LinkPolicy};
 
 /// The longest answer, whatever is asked for.
 const LONGEST_CHUNK: u64 = 1 << 20;
 
 /// A piece of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct LogPiece {
     pub(crate) bytes: Vec<u8>,
     pub(crate) next_offset: u64,
 }
 
 /// Reads from `offset`, or from the oldest byte behind it that is kept. At the end of the log nothing comes.
-pub(crate) fn read(path: &Path, links: Links, offset: u64, most_bytes: u64) -> io::Result<Piece> {
+pub(crate) fn read(path: &Path, links: LinkPolicy, offset: u64, most_bytes: u64) -> io::Result<LogPiece> {
     let mut file = untrusted::open(path, links)?;
     let length = file.metadata()?.len();
     let start = first_kept(&file, offset).unwrap_or(offset).min(length);
@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path, links: Links, offset: u64, most_bytes: u64) -> i
     file.take(most_bytes.min(LONGEST_CHUNK)).read_to_end(&mut bytes)?;
     let next_offset = start + bytes.len() as u64;
     // A file that became shorter is read from its end on.
-    Ok(Piece { bytes, next_offset })
+    Ok(LogPiece { bytes, next_offset })
 }
 
 /// The first byte at or behind `offset` that is not in a hole.
@@ -46,7 +46,7 @@ fn first_kept(file: &File, offset: u64) -> Option<u64> {
 
 /// Gives the oldest portions of a log back to the disk. False where the file system cannot do that.
 pub(crate) fn trim(path: &Path, rules: LogRules) -> io::Result<bool> {
-    let file = untrusted::open_with(OpenOptions::new().write(true), path, Links::Refuse)?;
+    let file = untrusted::open_with(OpenOptions::new().write(true), path, LinkPolicy::Refuse)?;
     let portion = rules.portion_bytes.max(4096);
     let excess = (file.metadata()?.len() / portion).saturating_sub(rules.portions);
     if excess == 0 {
@@ -76,16 +76,16 @@ mod tests {
     fn a_log_is_read_in_pieces_until_nothing_comes() {
         let path = temporary("pieces");
         fs::write(&path, "hello world").unwrap();
-        let first = read(&path, Links::Refuse, 0, 5).unwrap();
+        let first = read(&path, LinkPolicy::Refuse, 0, 5).unwrap();
         assert_eq!((first.bytes.as_slice(), first.next_offset), (b"hello".as_slice(), 5));
-        assert_eq!(read(&path, Links::Refuse, 5, 100).unwrap().bytes, b" world");
+        assert_eq!(read(&path, LinkPolicy::Refuse, 5, 100).unwrap().bytes, b" world");
         assert_eq!(
-            read(&path, Links::Refuse, 11, 100).unwrap(),
-            Piece { bytes: Vec::new(), next_offset: 11 }
+            read(&path, LinkPolicy::Refuse, 11, 100).unwrap(),
+            LogPiece { bytes: Vec::new(), next_offset: 11 }
         );
         assert_eq!(
-            read(&path, Links::Refuse, 999, 100).unwrap(),
-            Piece { bytes: Vec::new(), next_offset: 11 }
+            read(&path, LinkPolicy::Refuse, 999, 100).unwrap(),
+            LogPiece { bytes: Vec::new(), next_offset: 11 }
         );
         fs::remove_file(path).unwrap();
     }
@@ -99,9 +99,9 @@ mod tests {
         let rules = LogRules { portion_bytes: portion as u64, portions: 2 };
         if trim(&path, rules).unwrap() {
             assert!(fs::metadata(&path).unwrap().blocks() * 512 <= 3 * portion as u64);
-            let piece = read(&path, Links::Refuse, 0, 4).unwrap();
+            let piece = read(&path, LinkPolicy::Refuse, 0, 4).unwrap();
             assert_eq!((piece.bytes, piece.next_offset), (b"eeee".to_vec(), 4 * portion as u64 + 4));
-            assert_eq!(read(&path, Links::Refuse, 5 * portion as u64, 1).unwrap().bytes, b"f");
+            assert_eq!(read(&path, LinkPolicy::Refuse, 5 * portion as u64, 1).unwrap().bytes, b"f");
         } else {
             println!("SKIPPED: {} lies on a file system without holes", path.display());
         }

@@ -1,6 +1,6 @@
 //! The agent of a node at work: one loop that owns the state machine, feeds it what happens, and carries out its acts.
 //!
-//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by run shims, the link and steps by
+//! Everything slow is done elsewhere and comes back as an [`AgentEvent`]: processes by run shims, the link and steps by
 //! tasks of their own, the job's file systems by threads that may hang without stopping a heartbeat.
 
 mod chaos;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
-use bedplate_control::wire::{Audience, FromAgent, Hello, Host, Launch, RunId, ToAgent};
+use bedplate_control::wire::{Audience, FromAgent, Hello, HostMachine, Launch, RunId, ToAgent};
 use bedplate_job::rank_environment::{Surroundings, mark};
 use nix::sys::prctl::set_child_subreaper;
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,12 +26,12 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::clock::now;
 use crate::error::AgentError;
-use crate::event::Event;
+use crate::event::AgentEvent;
 use crate::fault_injection::FaultInjection;
 use crate::fork_client::ForkClient;
 use crate::fork_server::orders::ToRunShim;
 use crate::identity::{Identity, JobUsers};
-use crate::options::Options;
+use crate::options::AgentOptions;
 use crate::outputs::Outputs;
 use crate::places::Places;
 use crate::reports::ReportFile;
@@ -47,7 +47,7 @@ const LOOKS_PER_TRIM: u32 = 25;
 
 /// Runs the agent until it is told to end (`SIGTERM`, `SIGINT` or by the control plane) or cannot go on. No process of
 /// any run is left when it returns.
-pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
+pub(crate) async fn run(options: AgentOptions) -> Result<(), AgentError> {
     let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
     let program = match &options.program {
         Some(program) => program.clone(),
@@ -77,12 +77,12 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
 }
 
 struct Node {
-    options: Options,
+    options: AgentOptions,
     places: Places,
     program: PathBuf,
     agent: Agent,
     incarnation: u64,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<AgentEvent>,
     fault_injection: FaultInjection,
     link: Option<UnboundedSender<FromAgent>>,
     fork_server: Option<ForkClient>,
@@ -138,10 +138,10 @@ struct Local {
 
 impl Node {
     fn begin(
-        options: Options,
+        options: AgentOptions,
         places: Places,
         program: PathBuf,
-        events: UnboundedSender<Event>,
+        events: UnboundedSender<AgentEvent>,
     ) -> Result<Self, AgentError> {
         // What an agent of this name left behind when it was killed together with its fork server.
         processes::kill_marked(&agent_variable(&places));
@@ -174,7 +174,7 @@ impl Node {
         Ok(node)
     }
 
-    async fn attend(&mut self, mut incoming: UnboundedReceiver<Event>) -> Result<(), AgentError> {
+    async fn attend(&mut self, mut incoming: UnboundedReceiver<AgentEvent>) -> Result<(), AgentError> {
         let failed = |source| AgentError::ForkServer { source };
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -188,11 +188,11 @@ impl Node {
                 () = sleep(pause) => self.agent.tick(now()),
                 _ = reports.tick(), if !self.runs.is_empty() => self.look_at_files(),
                 event = incoming.recv() => match event {
-                    Some(Event::Refused { status, message }) => {
+                    Some(AgentEvent::Refused { status, message }) => {
                         let server = self.options.server.clone();
                         return Err(AgentError::Refused { server, status, message });
                     }
-                    Some(Event::Told(ToAgent::End)) | None => return Ok(()),
+                    Some(AgentEvent::Told(ToAgent::End)) | None => return Ok(()),
                     Some(event) => self.take_in(event)?,
                 },
             }
@@ -202,30 +202,34 @@ impl Node {
         }
     }
 
-    fn take_in(&mut self, event: Event) -> Result<(), AgentError> {
+    fn take_in(&mut self, event: AgentEvent) -> Result<(), AgentError> {
         match event {
-            Event::Linked(link) => self.greet(link),
-            Event::Told(message) => self.told(message),
-            Event::LinkLost(how) => self.link_lost(how),
-            Event::ForkServerSays { fork_server, notice } if self.is_current(fork_server) => {
+            AgentEvent::Linked(link) => self.greet(link),
+            AgentEvent::Told(message) => self.told(message),
+            AgentEvent::LinkLost(how) => self.link_lost(how),
+            AgentEvent::ForkServerSays { fork_server, notice } if self.is_current(fork_server) => {
                 self.fork_server_says(notice)
             }
-            Event::ForkServerGone { fork_server } if self.is_current(fork_server) => {
+            AgentEvent::ForkServerGone { fork_server } if self.is_current(fork_server) => {
                 return self.replace_fork_server();
             }
-            Event::RunShimSays { run_shim, notice } => self.run_shim_says(run_shim, notice),
-            Event::RunShimSilent { run_shim } => self.run_shim_silent(run_shim),
-            Event::Swept { run_shim } => self.lose_run_shim(run_shim),
-            Event::Identified { run, outcome } => self.identified(run, outcome),
-            Event::Checked { run, outcome } => self.checked(run, outcome),
-            Event::Overdue { id } => self.overdue(id),
-            Event::Found(findings) => self.happened(Happened::Found(findings)),
-            Event::ProbeDue { run } => self.start_probe(run),
-            Event::StepAsked { request, uid, answer } => drop(answer.send(self.ask_for_step(request, uid))),
-            Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
-            Event::StepOver { run, step } => self.end_step(run, step),
+            AgentEvent::RunShimSays { run_shim, notice } => self.run_shim_says(run_shim, notice),
+            AgentEvent::RunShimSilent { run_shim } => self.run_shim_silent(run_shim),
+            AgentEvent::Swept { run_shim } => self.lose_run_shim(run_shim),
+            AgentEvent::Identified { run, outcome } => self.identified(run, outcome),
+            AgentEvent::Checked { run, outcome } => self.checked(run, outcome),
+            AgentEvent::Overdue { id } => self.overdue(id),
+            AgentEvent::Found(findings) => self.happened(Happened::Found(findings)),
+            AgentEvent::ProbeDue { run } => self.start_probe(run),
+            AgentEvent::StepAsked { request, uid, answer } => {
+                drop(answer.send(self.ask_for_step(request, uid)))
+            }
+            AgentEvent::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
+            AgentEvent::StepOver { run, step } => self.end_step(run, step),
             // Of an earlier fork server, or dealt with before.
-            Event::ForkServerSays { .. } | Event::ForkServerGone { .. } | Event::Refused { .. } => {}
+            AgentEvent::ForkServerSays { .. }
+            | AgentEvent::ForkServerGone { .. }
+            | AgentEvent::Refused { .. } => {}
         }
         Ok(())
     }
@@ -276,14 +280,14 @@ impl Node {
         self.link = Some(link);
     }
 
-    fn host(&self) -> Host {
+    fn host(&self) -> HostMachine {
         let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
         let all_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let memory_mib = match self.options.memory_mib {
             0 => processes::memory_mib(),
             share => share,
         };
-        Host {
+        HostMachine {
             name: name.unwrap_or_default(),
             cores: if self.options.cores.is_empty() { all_cores } else { self.options.cores.len() } as u32,
             memory_mib,

@@ -12,7 +12,7 @@ use crate::identity::JobUsers;
 
 /// The settings of an agent.
 #[derive(Clone)]
-pub struct Options {
+pub struct AgentOptions {
     /// `host:port` of the control plane.
     pub server: String,
     pub token: String,
@@ -39,7 +39,7 @@ pub struct Options {
     /// What the node reads about itself; nothing when absent.
     pub observe: Option<Observe>,
     /// Where remarks for people go.
-    pub remark: Remark,
+    pub remark: RemarkSink,
 }
 
 /// How much of what ranks write is kept, where the job names no files of its own.
@@ -60,15 +60,15 @@ impl Default for LogRules {
 /// What a node reads about itself, and who may read it.
 #[derive(Clone)]
 pub struct Observe {
-    pub exporter: bedplate_exporter::Options,
+    pub exporter: bedplate_exporter::ExporterOptions,
     /// Where Prometheus finds it; nowhere when absent.
     pub listen: Option<(SocketAddr, bedplate_record::Exposure)>,
 }
 
 /// Takes remarks for people.
-pub type Remark = Arc<dyn Fn(&str) + Send + Sync>;
+pub type RemarkSink = Arc<dyn Fn(&str) + Send + Sync>;
 
-impl Options {
+impl AgentOptions {
     /// Settings for a node that has the whole host and says nothing.
     pub fn new(server: &str, token: &str, node: &str, state: PathBuf) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Options {
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for AgentOptions {
     /// Without the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")

@@ -10,12 +10,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use bedplate_control::wire::{Launch, Stream, Unready};
+use bedplate_control::wire::{Launch, LogStream, Unready};
 use bedplate_job::{ArrayMember, FileNames};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;
-use crate::untrusted::{self, Links};
+use crate::untrusted::{self, LinkPolicy};
 
 /// The name of the file that remembers where a run's output went, for as long as its logs are kept.
 const REMEMBERED: &str = "outputs.json";
@@ -41,11 +41,11 @@ pub(crate) struct RankOutputs {
 
 impl Outputs {
     /// The job's own file for a stream, if it named one. A job that names one for `stdout` alone means both.
-    pub(crate) fn find(&self, rank: u32, stream: Stream) -> Option<&str> {
+    pub(crate) fn find(&self, rank: u32, stream: LogStream) -> Option<&str> {
         let outputs = self.by_rank.get(&rank)?;
         match stream {
-            Stream::Stdout => outputs.stdout.as_deref(),
-            Stream::Stderr => outputs.stderr.as_deref().or(outputs.stdout.as_deref()),
+            LogStream::Stdout => outputs.stdout.as_deref(),
+            LogStream::Stderr => outputs.stderr.as_deref().or(outputs.stdout.as_deref()),
         }
     }
 
@@ -62,7 +62,7 @@ impl Outputs {
 
     pub(crate) fn recall(run_directory: &Path) -> Option<Self> {
         let text =
-            untrusted::read(&run_directory.join(REMEMBERED), Links::Refuse, LONGEST_REMEMBERED).ok()?;
+            untrusted::read(&run_directory.join(REMEMBERED), LinkPolicy::Refuse, LONGEST_REMEMBERED).ok()?;
         serde_json::from_slice(&text).ok()
     }
 }
@@ -112,7 +112,7 @@ fn working_directory(launch: &Launch, own_directory: &Path) -> Result<PathBuf, U
 /// A pipe or a device is the rank's own affair: opening it may wait for a peer.
 fn readable(path: &str) -> io::Result<()> {
     match fs::metadata(path)?.is_file() {
-        true => untrusted::open(path.as_ref(), Links::Follow).map(drop),
+        true => untrusted::open(path.as_ref(), LinkPolicy::Follow).map(drop),
         false => Ok(()),
     }
 }
@@ -123,7 +123,7 @@ fn open(path: &str, appends: bool) -> Result<(), Unready> {
         return Ok(());
     }
     let mut to_append = OpenOptions::new();
-    let file = untrusted::open_with(to_append.append(true).create(true), path.as_ref(), Links::Follow);
+    let file = untrusted::open_with(to_append.append(true).create(true), path.as_ref(), LinkPolicy::Follow);
     let file = file.map_err(unwritable)?;
     if !appends {
         file.set_len(0).map_err(unwritable)?;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use bedplate_control::wire::{LogName, RunId, Stream};
+use bedplate_control::wire::{LogName, LogStream, RunId};
 
 use crate::error::AgentError;
 use crate::identity::JobUsers;
@@ -93,8 +93,8 @@ impl Places {
     /// Where a rank's stream is captured when the job names no file.
     pub(crate) fn captured(&self, log: &LogName) -> PathBuf {
         let ending = match log.stream {
-            Stream::Stdout => "out",
-            Stream::Stderr => "err",
+            LogStream::Stdout => "out",
+            LogStream::Stderr => "err",
         };
         self.run(log.run).join(format!("rank-{}.{ending}", log.rank))
     }

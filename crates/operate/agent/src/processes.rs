@@ -10,35 +10,35 @@ use nix::unistd::Pid;
 
 /// A process that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct LiveProcess {
     pub(crate) pid: i32,
     pub(crate) parent: i32,
     pub(crate) session: i32,
 }
 
 /// All processes but those that have ended and wait to be reaped.
-pub(crate) fn all() -> Vec<Process> {
+pub(crate) fn all() -> Vec<LiveProcess> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(find).collect()
 }
 
-fn find(pid: i32) -> Option<Process> {
+fn find(pid: i32) -> Option<LiveProcess> {
     parse_stat(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 /// The name of the program is in parentheses and may hold anything, parentheses too.
-fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
+fn parse_stat(pid: i32, stat: &str) -> Option<LiveProcess> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(Process { pid, parent, session })
+    (!matches!(state, "Z" | "X")).then_some(LiveProcess { pid, parent, session })
 }
 
 /// Those of `processes` that descend from `root`, nearest first.
-pub(crate) fn descendants(root: i32, processes: &[Process]) -> Vec<Process> {
-    let mut found: Vec<Process> = Vec::new();
+pub(crate) fn descendants(root: i32, processes: &[LiveProcess]) -> Vec<LiveProcess> {
+    let mut found: Vec<LiveProcess> = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
         for process in processes.iter().filter(|process| process.parent == parent) {
@@ -88,7 +88,7 @@ pub(crate) fn kill_marked(variable: &str) -> usize {
     for _ in 0..1000 {
         reap_adopted();
         let processes = all();
-        let mut found: Vec<Process> = Vec::new();
+        let mut found: Vec<LiveProcess> = Vec::new();
         for process in &processes {
             if process.pid != own && has_variable(process.pid, variable) {
                 found.push(*process);
@@ -150,14 +150,14 @@ mod tests {
     #[test]
     fn a_program_with_any_name_is_read_and_a_zombie_is_none() {
         let stat = "77 (a) S (b) S 5 77 70 0 -1 4194560";
-        assert_eq!(parse_stat(77, stat), Some(Process { pid: 77, parent: 5, session: 70 }));
+        assert_eq!(parse_stat(77, stat), Some(LiveProcess { pid: 77, parent: 5, session: 70 }));
         assert_eq!(parse_stat(77, "77 (sh) Z 5 77 70 0"), None);
         assert_eq!(parse_stat(77, "77 (sh"), None);
     }
 
     #[test]
     fn descendants_are_found_over_generations_and_others_are_not() {
-        let process = |pid, parent| Process { pid, parent, session: 1 };
+        let process = |pid, parent| LiveProcess { pid, parent, session: 1 };
         let processes = [process(2, 1), process(3, 2), process(4, 3), process(5, 1), process(6, 5)];
         let mut pids: Vec<i32> = descendants(2, &processes).iter().map(|process| process.pid).collect();
         pids.sort_unstable();

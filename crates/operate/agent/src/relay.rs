@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use bedplate_control::wire::{RankEnd, RunId, Step};
+use bedplate_control::wire::{NodeStep, RankEnd, RunId};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
@@ -12,8 +12,8 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, ch
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::event::Event;
-use crate::frames::{self, Greeting, Kind};
+use crate::event::AgentEvent;
+use crate::frames::{self, FrameKind, Greeting};
 
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long a pipe is read on when its task has ended: what the task wrote is there at once.
@@ -31,25 +31,25 @@ pub(crate) struct Task {
 
 /// Serves a step until all its tasks have ended. A lost `srun` takes its tasks with it.
 pub(crate) async fn run(
-    step: Step,
+    step: NodeStep,
     node: String,
     tasks: Vec<Task>,
     complaints: UnboundedReceiver<String>,
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<AgentEvent>,
 ) {
-    let kill = Event::StepSignal { run: step.run, step: step.number, signal: libc::SIGKILL };
+    let kill = AgentEvent::StepSignal { run: step.run, step: step.number, signal: libc::SIGKILL };
     if serve(&step, node, tasks, complaints, &events).await.is_err() {
         let _ = events.send(kill);
     }
-    let _ = events.send(Event::StepOver { run: step.run, step: step.number });
+    let _ = events.send(AgentEvent::StepOver { run: step.run, step: step.number });
 }
 
 async fn serve(
-    step: &Step,
+    step: &NodeStep,
     node: String,
     tasks: Vec<Task>,
     complaints: UnboundedReceiver<String>,
-    events: &UnboundedSender<Event>,
+    events: &UnboundedSender<AgentEvent>,
 ) -> io::Result<()> {
     let stream = timeout(CONNECT_TIME, TcpStream::connect(&step.reply.address)).await??;
     stream.set_nodelay(true)?;
@@ -101,24 +101,24 @@ async fn write_frames(
 
 async fn complain(mut complaints: UnboundedReceiver<String>, task: u32, frames: Sender<Vec<u8>>) {
     while let Some(complaint) = complaints.recv().await {
-        let _ = frames.send(frames::encode(Kind::Stderr, task, complaint.as_bytes())).await;
+        let _ = frames.send(frames::encode(FrameKind::Stderr, task, complaint.as_bytes())).await;
     }
 }
 
 async fn forward(task: Task, frames: Sender<Vec<u8>>) {
     let Task { number, stdout, stderr, mut ended } = task;
-    let out = forward_stream(stdout, Kind::Stdout, number, ended.clone(), frames.clone());
-    let err = forward_stream(stderr, Kind::Stderr, number, ended.clone(), frames.clone());
+    let out = forward_stream(stdout, FrameKind::Stdout, number, ended.clone(), frames.clone());
+    let err = forward_stream(stderr, FrameKind::Stderr, number, ended.clone(), frames.clone());
     tokio::join!(out, err);
     let end = ended.wait_for(Option::is_some).await.ok().and_then(|end| *end);
     let status = end.map_or(128 + libc::SIGKILL, RankEnd::status);
-    let _ = frames.send(frames::encode(Kind::Ended, number, &status.to_le_bytes())).await;
+    let _ = frames.send(frames::encode(FrameKind::Ended, number, &status.to_le_bytes())).await;
 }
 
 /// Until the task has ended and its pipe is empty.
 async fn forward_stream(
     mut pipe: pipe::Receiver,
-    kind: Kind,
+    kind: FrameKind,
     task: u32,
     mut ended: watch::Receiver<Option<RankEnd>>,
     frames: Sender<Vec<u8>>,
@@ -150,11 +150,11 @@ async fn forward_stream(
 }
 
 /// Until the `srun` hangs up.
-async fn pass_signals(reading: OwnedReadHalf, run: RunId, step: u32, events: &UnboundedSender<Event>) {
+async fn pass_signals(reading: OwnedReadHalf, run: RunId, step: u32, events: &UnboundedSender<AgentEvent>) {
     let mut lines = BufReader::new(reading.take(1 << 20)).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if let Ok(signal) = line.trim().parse() {
-            let _ = events.send(Event::StepSignal { run, step, signal });
+            let _ = events.send(AgentEvent::StepSignal { run, step, signal });
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use bedplate_report::{LONGEST_LINE, Report};
 
-use crate::untrusted::{self, Links};
+use crate::untrusted::{self, LinkPolicy};
 
 /// Read from a file at a time.
 const MOST_BYTES: u64 = 4 << 20;
@@ -30,7 +30,7 @@ pub struct ReportFile {
 impl ReportFile {
     /// A file that is read from its end: what stands there already was said by others.
     pub fn from_now(path: PathBuf) -> Self {
-        let offset = untrusted::open(&path, Links::Refuse).and_then(|file| file.metadata());
+        let offset = untrusted::open(&path, LinkPolicy::Refuse).and_then(|file| file.metadata());
         Self { offset: offset.map_or(0, |metadata| metadata.len()), ..Self::new(path) }
     }
 
@@ -40,7 +40,7 @@ impl ReportFile {
 
     /// What is new: of each kind of report the last, and of steps the last few.
     pub fn read(&mut self) -> Vec<Report> {
-        let Ok(mut file) = untrusted::open(&self.path, Links::Refuse) else { return Vec::new() };
+        let Ok(mut file) = untrusted::open(&self.path, LinkPolicy::Refuse) else { return Vec::new() };
         let Ok(metadata) = file.metadata() else { return Vec::new() };
         if metadata.len() < self.offset {
             // The file was replaced or cut: it is read from its beginning.

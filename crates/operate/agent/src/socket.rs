@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use crate::error::AgentError;
-use crate::event::{Event, StepAnswer};
+use crate::event::{AgentEvent, StepAnswer};
 use crate::identity::JobUsers;
 
 /// An environment may be long, but not longer.
@@ -27,7 +27,11 @@ const REQUEST_TIME: Duration = Duration::from_secs(10);
 
 /// Answers on the socket for as long as the runtime lives. Where jobs have the agent's own user, only that user may
 /// connect; elsewhere all may, and who asks is told along.
-pub(crate) fn listen(path: &Path, users: JobUsers, events: UnboundedSender<Event>) -> Result<(), AgentError> {
+pub(crate) fn listen(
+    path: &Path,
+    users: JobUsers,
+    events: UnboundedSender<AgentEvent>,
+) -> Result<(), AgentError> {
     let failed = |source| AgentError::Socket { path: path.to_owned(), source };
     let mode = if users == JobUsers::Own { 0o600 } else { 0o666 };
     let _ = fs::remove_file(path);
@@ -58,7 +62,7 @@ pub(crate) fn listen(path: &Path, users: JobUsers, events: UnboundedSender<Event
     Ok(())
 }
 
-async fn answer(stream: UnixStream, uid: u32, events: UnboundedSender<Event>) {
+async fn answer(stream: UnixStream, uid: u32, events: UnboundedSender<AgentEvent>) {
     let (reading, mut writing) = stream.into_split();
     let mut line = String::new();
     if BufReader::new(reading.take(LONGEST_REQUEST)).read_line(&mut line).await.is_err() {
@@ -67,7 +71,7 @@ async fn answer(stream: UnixStream, uid: u32, events: UnboundedSender<Event>) {
     let answer = match serde_json::from_str(&line) {
         Ok(request) => {
             let (answer, answered) = oneshot::channel();
-            let _ = events.send(Event::StepAsked { request: Box::new(request), uid, answer });
+            let _ = events.send(AgentEvent::StepAsked { request: Box::new(request), uid, answer });
             answered.await.unwrap_or(StepAnswer::Later)
         }
         Err(error) => StepAnswer::Refused(format!("the request cannot be read: {error}")),

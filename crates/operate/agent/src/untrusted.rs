@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Whether the last part of a path may be a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Links {
+pub(crate) enum LinkPolicy {
     /// In our own folders: there a link is an attempt to read or change something else.
     Refuse,
     /// The job named the path itself.
@@ -18,13 +18,13 @@ pub(crate) enum Links {
 }
 
 /// Opens a regular file to read. Anything else is refused, at once.
-pub(crate) fn open(path: &Path, links: Links) -> io::Result<File> {
+pub(crate) fn open(path: &Path, links: LinkPolicy) -> io::Result<File> {
     open_with(OpenOptions::new().read(true), path, links)
 }
 
 /// The same with other rights.
-pub(crate) fn open_with(options: &mut OpenOptions, path: &Path, links: Links) -> io::Result<File> {
-    let no_follow = if links == Links::Refuse { libc::O_NOFOLLOW } else { 0 };
+pub(crate) fn open_with(options: &mut OpenOptions, path: &Path, links: LinkPolicy) -> io::Result<File> {
+    let no_follow = if links == LinkPolicy::Refuse { libc::O_NOFOLLOW } else { 0 };
     let file = options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | no_follow).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
@@ -33,7 +33,7 @@ pub(crate) fn open_with(options: &mut OpenOptions, path: &Path, links: Links) ->
 }
 
 /// The whole of a regular file that has at most `most_bytes`.
-pub(crate) fn read(path: &Path, links: Links, most_bytes: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, links: LinkPolicy, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path, links)?.take(most_bytes + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 <= most_bytes {
@@ -60,10 +60,10 @@ mod tests {
         fs::write(&real, "text").unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
         for path in [&pipe, &folder, Path::new("/dev/zero")] {
-            assert!(open(path, Links::Follow).is_err(), "{}", path.display());
+            assert!(open(path, LinkPolicy::Follow).is_err(), "{}", path.display());
         }
-        assert!(open(&link, Links::Refuse).is_err());
-        assert!(open(&link, Links::Follow).is_ok() && open(&real, Links::Refuse).is_ok());
+        assert!(open(&link, LinkPolicy::Refuse).is_err());
+        assert!(open(&link, LinkPolicy::Follow).is_ok() && open(&real, LinkPolicy::Refuse).is_ok());
         fs::remove_dir_all(folder).unwrap();
     }
 }

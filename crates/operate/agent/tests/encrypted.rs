@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate_agent::{AgentError, Options};
+use bedplate_agent::{AgentError, AgentOptions};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -72,7 +72,7 @@ fn first_message(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Resul
 fn start_agent(server: &str, node: &str, fingerprint: &str) -> Receiver<String> {
     let state: PathBuf =
         std::env::temp_dir().join(format!("bedplate-encrypted-{}-{node}", std::process::id()));
-    let mut options = Options::new(server, "secret", node, state);
+    let mut options = AgentOptions::new(server, "secret", node, state);
     options.program = Some(env!("CARGO_BIN_EXE_bedplate-node").into());
     options.fingerprint = Some(fingerprint.to_owned());
     let (said, remarks) = channel();
@@ -96,7 +96,7 @@ fn the_named_certificate_is_trusted_and_no_other() {
 
 #[test]
 fn a_fingerprint_that_is_none_is_refused_at_once() {
-    let mut options = Options::new("127.0.0.1:1", "secret", "n1", std::env::temp_dir());
+    let mut options = AgentOptions::new("127.0.0.1:1", "secret", "n1", std::env::temp_dir());
     options.fingerprint = Some("abc".to_owned());
     assert!(matches!(bedplate_agent::run(options), Err(AgentError::Fingerprint { .. })));
 }

@@ -15,12 +15,12 @@ fn captured_logs_are_read_back_by_stream_while_a_run_lives_and_after() {
         gang(1, &["n1"], "echo out; echo err >&2; while [ ! -e go ]; do sleep 0.02; done; echo end");
     let run = launches[0].run;
     cluster.start_gang(&launches);
-    wait_until("the first line", || cluster.log(run, "n1", 0, Stream::Stdout) == "out\n");
-    assert_eq!(cluster.log(run, "n1", 0, Stream::Stderr), "err\n");
+    wait_until("the first line", || cluster.log(run, "n1", 0, LogStream::Stdout) == "out\n");
+    assert_eq!(cluster.log(run, "n1", 0, LogStream::Stderr), "err\n");
     fs::write(cluster.state.join("runs/1.1/n1/go"), "").unwrap();
     cluster.released(run, "n1");
     cluster.tell("n1", &ToAgent::Forget { run });
-    assert_eq!(cluster.log(run, "n1", 0, Stream::Stdout), "out\nend\n");
+    assert_eq!(cluster.log(run, "n1", 0, LogStream::Stdout), "out\nend\n");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_job_that_names_its_files_gets_them_by_rank_and_a_restart_appends() {
         cluster.released(launches[0].run, "n1");
         cluster.released(launches[0].run, "n2");
         assert_eq!(
-            cluster.log(launches[0].run, "n2", 1, Stream::Stderr),
+            cluster.log(launches[0].run, "n2", 1, LogStream::Stderr),
             "from a file\nerr\n".repeat(number as usize)
         );
     }

@@ -29,7 +29,7 @@ fn a_gang_runs_on_two_nodes_with_prolog_and_epilog_and_its_place_in_the_world() 
         assert_eq!(end.failed, None);
         assert!(!end.was_lost && !end.was_stopped && end.epilog_failed.is_none(), "{end:?}");
     }
-    let out = cluster.log(run, "n2", 1, Stream::Stdout);
+    let out = cluster.log(run, "n2", 1, LogStream::Stdout);
     assert_eq!(out, "rank 1 of 2 at 127.0.0.1 on n2 sees 0,1\n");
     let mut lines: Vec<String> = read(&trail).lines().map(str::to_owned).collect();
     lines.sort();
@@ -82,12 +82,12 @@ fn who_ignores_the_request_to_end_is_killed_after_the_grace() {
     let run = launches[0].run;
     cluster.start_gang(&launches);
     for (rank, node) in NODES.iter().enumerate() {
-        wait_until("the rank to be up", || cluster.log(run, node, rank as u32, Stream::Stdout) == "up\n");
+        wait_until("the rank to be up", || cluster.log(run, node, rank as u32, LogStream::Stdout) == "up\n");
     }
     cluster.stop(run, NODES, 700);
     for (rank, node) in NODES.iter().enumerate() {
         assert!(cluster.released(run, node).was_stopped);
-        assert_eq!(cluster.log(run, node, rank as u32, Stream::Stdout), "up\nasked\n");
+        assert_eq!(cluster.log(run, node, rank as u32, LogStream::Stdout), "up\nasked\n");
     }
     assert_eq!(cluster.processes(), [0; 0]);
 }
@@ -126,10 +126,10 @@ fn signals_reach_every_process_of_a_run() {
     let launches = gang(1, &["n1"], &command);
     let run = launches[0].run;
     cluster.start_gang(&launches);
-    wait_until("the child", || cluster.log(run, "n1", 0, Stream::Stdout).contains("child up"));
+    wait_until("the child", || cluster.log(run, "n1", 0, LogStream::Stdout).contains("child up"));
     cluster.tell("n1", &ToAgent::Signal { run, signal: 10, to: Audience::All });
     cluster.released(run, "n1");
-    let out = cluster.log(run, "n1", 0, Stream::Stdout);
+    let out = cluster.log(run, "n1", 0, LogStream::Stdout);
     assert!(out.contains("parent heard") && out.contains("child heard"), "{out}");
 }
 
@@ -141,7 +141,7 @@ fn a_script_runs_once_on_the_first_node_while_the_others_hold_their_lease() {
     let run = launches[0].run;
     cluster.start_gang(&launches);
     assert_eq!(cluster.released(run, "n1").failed, None);
-    assert_eq!(cluster.log(run, "n1", 0, Stream::Stdout), "script on n1 of n[1-2]\n");
+    assert_eq!(cluster.log(run, "n1", 0, LogStream::Stdout), "script on n1 of n[1-2]\n");
     cluster.stop(run, &["n2"], 0);
     assert_eq!(cluster.released(run, "n2").failed, None);
 }

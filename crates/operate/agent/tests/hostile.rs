@@ -19,7 +19,7 @@ fn neighbour_is_well(cluster: &Cluster) {
     let launches = gang(9, &["n1"], "echo well");
     cluster.start_gang(&launches);
     cluster.released(launches[0].run, "n1");
-    assert_eq!(cluster.log(launches[0].run, "n1", 0, Stream::Stdout), "well\n");
+    assert_eq!(cluster.log(launches[0].run, "n1", 0, LogStream::Stdout), "well\n");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn reports_and_logs_replaced_by_pipes_links_and_devices_stop_nobody() {
     let run = launches[0].run;
     cluster.start_gang(&launches);
     wait_until("the swaps", || cluster.state.join("runs/1.1/n1/ready").exists());
-    for stream in [Stream::Stdout, Stream::Stderr] {
+    for stream in [LogStream::Stdout, LogStream::Stderr] {
         let why = cluster.try_log(run, "n1", 0, stream).unwrap_err();
         assert!(why.starts_with("cannot read the log"), "{why}");
     }
@@ -67,7 +67,7 @@ fn reports_and_logs_replaced_by_pipes_links_and_devices_stop_nobody() {
     cluster.tell("n1", &ToAgent::Stop { run, grace_ms: 0 });
     cluster.released(run, "n1");
     cluster.tell("n1", &ToAgent::Forget { run });
-    cluster.try_log(run, "n1", 0, Stream::Stderr).unwrap_err();
+    cluster.try_log(run, "n1", 0, LogStream::Stderr).unwrap_err();
     neighbour_is_well_again(&cluster);
 }
 

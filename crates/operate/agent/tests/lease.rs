@@ -10,7 +10,7 @@ use fixture::{Cluster, gang, wait_until};
 fn start(cluster: &Cluster, node: &str) -> RunId {
     let launches = gang(1, &[node], "echo up; sleep 1000");
     cluster.start_gang(&launches);
-    wait_until("the rank", || cluster.log(launches[0].run, node, 0, Stream::Stdout) == "up\n");
+    wait_until("the rank", || cluster.log(launches[0].run, node, 0, LogStream::Stdout) == "up\n");
     launches[0].run
 }
 
@@ -41,7 +41,7 @@ fn ranks_live_while_the_control_plane_restarts() {
     cluster.start_control_plane();
     wait_until("a second greeting", || cluster.hellos("n1") == 2);
     let held = cluster.hello("n1").held;
-    assert_eq!(held, [Held { run, phase: HeldPhase::Running, is_suspended: false }]);
+    assert_eq!(held, [HeldRun { run, phase: HeldPhase::Running, is_suspended: false }]);
     assert_eq!(cluster.processes(), processes);
     cluster.stop(run, &["n1"], 0);
     assert!(cluster.released(run, "n1").was_stopped);
@@ -111,7 +111,7 @@ fn a_frozen_fork_server_is_replaced_and_no_run_is_harmed() {
     let launches = gang(3, &["n1"], "echo works again");
     cluster.start_gang(&launches);
     cluster.released(launches[0].run, "n1");
-    assert_eq!(cluster.log(launches[0].run, "n1", 0, Stream::Stdout), "works again\n");
+    assert_eq!(cluster.log(launches[0].run, "n1", 0, LogStream::Stdout), "works again\n");
     assert_eq!(cluster.processes(), before);
     cluster.stop(run, &["n1"], 0);
     let end = cluster.released(run, "n1");
@@ -124,7 +124,7 @@ fn a_frozen_run_shim_is_killed_and_its_run_alone_is_lost() {
     let run = start(&cluster, "n1");
     let other = gang(2, &["n1"], "echo up; sleep 1000");
     cluster.start_gang(&other);
-    wait_until("the other", || cluster.log(other[0].run, "n1", 0, Stream::Stdout) == "up\n");
+    wait_until("the other", || cluster.log(other[0].run, "n1", 0, LogStream::Stdout) == "up\n");
     freeze(cluster.run_shim_pids("n1")[0]);
     assert!(cluster.released(run, "n1").was_lost);
     assert_eq!(cluster.processes().len(), 2);

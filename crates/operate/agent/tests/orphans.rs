@@ -21,7 +21,7 @@ fn start_with_daemon(cluster: &Cluster, nodes: &[&str], then: &str) -> RunId {
     cluster.start_gang(&launches);
     for (rank, node) in nodes.iter().enumerate() {
         wait_until("the ranks to be up", || {
-            cluster.log(launches[0].run, node, rank as u32, Stream::Stdout) == "up\n"
+            cluster.log(launches[0].run, node, rank as u32, LogStream::Stdout) == "up\n"
         });
     }
     launches[0].run

@@ -33,7 +33,7 @@ fn start_neighbour(cluster: &Cluster) -> RunId {
     let neighbour = gang(9, &["n1"], "echo up; sleep 1000");
     cluster.start_gang(&neighbour);
     let run = neighbour[0].run;
-    wait_until("the neighbour", || cluster.log(run, "n1", 0, Stream::Stdout) == "up\n");
+    wait_until("the neighbour", || cluster.log(run, "n1", 0, LogStream::Stdout) == "up\n");
     run
 }
 
@@ -90,7 +90,7 @@ fn in_a_namespace_a_rank_cannot_kill_or_stop_its_parent() {
     cluster.start_gang(&launches);
     let run = launches[0].run;
     assert_eq!(cluster.released(run, "n1").failed, None);
-    assert_eq!(cluster.log(run, "n1", 0, Stream::Stdout), "I am 2 of 1\n");
+    assert_eq!(cluster.log(run, "n1", 0, LogStream::Stdout), "I am 2 of 1\n");
     neighbour_is_unharmed(&cluster, neighbour);
 }
 
@@ -102,7 +102,7 @@ fn in_a_namespace_a_run_sees_its_own_processes_only() {
     cluster.start_gang(&launches);
     let run = launches[0].run;
     assert_eq!(cluster.released(run, "n1").failed, None);
-    let seen: u32 = cluster.log(run, "n1", 0, Stream::Stdout).trim().parse().expect("a number");
+    let seen: u32 = cluster.log(run, "n1", 0, LogStream::Stdout).trim().parse().expect("a number");
     assert!(seen <= 5, "{seen} processes");
     neighbour_is_unharmed(&cluster, neighbour);
 }
@@ -128,6 +128,6 @@ fn ranks_of_one_run_share_what_they_see() {
     cluster.start_gang(&launches);
     let run = launches[0].run;
     assert_eq!(cluster.released(run, "n1").failed, None);
-    let [first, second] = [0, 1].map(|rank| cluster.log(run, "n1", rank, Stream::Stdout));
+    let [first, second] = [0, 1].map(|rank| cluster.log(run, "n1", rank, LogStream::Stdout));
     assert!(first.starts_with("pid:") && first == second, "{first} {second}");
 }

@@ -20,7 +20,7 @@ fn run(body: &str) -> (String, String, Option<RankEnd>) {
     cluster.released(run, "n2");
     assert_eq!(cluster.processes(), [0; 0]);
     let log = |stream| cluster.log(run, "n1", 0, stream);
-    (log(Stream::Stdout), log(Stream::Stderr), end)
+    (log(LogStream::Stdout), log(LogStream::Stderr), end)
 }
 
 fn sorted(text: &str) -> Vec<&str> {

@@ -34,8 +34,8 @@ fn output(cluster: &Cluster, job: u64, command: &str) -> String {
     let launches = of_nobody(gang(job, &["n1"], command));
     cluster.start_gang(&launches);
     let run = launches[0].run;
-    assert_eq!(cluster.released(run, "n1").failed, None, "{}", cluster.log(run, "n1", 0, Stream::Stderr));
-    cluster.log(run, "n1", 0, Stream::Stdout)
+    assert_eq!(cluster.released(run, "n1").failed, None, "{}", cluster.log(run, "n1", 0, LogStream::Stderr));
+    cluster.log(run, "n1", 0, LogStream::Stdout)
 }
 
 fn why_not(cluster: &Cluster, launches: &[Launch]) -> String {
@@ -105,7 +105,7 @@ fn files_that_a_job_names_are_opened_with_its_users_rights() {
     launches[0].stdout = Some(named.display().to_string());
     cluster.start_gang(&launches);
     assert_eq!(cluster.released(launches[0].run, "n1").failed, None);
-    let why = cluster.try_log(launches[0].run, "n1", 0, Stream::Stdout).unwrap_err();
+    let why = cluster.try_log(launches[0].run, "n1", 0, LogStream::Stdout).unwrap_err();
     assert!(why.contains("denied"), "{why}");
 }
 
@@ -126,7 +126,7 @@ fn scripts_hooks_and_steps_work_for_users() {
     cluster.start_gang(&launches);
     let end = cluster.released(launches[0].run, "n1");
     assert_eq!((end.failed, end.epilog_failed), (None, None));
-    assert_eq!(cluster.log(launches[0].run, "n1", 0, Stream::Stdout), "task of nobody\n");
+    assert_eq!(cluster.log(launches[0].run, "n1", 0, LogStream::Stdout), "task of nobody\n");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_job_inherits_a_clean_environment() {
     assert_eq!(cluster.released(launches[0].run, "n1").failed, None);
     let known = "CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME GROUP_RANK HOME LANG LOCAL_RANK LOCAL_WORLD_SIZE LOGNAME \
                  MASTER_ADDR MASTER_PORT NCCL_SOCKET_IFNAME NODE_RANK PATH PWD RANK SHELL SHLVL TMPDIR TZ USER WORLD_SIZE _";
-    let names = cluster.log(launches[0].run, "n1", 0, Stream::Stdout);
+    let names = cluster.log(launches[0].run, "n1", 0, LogStream::Stdout);
     let odd: Vec<&str> =
         names.lines().filter(|name| !known.split_whitespace().any(|each| each == *name)).collect();
     assert!(odd.is_empty(), "{odd:?}");
@@ -150,7 +150,7 @@ fn what_lies_in_the_state_directory_is_its_owners_alone() {
         let mut launches = script(1, &["n1"], "echo out; echo report >> $BEDPLATE_REPORT; sleep 1000");
         launches[0].stderr = Some(cluster.state.join("own-errors").display().to_string());
         cluster.start_gang(&launches);
-        fixture::wait_until("output", || cluster.log(launches[0].run, "n1", 0, Stream::Stdout) == "out\n");
+        fixture::wait_until("output", || cluster.log(launches[0].run, "n1", 0, LogStream::Stdout) == "out\n");
         check_modes(&cluster.state.join("runs"));
         check_modes(&cluster.state.join("programs-n1"));
     }

@@ -10,7 +10,7 @@ use bedplate_kubernetes::kube::api::{DeleteParams, Patch, PatchParams, PostParam
 use bedplate_kubernetes::kube::core::Status;
 use bedplate_kubernetes::kube::{self, Api, Client};
 use bedplate_kubernetes::names;
-use bedplate_pods::{Action, Bound};
+use bedplate_pods::{BindOutcome, PodAction};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
@@ -67,9 +67,9 @@ impl Hands {
     }
 
     /// Begins an action and returns at once.
-    pub(crate) fn begin(&self, action: Action) {
+    pub(crate) fn begin(&self, action: PodAction) {
         let hands = self.clone();
-        if let Action::Bind { uid, .. } = &action {
+        if let PodAction::Bind { uid, .. } = &action {
             let mut given = self.given();
             if given.len() > MOST_GIVEN {
                 given.clear();
@@ -77,7 +77,7 @@ impl Hands {
             given.insert(uid.clone());
         }
         tokio::spawn(async move {
-            let turns = if matches!(action, Action::Tell { .. }) { &hands.tells } else { &hands.acts };
+            let turns = if matches!(action, PodAction::Tell { .. }) { &hands.tells } else { &hands.acts };
             let Ok(turn) = turns.acquire().await else { return };
             let event = hands.carry_out(action).await;
             drop(turn);
@@ -98,30 +98,30 @@ impl Hands {
     }
 
     /// What happened, for people who read events.
-    async fn carry_out(&self, action: Action) -> Option<(String, Value)> {
+    async fn carry_out(&self, action: PodAction) -> Option<(String, Value)> {
         match action {
-            Action::Bind { uid, namespace, pod, node } => {
+            PodAction::Bind { uid, namespace, pod, node } => {
                 let outcome = self.bind(&uid, &namespace, &pod, &node).await;
-                if outcome != Bound::Done {
+                if outcome != BindOutcome::Done {
                     self.given().remove(&uid);
                 }
                 let _ = self.news.send(News::Bound { uid: uid.clone(), outcome });
                 let about = About { namespace, pod, uid };
                 let message = format!("assigned {}/{} to {node} with its gang", about.namespace, about.pod);
-                (outcome == Bound::Done).then(|| self.event(&about, "Normal", "Scheduled", &message))
+                (outcome == BindOutcome::Done).then(|| self.event(&about, "Normal", "Scheduled", &message))
             }
-            Action::Evict { uid, namespace, pod, grace, why } => {
+            PodAction::Evict { uid, namespace, pod, grace, why } => {
                 let seconds = grace.map(|grace| (grace.0 / 1000) as u32);
                 self.mark_as_disrupted(&uid, &namespace, &pod, &why).await;
                 self.delete(&uid, &namespace, &pod, seconds)
                     .await
                     .then(|| self.event(&About { namespace, pod, uid }, "Normal", "Evicted", &why))
             }
-            Action::TakeOut { node, why } => {
+            PodAction::TakeOut { node, why } => {
                 let _ = tokio::time::timeout(self.fence.patience(), self.take_out(&node, &why)).await;
                 None
             }
-            Action::AskForNodes { gang, namespace, kinds } => {
+            PodAction::AskForNodes { gang, namespace, kinds } => {
                 let asked =
                     self.ask_for_nodes(&namespace, async |nodes| nodes.ask(&gang, &kinds).await).await;
                 if let Some(is_done) = asked {
@@ -129,13 +129,13 @@ impl Hands {
                 }
                 None
             }
-            Action::AskNoMore { gang, namespace } => {
+            PodAction::AskNoMore { gang, namespace } => {
                 self.ask_for_nodes(&namespace, async |nodes| nodes.ask_no_more(&gang).await).await;
                 None
             }
             // What is bound now waits no more, whatever was decided before.
-            Action::Tell { uid, .. } if self.given().contains(&uid) => None,
-            Action::Tell { uid, namespace, pod, waiting } => {
+            PodAction::Tell { uid, .. } if self.given().contains(&uid) => None,
+            PodAction::Tell { uid, namespace, pod, waiting } => {
                 self.tell(&uid, &namespace, &pod, waiting.reason, &waiting.message).await;
                 let about = About { namespace, pod, uid };
                 Some(self.event(&about, "Warning", "FailedScheduling", &waiting.message))
@@ -143,9 +143,9 @@ impl Hands {
         }
     }
 
-    async fn bind(&self, uid: &str, namespace: &str, pod: &str, node: &str) -> Bound {
+    async fn bind(&self, uid: &str, namespace: &str, pod: &str, node: &str) -> BindOutcome {
         if !self.fence.stands() {
-            return Bound::Unknown;
+            return BindOutcome::Unknown;
         }
         let binding = json!({
             "apiVersion": "v1",
@@ -157,14 +157,14 @@ impl Hands {
         let how = PostParams::default();
         let asked = pods.create_subresource::<Value, Status>("binding", pod, &how, &binding);
         match tokio::time::timeout(self.fence.patience(), asked).await {
-            Ok(Ok(_)) => Bound::Done,
+            Ok(Ok(_)) => BindOutcome::Done,
             Ok(Err(error)) => self.refused("bind pods", error),
-            Err(_) => Bound::Unknown,
+            Err(_) => BindOutcome::Unknown,
         }
     }
 
     /// A refusal is an outcome; one that will not change by itself is also told to people.
-    fn refused(&self, what: &'static str, error: kube::Error) -> Bound {
+    fn refused(&self, what: &'static str, error: kube::Error) -> BindOutcome {
         let code = match &error {
             kube::Error::Api(status) => status.code,
             _ => 0,
@@ -174,7 +174,7 @@ impl Hands {
         if !matches!(code, 404 | 409) {
             let _ = self.news.send(News::Refused { what, why: error });
         }
-        if is_final { Bound::Refused } else { Bound::Unknown }
+        if is_final { BindOutcome::Refused } else { BindOutcome::Unknown }
     }
 
     async fn delete(&self, uid: &str, namespace: &str, pod: &str, grace: Option<u32>) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bedplate_pods::{Action, Bound, Judged};
+use bedplate_pods::{BindOutcome, Judged, PodAction};
 use bedplate_record::{Counter, Exposition, Histogram};
 
 /// Seconds that a decision takes.
@@ -45,24 +45,24 @@ impl Default for Figures {
 }
 
 impl Figures {
-    pub(crate) fn decided(&self, took: Duration, (gangs, pods): (usize, usize), actions: &[Action]) {
+    pub(crate) fn decided(&self, took: Duration, (gangs, pods): (usize, usize), actions: &[PodAction]) {
         self.decisions.observe(took);
         self.waiting_gangs.store(gangs as u64, Ordering::Relaxed);
         self.waiting_pods.store(pods as u64, Ordering::Relaxed);
         for action in actions {
             match action {
-                Action::Evict { .. } => self.evicted.add(1),
-                Action::TakeOut { .. } => self.taken_out.add(1),
-                Action::AskForNodes { .. } => self.asked_for_nodes.add(1),
-                Action::Bind { .. } | Action::Tell { .. } | Action::AskNoMore { .. } => {}
+                PodAction::Evict { .. } => self.evicted.add(1),
+                PodAction::TakeOut { .. } => self.taken_out.add(1),
+                PodAction::AskForNodes { .. } => self.asked_for_nodes.add(1),
+                PodAction::Bind { .. } | PodAction::Tell { .. } | PodAction::AskNoMore { .. } => {}
             }
         }
     }
 
-    pub(crate) fn bound(&self, outcome: Bound) {
+    pub(crate) fn bound(&self, outcome: BindOutcome) {
         match outcome {
-            Bound::Done => self.bound.add(1),
-            Bound::Refused | Bound::Unknown => self.not_bound.add(1),
+            BindOutcome::Done => self.bound.add(1),
+            BindOutcome::Refused | BindOutcome::Unknown => self.not_bound.add(1),
         }
     }
 

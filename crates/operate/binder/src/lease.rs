@@ -64,7 +64,7 @@ impl Fence {
 
 /// What one look at the Lease found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum LeaseLook {
     ByUs,
     ByOther { holder: String },
 }
@@ -95,7 +95,7 @@ impl Holder {
     }
 
     /// Takes or renews the Lease if it is ours to take.
-    pub(crate) async fn hold(&mut self) -> kube::Result<Held> {
+    pub(crate) async fn hold(&mut self) -> kube::Result<LeaseLook> {
         let asked = Instant::now();
         let Some(found) = self.leases.get_opt(&self.rules.name).await? else {
             let made = self.leases.create(&PostParams::default(), &self.lease(None)).await;
@@ -110,7 +110,7 @@ impl Holder {
                 .await;
             return self.took(replaced, asked);
         }
-        Ok(Held::ByOther { holder })
+        Ok(LeaseLook::ByOther { holder })
     }
 
     /// Gives it back, so that the next holder need not wait.
@@ -124,16 +124,16 @@ impl Holder {
         }
     }
 
-    fn took(&mut self, result: kube::Result<Lease>, asked: Instant) -> kube::Result<Held> {
+    fn took(&mut self, result: kube::Result<Lease>, asked: Instant) -> kube::Result<LeaseLook> {
         match result {
             Ok(_) => {
                 self.seen = None;
                 // Two thirds: what is under way then has a third to end in.
                 self.fence.stand_until(asked + self.rules.lasts * 2 / 3);
-                Ok(Held::ByUs)
+                Ok(LeaseLook::ByUs)
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                Ok(Held::ByOther { holder: "another scheduler that was faster".to_owned() })
+                Ok(LeaseLook::ByOther { holder: "another scheduler that was faster".to_owned() })
             }
             Err(error) => Err(error),
         }

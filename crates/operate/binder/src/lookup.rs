@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum LookupAnswer {
     /// So many pods; nothing where the pods of a Job come one after the other and each is alone.
     Size(Option<u32>),
     /// The choices of terms that nodes must meet.
@@ -25,7 +25,7 @@ pub(crate) enum Answer {
     NotYet(String),
 }
 
-pub(crate) async fn look_up(client: Client, lookup: Lookup) -> Answer {
+pub(crate) async fn look_up(client: Client, lookup: Lookup) -> LookupAnswer {
     let found = async {
         match &lookup {
             Lookup::Job { namespace, name } => job(client, namespace, name).await,
@@ -34,10 +34,10 @@ pub(crate) async fn look_up(client: Client, lookup: Lookup) -> Answer {
         }
     };
     let Ok(answer) = tokio::time::timeout(PATIENCE, found).await else {
-        return Answer::NotYet(format!("{lookup}, of which the API server says nothing"));
+        return LookupAnswer::NotYet(format!("{lookup}, of which the API server says nothing"));
     };
     answer.unwrap_or_else(|error| {
-        Answer::NotYet(format!("{lookup}, which cannot be read: {}", words_of(&error)))
+        LookupAnswer::NotYet(format!("{lookup}, which cannot be read: {}", words_of(&error)))
     })
 }
 
@@ -49,10 +49,10 @@ fn words_of(error: &kube::Error) -> String {
     }
 }
 
-async fn job(client: Client, namespace: &str, name: &str) -> kube::Result<Answer> {
+async fn job(client: Client, namespace: &str, name: &str) -> kube::Result<LookupAnswer> {
     let job = Api::<Job>::namespaced(client, namespace).get(name).await?;
     let spec = job.spec.unwrap_or_default();
-    Ok(Answer::Size(at_once(spec.parallelism, spec.completions)))
+    Ok(LookupAnswer::Size(at_once(spec.parallelism, spec.completions)))
 }
 
 /// The pods that run together; nothing for a Job that works through more completions than it has pods.
@@ -66,7 +66,7 @@ fn at_once(parallelism: Option<i32>, completions: Option<i32>) -> Option<u32> {
     }
 }
 
-async fn job_set(client: Client, namespace: &str, name: &str) -> kube::Result<Answer> {
+async fn job_set(client: Client, namespace: &str, name: &str) -> kube::Result<LookupAnswer> {
     let kind = GroupVersionKind::gvk("jobset.x-k8s.io", "v1alpha2", "JobSet");
     let resource = ApiResource::from_gvk_with_plural(&kind, "jobsets");
     let job_set = Api::<DynamicObject>::namespaced_with(client, namespace, &resource).get(name).await?;
@@ -80,21 +80,21 @@ async fn job_set(client: Client, namespace: &str, name: &str) -> kube::Result<An
             * at_once(parallelism, number(&spec["completions"]))
                 .unwrap_or(parallelism.unwrap_or(1).max(0) as u32)
     };
-    Ok(Answer::Size(Some(jobs.iter().map(pods).sum())))
+    Ok(LookupAnswer::Size(Some(jobs.iter().map(pods).sum())))
 }
 
-async fn claim(client: Client, namespace: &str, name: &str) -> kube::Result<Answer> {
+async fn claim(client: Client, namespace: &str, name: &str) -> kube::Result<LookupAnswer> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let volume =
         claims.get(name).await?.spec.and_then(|spec| spec.volume_name).filter(|name| !name.is_empty());
     let Some(volume) = volume else {
-        return Ok(Answer::NotYet(format!("the volume claim {name}, which is not bound to a volume")));
+        return Ok(LookupAnswer::NotYet(format!("the volume claim {name}, which is not bound to a volume")));
     };
     let volume = Api::<PersistentVolume>::all(client).get(&volume).await?;
     let required = volume.spec.and_then(|spec| spec.node_affinity).and_then(|affinity| affinity.required);
     Ok(match required.as_ref().map(terms).transpose() {
-        Ok(terms) => Answer::Reach(terms.into_iter().collect()),
-        Err(what) => Answer::NotYet(what),
+        Ok(terms) => LookupAnswer::Reach(terms.into_iter().collect()),
+        Err(what) => LookupAnswer::NotYet(what),
     })
 }
 
@@ -105,19 +105,19 @@ impl PodReading {
     }
 
     /// The pod with what was found. What is not there yet keeps it from starting.
-    pub(crate) fn complete(self, answers: &BTreeMap<Lookup, Answer>) -> Pod {
+    pub(crate) fn complete(self, answers: &BTreeMap<Lookup, LookupAnswer>) -> Pod {
         let mut pod = self.pod;
         match self.size.as_ref().and_then(|size| answers.get(size)) {
-            Some(Answer::Size(Some(size))) => pod.gang_size = Some(*size),
-            Some(Answer::Size(None)) => {
+            Some(LookupAnswer::Size(Some(size))) => pod.gang_size = Some(*size),
+            Some(LookupAnswer::Size(None)) => {
                 (pod.gang, pod.gang_size) = (format!("{}/pod/{}", pod.namespace, pod.name), Some(1));
             }
             _ => {}
         }
         for claim in &self.claims {
             match answers.get(claim) {
-                Some(Answer::Reach(terms)) => pod.constraints.affinity.extend(terms.iter().cloned()),
-                Some(Answer::NotYet(what)) => pod.unsupported = Some(what.clone()),
+                Some(LookupAnswer::Reach(terms)) => pod.constraints.affinity.extend(terms.iter().cloned()),
+                Some(LookupAnswer::NotYet(what)) => pod.unsupported = Some(what.clone()),
                 _ => pod.unsupported = Some(format!("{claim}, which has not been read yet")),
             }
         }

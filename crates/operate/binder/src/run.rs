@@ -13,14 +13,14 @@ use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::kube::runtime::watcher::Event;
 use bedplate_kubernetes::kube::{self, Client};
 use bedplate_kubernetes::{Connection, KubernetesError};
-use bedplate_pods::{AskedBinding, Bound, Judged, PodScheduler, SiteRules};
+use bedplate_pods::{AskedBinding, BindOutcome, Judged, PodScheduler, SiteRules};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::sync::watch as flag;
 
 use crate::carry::Hands;
-use crate::lease::{Fence, Held, Holder, LeaseRules};
-use crate::lookup::{Answer, look_up};
+use crate::lease::{Fence, Holder, LeaseLook, LeaseRules};
+use crate::lookup::{LookupAnswer, look_up};
 use crate::read::{self, Lookup};
 use crate::webhook_server::{Shown, WebhookServer, WebhookServerOptions};
 use crate::{BinderError, watch};
@@ -85,11 +85,11 @@ pub(crate) enum News {
     Pod(Box<Event<core::Pod>>),
     Bound {
         uid: String,
-        outcome: Bound,
+        outcome: BindOutcome,
     },
     Found {
         lookup: Lookup,
-        answer: Answer,
+        answer: LookupAnswer,
     },
     TakenOut {
         node: String,
@@ -108,7 +108,7 @@ pub(crate) enum News {
     CalledByOtherName {
         name: String,
     },
-    Lease(Held),
+    Lease(LeaseLook),
     LeaseLost {
         why: String,
     },
@@ -147,7 +147,7 @@ struct Binder {
     pods: Listing,
     /// Pods with something to look up.
     read: BTreeMap<String, (core::Pod, Vec<Lookup>)>,
-    answers: BTreeMap<Lookup, Answer>,
+    answers: BTreeMap<Lookup, LookupAnswer>,
     asked: BTreeSet<Lookup>,
 }
 
@@ -334,12 +334,12 @@ impl Binder {
             News::CalledByOtherName { name } => {
                 self.say(format!("the API server calls {name}, and the certificate was made before that was known: start again"));
             }
-            News::Lease(Held::ByUs) => {
+            News::Lease(LeaseLook::ByUs) => {
                 if !std::mem::replace(&mut self.leads, true) {
                     self.say("holds the Lease and schedules".to_owned());
                 }
             }
-            News::Lease(Held::ByOther { holder }) => {
+            News::Lease(LeaseLook::ByOther { holder }) => {
                 if self.leads {
                     return Err(self.lost(format!("{holder} holds it")));
                 }
@@ -457,11 +457,11 @@ impl Binder {
         });
     }
 
-    fn found(&mut self, lookup: Lookup, answer: Answer) {
+    fn found(&mut self, lookup: Lookup, answer: LookupAnswer) {
         if !self.asked.contains(&lookup) {
             return;
         }
-        if let Answer::NotYet(why) = &answer {
+        if let LookupAnswer::NotYet(why) = &answer {
             self.say(format!("looks again for {why}"));
             self.look_up(lookup.clone(), LOOK_AGAIN);
         }
@@ -482,7 +482,7 @@ async fn keep(holder: Option<Holder>, fence: Fence, news: UnboundedSender<News>)
     loop {
         match tokio::time::timeout(holder.rhythm() * 2, holder.hold()).await {
             Ok(Ok(held)) => {
-                leads |= held == Held::ByUs;
+                leads |= held == LeaseLook::ByUs;
                 let _ = news.send(News::Lease(held));
             }
             Ok(Err(error @ kube::Error::Api(_))) if !leads => {

@@ -38,7 +38,7 @@ use bedplate_document::{DocumentError, Table};
 use bedplate_host::replace_private_file;
 use bedplate_kubernetes::KubernetesPlace;
 
-use crate::{DriverError, KubernetesSite, Place, SlurmPlace, StateDirectory};
+use crate::{ClusterPlace, DriverError, KubernetesSite, SlurmPlace, StateDirectory};
 
 /// No file of contexts is longer.
 const LONGEST: u64 = 16 << 20;
@@ -117,12 +117,12 @@ impl Context {
     }
 
     /// How to reach it. Reads the token and, for a cluster of this machine, its address.
-    pub fn place(&self) -> Result<Place, DriverError> {
+    pub fn place(&self) -> Result<ClusterPlace, DriverError> {
         if let Some(directory) = &self.state_dir {
             return StateDirectory(directory.clone()).place();
         }
         let token = self.read_token()?;
-        Place::from_url(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
+        ClusterPlace::from_url(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
     }
 
     /// How to reach a Slurm. Its token is the one that the context names, else the one in `SLURM_JWT`.

@@ -24,8 +24,8 @@ use std::time::Duration;
 use bedplate_job::Job;
 
 use crate::{
-    Capability, ClusterView, DriverError, Explained, JobDetail, JobId, JobState, JobSummary, NodeDetail,
-    NodeId, NodeSummary, RankPlace, Seen, Submitted,
+    Capability, ClusterEvent, ClusterView, DriverError, Explained, JobDetail, JobId, JobState, JobSummary,
+    NodeDetail, NodeId, NodeSummary, RankPlace, Submitted,
 };
 
 /// A cluster that takes jobs. All calls block.
@@ -89,7 +89,7 @@ pub trait Driver: Send + Sync {
     fn watch(
         &self,
         _watched: &Watched,
-        _see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        _see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         Err(self.cannot(Capability::Watch))
     }
@@ -164,7 +164,7 @@ impl JobQuery {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     pub rank: u32,
-    pub stream: Stream,
+    pub stream: OutputStream,
     /// The newest run when absent.
     pub run: Option<u32>,
     pub offset: u64,
@@ -172,17 +172,17 @@ pub struct LogQuery {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Stream {
+pub enum OutputStream {
     #[default]
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl OutputStream {
     pub fn name(self) -> &'static str {
         match self {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
         }
     }
 }

@@ -26,8 +26,8 @@ use bedplate_kubernetes::{KubernetesPlace, names};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
-    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, Seen, Submitted, Watched,
+    Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder,
+    JobQuery, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, Submitted, Watched,
 };
 use record::{Record, label, text};
 use server::{Kind, Server};
@@ -245,7 +245,7 @@ impl Driver for Kubernetes {
     fn watch(
         &self,
         watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         self.watch_objects(watched, see)
     }

@@ -21,16 +21,16 @@ mod views;
 pub use bedplate_kubernetes::{KubernetesError, KubernetesPlace};
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
-pub use driver::{Driver, JobOrder, JobQuery, LogQuery, Stream, Watched};
+pub use driver::{Driver, JobOrder, JobQuery, LogQuery, OutputStream, Watched};
 pub use error::{DriverError, PAGES};
 pub use kubernetes::{Kubernetes, KubernetesSite};
 pub use local::{JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
-pub use place::{Beacon, Place, StateDirectory};
+pub use place::{Beacon, ClusterPlace, StateDirectory};
 pub use slurm::{
     SLURM_PAGES, Slurm, SlurmError, SlurmNode, SlurmPlace, SlurmSwitch, SlurmTopology, TransportFound,
 };
 pub use state::{JobId, JobState, NodeId, NodeState};
 pub use views::{
-    ClusterView, Explained, Host, JobDetail, JobSummary, NodeDetail, NodeSummary, Note, RankPlace, RunView,
-    Seen, Submitted, TaskView,
+    ClusterEvent, ClusterView, Explained, HostView, JobDetail, JobSummary, NodeDetail, NodeSummary, Note,
+    RankPlace, RunView, Submitted, TaskView,
 };

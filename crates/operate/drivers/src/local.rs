@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 
 use crate::tls;
 use crate::{
-    Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
-    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Submitted, Watched,
+    Capability, ClusterEvent, ClusterPlace, ClusterView, Driver, DriverError, Explained, JobDetail, JobId,
+    JobOrder, JobQuery, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, Submitted, Watched,
 };
 pub use account::{Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 use bedplate_http::blocking::{Body, Caller, Connection, Request};
@@ -40,7 +40,7 @@ const LARGEST_ANSWER: u64 = 256 << 20;
 
 /// A client of a daemon. It keeps one connection; threads that ask at once have others.
 pub struct Local {
-    place: Place,
+    place: ClusterPlace,
     patience: Duration,
     idle: Mutex<Vec<Connection>>,
 }
@@ -81,7 +81,7 @@ struct ComplaintBody {
 }
 
 impl Local {
-    pub fn new(place: Place) -> Self {
+    pub fn new(place: ClusterPlace) -> Self {
         Self { place, patience: PATIENCE, idle: Mutex::new(Vec::new()) }
     }
 
@@ -91,7 +91,7 @@ impl Local {
         self
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &ClusterPlace {
         &self.place
     }
 
@@ -359,7 +359,7 @@ impl Driver for Local {
     fn watch(
         &self,
         watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         let mut path = "/v1/events?".to_owned();
         add(&mut path, "job", watched.job.as_ref().map(JobId::as_str));
@@ -368,13 +368,13 @@ impl Driver for Local {
         let body = self.open(&Request { method: "GET", path: &path, headers: &headers, body: &[] })?;
         body.wait_forever().map_err(|source| self.unreachable(source))?;
         let mut stream = BufReader::new(body);
-        let mut seen = Seen::Beat;
+        let mut seen = ClusterEvent::Beat;
         while see(seen).is_continue() {
             let event = events::next_event(&mut stream).map_err(|source| self.unreachable(source))?;
             seen = match event {
                 None => break,
-                Some(event) if event.data.is_empty() => Seen::Beat,
-                Some(event) => serde_json::from_str(&event.data).unwrap_or(Seen::Unknown),
+                Some(event) if event.data.is_empty() => ClusterEvent::Beat,
+                Some(event) => serde_json::from_str(&event.data).unwrap_or(ClusterEvent::Unknown),
             };
         }
         Ok(())

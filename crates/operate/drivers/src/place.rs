@@ -11,7 +11,7 @@ use crate::DriverError;
 
 /// How to reach a cluster.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ClusterPlace {
     /// `host:port`.
     pub address: String,
     /// SHA-256 of the certificate in hexadecimal; the connection is not encrypted without it.
@@ -19,7 +19,7 @@ pub struct Place {
     pub token: String,
 }
 
-impl Place {
+impl ClusterPlace {
     /// A place from `http://HOST:PORT`, `https://HOST:PORT` or `HOST:PORT`.
     ///
     /// A token is not sent in clear to another host, unless the address asks for it: `insecure+http://HOST:PORT`.
@@ -67,7 +67,7 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for ClusterPlace {
     /// Without the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Place({})", self.url())
@@ -121,13 +121,13 @@ impl StateDirectory {
     }
 
     /// How to reach the cluster of this directory, as its administrator.
-    pub fn place(&self) -> Result<Place, DriverError> {
+    pub fn place(&self) -> Result<ClusterPlace, DriverError> {
         let Some(beacon) = self.beacon()? else {
             return Err(DriverError::NotRunning { beacon: self.beacon_path() });
         };
         let path = self.0.join("admin.token");
         let token = fs::read_to_string(&path).map_err(|source| DriverError::State { path, source })?;
-        Ok(Place {
+        Ok(ClusterPlace {
             address: beacon.socket(),
             fingerprint: beacon.fingerprint,
             token: token.trim().to_owned(),
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_wrong_ones_say_why() {
-        let read = |url: &str, fingerprint: Option<&str>| match Place::from_url(
+        let read = |url: &str, fingerprint: Option<&str>| match ClusterPlace::from_url(
             url,
             Some("t".into()),
             fingerprint.map(str::to_owned),
@@ -163,7 +163,10 @@ mod tests {
         assert!(read("https://lab:443", None).contains("BEDPLATE_FINGERPRINT"));
         assert!(read("http://lab:443", Some("ab")).ends_with("must be https"));
         assert!(read("ftp://lab:21", None).ends_with("only http and https are spoken"));
-        assert!(matches!(Place::from_url("localhost:1", None, None), Err(DriverError::NoToken { .. })));
+        assert!(matches!(
+            ClusterPlace::from_url("localhost:1", None, None),
+            Err(DriverError::NoToken { .. })
+        ));
     }
 
     #[test]

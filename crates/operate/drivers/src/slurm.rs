@@ -40,9 +40,9 @@ use bedplate_job::{Job, RankBlocks};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery, JobState,
-    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, RunView, Seen, Submitted, TaskView,
-    Watched,
+    Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder,
+    JobQuery, JobState, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, RunView, Submitted,
+    TaskView, Watched,
 };
 use complaint::{no_such_job, no_such_node, refused};
 pub use error::PAGES as SLURM_PAGES;
@@ -374,7 +374,7 @@ impl Driver for Slurm {
     fn watch(
         &self,
         watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         self.watch_by_asking(watched, see)
     }

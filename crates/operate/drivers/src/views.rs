@@ -215,7 +215,7 @@ pub struct NodeSummary {
     /// Why it takes no work.
     pub reason: Option<Reason>,
     pub address: String,
-    pub host: Host,
+    pub host: HostView,
     pub kind: String,
     pub gpus: u32,
     pub gpus_free: u32,
@@ -235,7 +235,7 @@ pub struct NodeSummary {
 
 /// The machine that a node really is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostView {
     pub name: String,
     pub cores: u32,
     pub memory_mib: u64,
@@ -265,7 +265,7 @@ pub struct ClusterView {
 /// Something that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Seen {
+pub enum ClusterEvent {
     Job {
         job: JobId,
         state: JobState,

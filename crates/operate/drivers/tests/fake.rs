@@ -9,9 +9,9 @@ use std::sync::Mutex;
 
 use bedplate_diag::Reason;
 use bedplate_drivers::{
-    Capability, ClusterView, Driver, DriverError, Explained, Host, JobDetail, JobId, JobOrder, JobQuery,
-    JobState, JobSummary, LogQuery, NodeDetail, NodeId, NodeState, NodeSummary, RankPlace, Seen, Submitted,
-    Watched,
+    Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, HostView, JobDetail, JobId,
+    JobOrder, JobQuery, JobState, JobSummary, LogQuery, NodeDetail, NodeId, NodeState, NodeSummary,
+    RankPlace, Submitted, Watched,
 };
 use bedplate_job::Job;
 
@@ -160,7 +160,7 @@ impl Driver for Fake {
             state: if drained.is_some() { NodeState::Drained } else { NodeState::Idle },
             reason: drained.map(|why| Reason::new("out_of_service", why)),
             address: String::new(),
-            host: Host::default(),
+            host: HostView::default(),
             kind: "p5.48xlarge".into(),
             gpus: 8,
             gpus_free: 8,
@@ -196,14 +196,14 @@ impl Driver for Fake {
     fn watch(
         &self,
         watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         self.needs(Capability::Watch)?;
-        let mut seen = Seen::Beat;
+        let mut seen = ClusterEvent::Beat;
         while see(seen).is_continue() {
             let job = watched.job.clone().unwrap_or_default();
             let state = self.summary(&job)?.state;
-            seen = Seen::Job { job, state, at_ms: 0 };
+            seen = ClusterEvent::Job { job, state, at_ms: 0 };
         }
         Ok(())
     }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use bedplate_diag::Diagnostic;
 use bedplate_drivers::{
-    Driver, DriverError, JobFormat, JobId, JobOrder, JobQuery, JobState, Local, LogQuery, Place, Seen,
-    Watched,
+    ClusterEvent, ClusterPlace, Driver, DriverError, JobFormat, JobId, JobOrder, JobQuery, JobState, Local,
+    LogQuery, Watched,
 };
 
 /// What a connection does: answers in order, then closes.
 type Script = Vec<&'static str>;
 
 /// Serves each connection by the next script; hands over the requests.
-fn server(scripts: Vec<Script>) -> (Place, Receiver<String>) {
+fn server(scripts: Vec<Script>) -> (ClusterPlace, Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the test speaks with itself");
     let address = listener.local_addr().expect("the test speaks with itself").to_string();
     let (send, requests) = channel();
@@ -32,7 +32,7 @@ fn server(scripts: Vec<Script>) -> (Place, Receiver<String>) {
             }
         }
     });
-    (Place { address, fingerprint: None, token: "secret".into() }, requests)
+    (ClusterPlace { address, fingerprint: None, token: "secret".into() }, requests)
 }
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
@@ -95,7 +95,7 @@ fn what_passes_is_waited_out_and_a_closed_connection_is_replaced() {
 #[test]
 fn nobody_listening_is_transient_and_a_refusal_keeps_its_words() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let nobody = Local::new(Place { address: closed, fingerprint: None, token: String::new() })
+    let nobody = Local::new(ClusterPlace { address: closed, fingerprint: None, token: String::new() })
         .with_patience(Duration::from_millis(50));
     assert!(matches!(nobody.nodes(), Err(DriverError::Unreachable { .. })));
 
@@ -189,7 +189,7 @@ fn watching_hands_over_events_until_enough_was_seen() {
     let mut states = Vec::new();
     let watched = Watched { job: Some("7".into()), node: None };
     let mut see = |seen| match seen {
-        Seen::Job { state, .. } => {
+        ClusterEvent::Job { state, .. } => {
             states.push(state);
             if state.is_final() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         }

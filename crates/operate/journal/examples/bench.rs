@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_control::record::{JobRow, JobState, Life, Record, RunPhase, RunRow, Share};
+use bedplate_control::record::{HeldShare, JobRow, JobState, Life, Record, RunPhase, RunRow};
 use bedplate_control::wire::RunId;
 use bedplate_gangs::{JobId, Time};
 use bedplate_journal::{Journal, Writer};
@@ -137,7 +137,7 @@ fn life_of(id: u64) -> [Record; 3] {
     let run = RunRow {
         run: RunId { job: id, number: 1 },
         phase,
-        shares: vec![Share { node: format!("node-{}", id % 500), role: 0, devices: 0xff, joined: None }],
+        shares: vec![HeldShare { node: format!("node-{}", id % 500), role: 0, devices: 0xff, joined: None }],
         started: Time(id),
         ends: Time(0),
         stops_as: None,

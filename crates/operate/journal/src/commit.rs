@@ -1,7 +1,7 @@
 //! Records into rows. A record replaces the row that it is about.
 
 use bedplate_control::record::{
-    JobRow, JobState, Joined, Life, NodeRow, Note, Record, RunRow, Share, ShareRow,
+    HeldShare, JobRow, JobState, Joined, Life, NodeRow, Note, Record, RunRow, ShareRow,
 };
 use bedplate_gangs::Time;
 use rusqlite::{Connection, named_params, params};
@@ -188,7 +188,7 @@ fn replace_shares(connection: &Connection, row: &RunRow) -> rusqlite::Result<()>
         "INSERT INTO run_nodes (job, number, place, node, role, devices, gpus, joined, first_rank)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?;
-    for (place, Share { node, role, devices, joined }) in row.shares.iter().enumerate() {
+    for (place, HeldShare { node, role, devices, joined }) in row.shares.iter().enumerate() {
         let (devices, gpus) = (devices.cast_signed(), devices.count_ones());
         let (run, first_rank) = joined.map(|Joined { run, first_rank }| (run, first_rank)).unzip();
         statement.execute(params![job, number, place, node, role, devices, gpus, run, first_rank])?;

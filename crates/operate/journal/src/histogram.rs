@@ -9,12 +9,12 @@ const BOUNDS_US: [u64; 14] = [
 ];
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Histogram {
+pub struct CommitHistogram {
     counts: [u64; BOUNDS_US.len() + 1],
     sum: Duration,
 }
 
-impl Histogram {
+impl CommitHistogram {
     pub(crate) fn add(&mut self, took: Duration) {
         let class = BOUNDS_US.partition_point(|bound| Duration::from_micros(*bound) < took);
         self.counts[class] += 1;
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_value_counts_in_its_class_and_in_all_above() {
-        let mut histogram = Histogram::default();
+        let mut histogram = CommitHistogram::default();
         for micros in [100, 101, 9_000_000] {
             histogram.add(Duration::from_micros(micros));
         }

@@ -53,7 +53,7 @@ impl Default for JobFilter {
 
 /// Whose notes are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject<'a> {
+pub enum NoteSubject<'a> {
     Job(JobId),
     Node(&'a str),
 }
@@ -125,7 +125,7 @@ impl Reader {
     }
 
     /// The newest notes about a job or a node, the oldest of them first.
-    pub fn notes(&self, subject: Subject<'_>, limit: u32) -> Result<Vec<Note>, JournalError> {
+    pub fn notes(&self, subject: NoteSubject<'_>, limit: u32) -> Result<Vec<Note>, JournalError> {
         self.find_notes(subject, limit).map_err(JournalError::reading("notes"))
     }
 
@@ -150,10 +150,10 @@ impl Reader {
         runs.collect()
     }
 
-    fn find_notes(&self, subject: Subject<'_>, limit: u32) -> rusqlite::Result<Vec<Note>> {
+    fn find_notes(&self, subject: NoteSubject<'_>, limit: u32) -> rusqlite::Result<Vec<Note>> {
         let (column, value): (_, Value) = match subject {
-            Subject::Job(job) => ("job", job.0.cast_signed().into()),
-            Subject::Node(node) => ("node", node.to_owned().into()),
+            NoteSubject::Job(job) => ("job", job.0.cast_signed().into()),
+            NoteSubject::Node(node) => ("node", node.to_owned().into()),
         };
         let sql =
             format!("SELECT at_ms, job, node, text FROM notes WHERE {column} = ?1 ORDER BY id DESC LIMIT ?2");

@@ -35,7 +35,7 @@ pub(crate) struct LastText {
 
 /// How the file is used. Durability is guaranteed for the default only.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct JournalOptions {
     /// The SQLite file layer of this name instead of the system's. For tests.
     pub file_layer: Option<String>,
     pub synchronous: Synchronous,
@@ -43,7 +43,7 @@ pub struct Options {
     pub checkpoint_pages: u32,
 }
 
-impl Default for Options {
+impl Default for JournalOptions {
     fn default() -> Self {
         Self { file_layer: None, synchronous: Synchronous::Full, checkpoint_pages: 2_000 }
     }
@@ -63,10 +63,10 @@ pub enum Synchronous {
 impl Journal {
     /// Opens the journal at `path`, or makes one. Its folder must exist.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        Self::open_with(path, &Options::default())
+        Self::open_with(path, &JournalOptions::default())
     }
 
-    pub fn open_with(path: &Path, options: &Options) -> Result<Self, JournalError> {
+    pub fn open_with(path: &Path, options: &JournalOptions) -> Result<Self, JournalError> {
         let lock = lock::take(path)?;
         let mut connection = connect(path, options).map_err(JournalError::opening(path))?;
         schema::refuse_others(&connection, path)?;
@@ -107,7 +107,7 @@ impl Journal {
     }
 }
 
-fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
+fn connect(path: &Path, options: &JournalOptions) -> rusqlite::Result<Connection> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     match &options.file_layer {
@@ -116,7 +116,7 @@ fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
     }
 }
 
-fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+fn configure(connection: &Connection, options: &JournalOptions) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.pragma_update_and_check(None, "journal_mode", "wal", |row| {

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use bedplate_control::record::{Note, Record};
-//! use bedplate_journal::{Journal, Reader, Subject};
+//! use bedplate_journal::{Journal, Reader, NoteSubject};
 //!
 //! let folder = std::env::temp_dir().join(format!("journal-example-{}", std::process::id()));
 //! std::fs::create_dir_all(&folder)?;
@@ -19,7 +19,7 @@
 //! let text = "the fan is loud".to_owned();
 //! journal.commit(&[Record::Note(Note { at_ms: 1, job: None, node: Some("n1".into()), text })])?;
 //!
-//! let notes = Reader::open(&path)?.notes(Subject::Node("n1"), 10)?;
+//! let notes = Reader::open(&path)?.notes(NoteSubject::Node("n1"), 10)?;
 //! assert_eq!(notes[0].text, "the fan is loud");
 //! # std::fs::remove_dir_all(&folder)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -40,11 +40,11 @@ mod usage;
 mod writer;
 
 pub use error::{JournalError, PAGES};
-pub use histogram::Histogram;
-pub use history::{JobFilter, Reader, Subject};
-pub use journal::{Journal, Options, Synchronous};
+pub use histogram::CommitHistogram;
+pub use history::{JobFilter, NoteSubject, Reader};
+pub use journal::{Journal, JournalOptions, Synchronous};
 pub use prune::Pruned;
 pub use schema::FORMAT;
 pub use tokens::{NewToken, Token, TokenHash};
 pub use usage::{UsageBy, UsageFilter, UsageRow};
-pub use writer::{Health, OnDurable, Statistics, Writer};
+pub use writer::{DiskHealth, OnDurable, Statistics, Writer};

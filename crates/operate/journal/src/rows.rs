@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_control::record::{
-    ArrayPlace, JobRow, JobState, Joined, Life, NodeRow, Note, RunPhase, RunRow, Share, ShareRow,
+    ArrayPlace, HeldShare, JobRow, JobState, Joined, Life, NodeRow, Note, RunPhase, RunRow, ShareRow,
 };
 use bedplate_control::wire::{Checkpoint, RunId};
 use bedplate_diag::Reason;
@@ -106,13 +106,13 @@ fn reason(row: &Row<'_>, sentence: usize, whole: usize) -> rusqlite::Result<Opti
 }
 
 /// What a run holds, in the order of its ranks.
-pub(crate) fn shares_of(connection: &Connection, run: RunId) -> rusqlite::Result<Vec<Share>> {
+pub(crate) fn shares_of(connection: &Connection, run: RunId) -> rusqlite::Result<Vec<HeldShare>> {
     let mut statement = connection.prepare_cached(
         "SELECT node, role, devices, joined, first_rank FROM run_nodes WHERE job = ?1 AND number = ?2 ORDER BY place",
     )?;
     let rows = statement.query_map(params![run.job, run.number], |row| {
         let joined = row.get::<_, Option<u32>>(3)?.zip(row.get(4)?);
-        Ok(Share {
+        Ok(HeldShare {
             node: row.get(0)?,
             role: row.get(1)?,
             devices: row.get::<_, i64>(2)?.cast_unsigned(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bedplate_control::record::Record;
 
-use crate::{Histogram, Journal, JournalError};
+use crate::{CommitHistogram, Journal, JournalError};
 
 /// A transaction takes no more records than this, so that it stays small in memory.
 const MOST_RECORDS: usize = 20_000;
@@ -31,7 +31,7 @@ pub struct Writer {
 
 /// Whether the disk takes what it is given.
 #[derive(Debug, Clone)]
-pub enum Health {
+pub enum DiskHealth {
     Healthy,
     /// It is tried again. New submissions should be refused meanwhile.
     Failing {
@@ -54,7 +54,7 @@ pub struct Statistics {
     /// Commits that failed, each attempt counted.
     pub failures: u64,
     /// How long commits took that succeeded, the wait for the disk included.
-    pub commit_time: Histogram,
+    pub commit_time: CommitHistogram,
 }
 
 enum Work {
@@ -102,12 +102,12 @@ impl Writer {
         answered.recv().map_err(|_| JournalError::Stopped)
     }
 
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> DiskHealth {
         self.shared.state().health.clone()
     }
 
     pub fn is_healthy(&self) -> bool {
-        matches!(self.shared.state().health, Health::Healthy)
+        matches!(self.shared.state().health, DiskHealth::Healthy)
     }
 
     pub fn statistics(&self) -> Statistics {
@@ -138,14 +138,14 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    health: Health,
+    health: DiskHealth,
     statistics: Statistics,
     is_stopping: bool,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { health: Health::Healthy, statistics: Statistics::default(), is_stopping: false }
+        Self { health: DiskHealth::Healthy, statistics: Statistics::default(), is_stopping: false }
     }
 }
 
@@ -164,7 +164,7 @@ impl Shared {
 
     fn succeeded(&self, batches: usize, records: usize, took: Duration) {
         let mut state = self.state();
-        state.health = Health::Healthy;
+        state.health = DiskHealth::Healthy;
         let statistics = &mut state.statistics;
         statistics.commits += 1;
         statistics.batches += batches as u64;
@@ -177,19 +177,19 @@ impl Shared {
         state.statistics.failures += 1;
         let error = error.clone();
         state.health = match &state.health {
-            Health::Failing { since, attempts, .. } => {
-                Health::Failing { since: *since, attempts: attempts + 1, error }
+            DiskHealth::Failing { since, attempts, .. } => {
+                DiskHealth::Failing { since: *since, attempts: attempts + 1, error }
             }
-            _ => Health::Failing { since: SystemTime::now(), attempts: 1, error },
+            _ => DiskHealth::Failing { since: SystemTime::now(), attempts: 1, error },
         };
     }
 
     fn broke(&self, error: &Arc<JournalError>) {
-        self.state().health = Health::Broken { error: error.clone() };
+        self.state().health = DiskHealth::Broken { error: error.clone() };
     }
 
     fn is_broken(&self) -> bool {
-        matches!(self.state().health, Health::Broken { .. })
+        matches!(self.state().health, DiskHealth::Broken { .. })
     }
 }
 

@@ -4,10 +4,10 @@
 
 mod support;
 
-use bedplate_control::record::{JobRow, JobState, Life, Note, Record, RunPhase, RunRow, Share};
+use bedplate_control::record::{HeldShare, JobRow, JobState, Life, Note, Record, RunPhase, RunRow};
 use bedplate_control::wire::RunId;
 use bedplate_gangs::{JobId, Time};
-use bedplate_journal::{JobFilter, Journal, Reader, Subject, UsageBy, UsageFilter};
+use bedplate_journal::{JobFilter, Journal, NoteSubject, Reader, UsageBy, UsageFilter};
 use proptest::prelude::*;
 use support::{Folder, Records, Reference};
 
@@ -86,10 +86,10 @@ fn notes_are_found_by_job_and_by_node_newest_of_them_within_the_limit() {
     let times = |subject, limit| -> Vec<u64> {
         reader.notes(subject, limit).unwrap().iter().map(|note| note.at_ms).collect()
     };
-    assert_eq!(times(Subject::Job(JobId(7)), 10), [1, 2, 4]);
-    assert_eq!(times(Subject::Job(JobId(7)), 2), [2, 4]);
-    assert_eq!(times(Subject::Node("n1"), 10), [2, 3]);
-    assert!(times(Subject::Node("n2"), 10).is_empty());
+    assert_eq!(times(NoteSubject::Job(JobId(7)), 10), [1, 2, 4]);
+    assert_eq!(times(NoteSubject::Job(JobId(7)), 2), [2, 4]);
+    assert_eq!(times(NoteSubject::Node("n1"), 10), [2, 3]);
+    assert!(times(NoteSubject::Node("n2"), 10).is_empty());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn run(number: usize, worked: &Worked) -> Record {
     Record::Run(RunRow {
         run: RunId { job: worked.job, number: number as u32 },
         phase: if worked.to.is_some() { RunPhase::Ended } else { RunPhase::Running },
-        shares: vec![Share { node: "n1".into(), role: 0, devices: (1 << worked.gpus) - 1, joined: None }],
+        shares: vec![HeldShare { node: "n1".into(), role: 0, devices: (1 << worked.gpus) - 1, joined: None }],
         started: Time(MIDNIGHT + worked.from * HOUR),
         ends: Time(0),
         stops_as: None,
@@ -273,7 +273,7 @@ fn devices_can_be_listed_one_by_one() {
             break run;
         }
     };
-    run.shares = vec![Share { node: "n1".into(), role: 0, devices: 1 << 63 | 0b101, joined: None }];
+    run.shares = vec![HeldShare { node: "n1".into(), role: 0, devices: 1 << 63 | 0b101, joined: None }];
     journal.commit(&[Record::Run(run)]).unwrap();
     let connection = rusqlite::Connection::open(folder.journal()).unwrap();
     let mut statement = connection.prepare("SELECT device FROM run_devices ORDER BY device").unwrap();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use bedplate_control::record::{Record, Restored};
 use bedplate_faultdisk::{Disk, Draw, Fault, Files};
-use bedplate_journal::{Journal, Options, Synchronous};
+use bedplate_journal::{Journal, JournalOptions, Synchronous};
 use support::{Folder, Records, Reference};
 
 /// What a journal on a watched disk went through.
@@ -43,7 +43,7 @@ impl History {
     fn make(work: Work) -> Self {
         let folder = Folder::new("power");
         let disk = Disk::register(&format!("power-{}", folder.path().display()));
-        let options = Options {
+        let options = JournalOptions {
             file_layer: Some(disk.name().to_owned()),
             synchronous: work.synchronous,
             // The log goes into the main file every few batches.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use bedplate_control::record::{JobState, Note, Record};
 use bedplate_gangs::{JobId, Time};
-use bedplate_journal::{Journal, Pruned, Reader, Subject};
+use bedplate_journal::{Journal, NoteSubject, Pruned, Reader};
 use proptest::prelude::*;
 use support::{Folder, Records, Reference};
 
@@ -95,7 +95,7 @@ fn keys_and_names_are_found_until_their_job_is_pruned() {
     journal.prune(Time(4_000), &[], 100).unwrap();
     assert_eq!(reader.job_of_key("ada/key-2").unwrap(), None);
     assert_eq!(reader.states(JobId(2), None).unwrap(), []);
-    assert_eq!(reader.notes(Subject::Job(JobId(2)), 10).unwrap(), []);
+    assert_eq!(reader.notes(NoteSubject::Job(JobId(2)), 10).unwrap(), []);
     let left: BTreeSet<u64> = (1..=5).filter(|id| reader.job(JobId(*id)).unwrap().is_some()).collect();
     assert_eq!(left, BTreeSet::from([4, 5]));
 }

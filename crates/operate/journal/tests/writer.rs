@@ -12,7 +12,9 @@ use std::time::Duration;
 use bedplate_control::record::{Life, Record};
 use bedplate_faultdisk::{Disk, Fault};
 use bedplate_gangs::{JobId, Time};
-use bedplate_journal::{Health, Journal, JournalError, NewToken, OnDurable, Options, Reader, Writer};
+use bedplate_journal::{
+    DiskHealth, Journal, JournalError, JournalOptions, NewToken, OnDurable, Reader, Writer,
+};
 use support::{Folder, Records, Reference};
 
 /// Far longer than anything takes here; only a hang gets there.
@@ -99,7 +101,8 @@ fn while_the_disk_refuses_nothing_is_acknowledged_and_later_everything_is() {
     for fault in [Fault::Full, Fault::WriteError, Fault::SyncError] {
         let folder = Folder::new("refuse");
         let disk = Disk::register(&format!("refuse-{}", folder.path().display()));
-        let options = Options { file_layer: Some(disk.name().to_owned()), ..Options::default() };
+        let options =
+            JournalOptions { file_layer: Some(disk.name().to_owned()), ..JournalOptions::default() };
         let writer = Writer::start(Journal::open_with(&folder.journal(), &options).unwrap()).unwrap();
         let (mut records, mut reference) = (Records::new(7), Reference::default());
         let (tell, hear) = mpsc::channel();
@@ -114,7 +117,7 @@ fn while_the_disk_refuses_nothing_is_acknowledged_and_later_everything_is() {
         commit(1);
         wait_until_failing(&writer);
         commit(2);
-        let Health::Failing { error, attempts, .. } = writer.health() else { panic!("{fault:?}") };
+        let DiskHealth::Failing { error, attempts, .. } = writer.health() else { panic!("{fault:?}") };
         assert!(error.is_passing() && attempts > 0, "{error:?}");
         assert!(hear.try_recv().is_err(), "acknowledged though the disk refused");
         disk.recover();
@@ -130,7 +133,7 @@ fn while_the_disk_refuses_nothing_is_acknowledged_and_later_everything_is() {
 fn a_writer_that_is_stopped_while_the_disk_refuses_gives_up_all_that_waits() {
     let folder = Folder::new("give-up");
     let disk = Disk::register(&format!("give-up-{}", folder.path().display()));
-    let options = Options { file_layer: Some(disk.name().to_owned()), ..Options::default() };
+    let options = JournalOptions { file_layer: Some(disk.name().to_owned()), ..JournalOptions::default() };
     let writer = Writer::start(Journal::open_with(&folder.journal(), &options).unwrap()).unwrap();
     let (mut records, (tell, hear)) = (Records::new(8), mpsc::channel());
     disk.fail(Fault::Full, 0);
@@ -159,7 +162,7 @@ fn a_batch_that_can_never_be_written_stops_whatever_comes_after_it() {
     writer.commit(records.batch(3), told(1, &tell));
     let (_, answer) = hear.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(*answer.unwrap_err(), JournalError::Stopped));
-    assert!(matches!(writer.health(), Health::Broken { .. }));
+    assert!(matches!(writer.health(), DiskHealth::Broken { .. }));
     let restored = writer.perform(|journal| journal.restore().unwrap()).unwrap();
     assert_eq!(restored, Reference::default().restored());
 }

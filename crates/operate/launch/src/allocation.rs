@@ -14,11 +14,11 @@ pub struct Allocation {
     pub gpus_per_node: u32,
     /// How often the scheduler has started the job before.
     pub starts_before: u32,
-    pub scheduler: Scheduler,
+    pub scheduler: OuterScheduler,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheduler {
+pub enum OuterScheduler {
     Slurm,
     /// None: processes of this machine stand in for nodes.
     Here,
@@ -41,7 +41,7 @@ impl Allocation {
             nodes: expand_hostlist(list).map_err(error)?,
             gpus_per_node: number("SLURM_GPUS_ON_NODE").or_else(|| visible(variables)).unwrap_or(0),
             starts_before: number("SLURM_RESTART_COUNT").unwrap_or(0),
-            scheduler: Scheduler::Slurm,
+            scheduler: OuterScheduler::Slurm,
         })
     }
 
@@ -52,7 +52,7 @@ impl Allocation {
             nodes: (1..=nodes).map(|node| format!("here{node}")).collect(),
             gpus_per_node: 0,
             starts_before: 0,
-            scheduler: Scheduler::Here,
+            scheduler: OuterScheduler::Here,
         }
     }
 }

@@ -16,12 +16,12 @@ use bedplate_gangs::{JobId, Span, Time};
 use bedplate_job::rank_environment::Peer;
 use bedplate_report::{Checkpoint, Report};
 
-use crate::record::Record;
-use crate::wire::{End, Start, ToNode};
+use crate::record::LaunchRecord;
+use crate::wire::{End, RanksStart, ToNode};
 
 /// By which rules a gang runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rules {
+pub struct LaunchRules {
     pub job: u64,
     /// Nodes of the gang, without the spares.
     pub size: usize,
@@ -46,7 +46,7 @@ pub struct Rules {
 
 /// What the launcher must do.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Order {
+pub enum LauncherOrder {
     Send {
         node: usize,
         message: ToNode,
@@ -161,20 +161,20 @@ enum Failure {
 
 /// The state of a launch.
 #[derive(Debug, Clone)]
-pub struct Gang {
-    rules: Rules,
+pub struct LaunchedGang {
+    rules: LaunchRules,
     members: Vec<Member>,
     /// The nodes of the run, in the order of their ranks.
     slots: Vec<usize>,
     phase: Phase,
     blame: Blame,
-    record: Record,
-    orders: Vec<Order>,
+    record: LaunchRecord,
+    orders: Vec<LauncherOrder>,
 }
 
-impl Gang {
+impl LaunchedGang {
     /// Nodes that the record leaves out are not used.
-    pub fn new(rules: Rules, nodes: &[String], record: Record, now: Time) -> Self {
+    pub fn new(rules: LaunchRules, nodes: &[String], record: LaunchRecord, now: Time) -> Self {
         let member = |name: &String| Member {
             name: name.clone(),
             address: String::new(),
@@ -186,16 +186,16 @@ impl Gang {
         };
         let members = nodes.iter().map(member).collect();
         let phase = Phase::Gathering { since: now };
-        let blame = Blame::new(bedplate_blame::Policy::default());
+        let blame = Blame::new(bedplate_blame::BlamePolicy::default());
         Self { rules, members, slots: Vec::new(), phase, blame, record, orders: Vec::new() }
     }
 
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &LaunchRecord {
         &self.record
     }
 
     /// What is to be done since the last question.
-    pub fn take_orders(&mut self) -> Vec<Order> {
+    pub fn take_orders(&mut self) -> Vec<LauncherOrder> {
         std::mem::take(&mut self.orders)
     }
 
@@ -274,7 +274,8 @@ impl Gang {
             return;
         }
         if !end.is_success() {
-            self.orders.push(Order::Say(format!("rank {rank} on node {} {end}", self.members[node].name)));
+            self.orders
+                .push(LauncherOrder::Say(format!("rank {rank} on node {} {end}", self.members[node].name)));
             return self.fail(Failure::Rank { rank, node, end }, now);
         }
         self.members[node].done.insert(rank);
@@ -305,7 +306,7 @@ impl Gang {
             self.record.checkpoint = Some(checkpoint.clone());
             self.record.returns = 0;
             self.blame.progressed(JobId(self.rules.job));
-            self.orders.push(Order::Save);
+            self.orders.push(LauncherOrder::Save);
         }
     }
 
@@ -326,7 +327,7 @@ impl Gang {
             && now.since(*advanced) > patience
         {
             let node = self.straggler();
-            self.orders.push(Order::Say(format!("no step has ended for {patience}")));
+            self.orders.push(LauncherOrder::Say(format!("no step has ended for {patience}")));
             self.fail(Failure::Stuck { node }, now);
         }
         self.advance(now);
@@ -346,15 +347,15 @@ impl Gang {
 
     fn prepare(&mut self, node: usize, now: Time) {
         self.members[node].state = MemberState::Preparing { since: now };
-        self.orders.push(Order::Send { node, message: ToNode::Prepare });
+        self.orders.push(LauncherOrder::Send { node, message: ToNode::Prepare });
     }
 
     fn leave_out(&mut self, node: usize, reason: String, absence: Absence) {
         let member = &mut self.members[node];
         member.state = MemberState::Out;
         self.record.out.insert(member.name.clone(), reason.clone());
-        self.orders.push(Order::LeaveOut { node, reason, absence });
-        self.orders.push(Order::Save);
+        self.orders.push(LauncherOrder::LeaveOut { node, reason, absence });
+        self.orders.push(LauncherOrder::Save);
     }
 
     /// Stops the run on all its nodes.
@@ -411,7 +412,7 @@ impl Gang {
         let was_used = |member: &Member| !member.address.is_empty() || member.state == MemberState::Awaited;
         if !self.members.iter().any(was_used) {
             let text = "no node could be used: is this program installed at the same place on all nodes?";
-            self.orders.push(Order::Say(text.to_owned()));
+            self.orders.push(LauncherOrder::Say(text.to_owned()));
             return self.end(1);
         }
         if self.record.returns >= self.blame.policy().most_restarts {
@@ -419,18 +420,18 @@ impl Gang {
             let text = format!(
                 "{why}, and the job went back to the queue {returns} times without a newer checkpoint"
             );
-            self.orders.push(Order::Say(text));
+            self.orders.push(LauncherOrder::Say(text));
             return self.end(1);
         }
         self.record.returns += 1;
         self.phase = Phase::Over;
-        self.orders.push(Order::Save);
-        self.orders.push(Order::Requeue { why });
+        self.orders.push(LauncherOrder::Save);
+        self.orders.push(LauncherOrder::Requeue { why });
     }
 
     fn end(&mut self, code: u8) {
         self.phase = Phase::Over;
-        self.orders.push(Order::End { code });
+        self.orders.push(LauncherOrder::End { code });
     }
 
     /// Nodes of the last run keep their places; others take those of the missing.
@@ -451,24 +452,24 @@ impl Gang {
         }
         self.slots = self.choose();
         self.record.runs += 1;
-        self.orders.push(Order::Save);
+        self.orders.push(LauncherOrder::Save);
         let names: Vec<&str> = self.slots.iter().map(|node| self.members[*node].name.as_str()).collect();
         let from =
             self.record.checkpoint.as_ref().map(|checkpoint| format!(" from step {}", checkpoint.step));
         let text =
             format!("run {} starts on {}{}", self.record.runs, names.join(","), from.unwrap_or_default());
-        self.orders.push(Order::Say(text));
+        self.orders.push(LauncherOrder::Say(text));
         for (index, node) in self.slots.clone().into_iter().enumerate() {
             let message = ToNode::Start(Box::new(self.part(index)));
             let member = &mut self.members[node];
             (member.state, member.step, member.done) = (MemberState::Running, None, BTreeSet::new());
-            self.orders.push(Order::Send { node, message });
+            self.orders.push(LauncherOrder::Send { node, message });
         }
         self.phase = Phase::Running { since: now, advanced: now };
     }
 
     /// What the node at a place of the gang starts.
-    fn part(&self, index: usize) -> Start {
+    fn part(&self, index: usize) -> RanksStart {
         let ranks = self.rules.ranks_per_node;
         let first = ranks * index as u32;
         let peer = |node: &usize| Peer {
@@ -478,7 +479,7 @@ impl Gang {
             tasks: ranks,
             gpus: self.rules.gpus_per_node,
         };
-        Start {
+        RanksStart {
             run: self.record.runs,
             node_index: index as u32,
             peers: self.slots.iter().map(peer).collect(),

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::LaunchError;
 use crate::signals;
-use crate::starts::{self, Here, Ranks};
+use crate::starts::{self, Here, LocalRanks};
 use crate::wire::{self, End, FromNode, ToNode};
 
 /// Between two heartbeats.
@@ -59,7 +59,8 @@ pub fn help(options: &HelperOptions) -> Result<(), LaunchError> {
     let reader = link.try_clone().map_err(|source| unreachable(options, source))?;
     thread::spawn(move || read(reader, &events));
     let link = Link(Arc::new(Mutex::new(link)));
-    let mut helper = Helper { options, link: link.clone(), here: here(options), ranks: Ranks::default() };
+    let mut helper =
+        Helper { options, link: link.clone(), here: here(options), ranks: LocalRanks::default() };
     link.send(&FromNode::Hello {
         token: std::env::var(TOKEN).unwrap_or_default(),
         node: options.node.clone(),
@@ -148,7 +149,7 @@ struct Helper<'a> {
     options: &'a HelperOptions,
     link: Link,
     here: Here,
-    ranks: Ranks,
+    ranks: LocalRanks,
 }
 
 impl Helper<'_> {
@@ -187,7 +188,7 @@ impl Helper<'_> {
             }
             ToNode::Start(start) => {
                 self.ranks.stop(Duration::ZERO);
-                let (ranks, ended) = Ranks::start(&start, &self.here);
+                let (ranks, ended) = LocalRanks::start(&start, &self.here);
                 self.ranks = ranks;
                 ended.into_iter().for_each(|(rank, end)| self.tell_end(rank, end));
             }

@@ -1,4 +1,4 @@
-//! The launcher: helpers on every node, one loop over what they say, and the orders of [`Gang`] carried out.
+//! The launcher: helpers on every node, one loop over what they say, and the orders of [`LaunchedGang`] carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read};
@@ -15,8 +15,8 @@ use bedplate_gangs::{Span, Time};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::allocation::Scheduler;
-use crate::gang::{Absence, Gang, Loss, Order, Rules};
+use crate::allocation::OuterScheduler;
+use crate::gang::{Absence, LaunchRules, LaunchedGang, LauncherOrder, Loss};
 use crate::helper::{BEAT, TOKEN};
 use crate::record::RecordFile;
 use crate::wire::{self, FromNode, ToNode};
@@ -31,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 
 /// What a launch needs to know.
 #[derive(Clone)]
-pub struct Options {
+pub struct LaunchOptions {
     pub allocation: Allocation,
     /// Nodes of the allocation that wait until another is lost.
     pub spares: usize,
@@ -67,7 +67,7 @@ enum Event {
 }
 
 /// Runs a gang to its end and returns its exit code.
-pub fn launch(options: Options) -> Result<u8, LaunchError> {
+pub fn launch(options: LaunchOptions) -> Result<u8, LaunchError> {
     let file = RecordFile::new(&options.state, options.allocation.job);
     let mut record = file.read(options.allocation.starts_before == 0)?;
     // A job that came back with fewer nodes than it had is short of nodes; it is not a smaller job.
@@ -83,12 +83,12 @@ pub fn launch(options: Options) -> Result<u8, LaunchError> {
     let (events, received) = mpsc::channel();
     let of_signals = events.clone();
     signals::watch(move |signal| drop(of_signals.send(Event::Signal(signal))));
-    if options.allocation.scheduler == Scheduler::Here {
+    if options.allocation.scheduler == OuterScheduler::Here {
         let _ = nix::sys::prctl::set_child_subreaper(true);
     }
     let rules = rules(&options, size, ranks_per_node);
     let began = Instant::now();
-    let gang = Gang::new(rules, &options.allocation.nodes, record, Time::ZERO);
+    let gang = LaunchedGang::new(rules, &options.allocation.nodes, record, Time::ZERO);
     let token = token();
     let names = options.allocation.nodes.clone();
     let of_links = events.clone();
@@ -105,10 +105,10 @@ pub fn launch(options: Options) -> Result<u8, LaunchError> {
     Ok(code)
 }
 
-fn rules(options: &Options, size: usize, ranks_per_node: u32) -> Rules {
+fn rules(options: &LaunchOptions, size: usize, ranks_per_node: u32) -> LaunchRules {
     let span = |duration: Duration| Span(duration.as_millis() as u64);
     let stop_patience = options.grace + options.check_timeout + Duration::from_secs(30);
-    Rules {
+    LaunchRules {
         job: options.allocation.job,
         size,
         ranks_per_node,
@@ -162,8 +162,8 @@ fn read(stream: TcpStream, names: &[String], token: &str, events: &Sender<Event>
 }
 
 struct Launcher {
-    options: Options,
-    gang: Gang,
+    options: LaunchOptions,
+    gang: LaunchedGang,
     file: RecordFile,
     links: BTreeMap<usize, TcpStream>,
     /// The process that stands for a node's step, by node.
@@ -219,12 +219,12 @@ impl Launcher {
         let (program, words) =
             self.options.helper.split_first().map_or(("bedplate", &[][..]), |(first, rest)| (first, rest));
         let (mut command, host) = match self.options.allocation.scheduler {
-            Scheduler::Slurm => {
+            OuterScheduler::Slurm => {
                 let mut step = slurm::step(node, self.options.allocation.gpus_per_node);
                 step.arg(program);
                 (step, "")
             }
-            Scheduler::Here => (Command::new(program), "127.0.0.1"),
+            OuterScheduler::Here => (Command::new(program), "127.0.0.1"),
         };
         let ms = |duration: Duration| duration.as_millis().to_string();
         command.args(words).args(["--server", &format!("{host}:{}", self.port), "--node", node]);
@@ -299,7 +299,7 @@ impl Launcher {
 
     /// Where processes stand in for nodes, the ranks of one that died come to the launcher, and die with it.
     fn end_orphans(&self) {
-        if self.options.allocation.scheduler == Scheduler::Here {
+        if self.options.allocation.scheduler == OuterScheduler::Here {
             let is_helper = |pid: &i32| self.steps.values().any(|step| *step as i32 == *pid);
             processes::kill_below(std::process::id() as i32, is_helper);
         }
@@ -314,18 +314,18 @@ impl Launcher {
         }
     }
 
-    fn carry_out(&mut self, order: Order) {
+    fn carry_out(&mut self, order: LauncherOrder) {
         match order {
-            Order::Send { node, message } => self.send(node, &message),
-            Order::LeaveOut { node, reason, absence } => self.leave_out(node, &reason, absence),
-            Order::Say(text) => self.say(&text),
-            Order::Save => {
+            LauncherOrder::Send { node, message } => self.send(node, &message),
+            LauncherOrder::LeaveOut { node, reason, absence } => self.leave_out(node, &reason, absence),
+            LauncherOrder::Say(text) => self.say(&text),
+            LauncherOrder::Save => {
                 if let Err(error) = self.file.write(self.gang.record()) {
                     self.say(&error.to_string());
                 }
             }
-            Order::Requeue { why } => self.end = Some(self.go_back(&why)),
-            Order::End { code } => {
+            LauncherOrder::Requeue { why } => self.end = Some(self.go_back(&why)),
+            LauncherOrder::End { code } => {
                 self.file.remove();
                 self.end = Some(code);
             }
@@ -353,7 +353,7 @@ impl Launcher {
             self.kill_step(node);
         }
         if matches!(absence, Absence::Lost | Absence::Unwell)
-            && self.options.allocation.scheduler == Scheduler::Slurm
+            && self.options.allocation.scheduler == OuterScheduler::Slurm
         {
             let (node, reason, events) = (self.name(node).to_owned(), reason.to_owned(), self.events.clone());
             thread::spawn(move || {
@@ -383,7 +383,7 @@ impl Launcher {
 
     /// Back to the queue, or the end where that is not wanted.
     fn go_back(&self, why: &str) -> u8 {
-        let is_slurm = self.options.allocation.scheduler == Scheduler::Slurm;
+        let is_slurm = self.options.allocation.scheduler == OuterScheduler::Slurm;
         if !self.options.requeue || !is_slurm {
             self.say(why);
             self.file.remove();
@@ -400,8 +400,8 @@ impl Launcher {
         let answering = Some(answering).filter(|answering| answering.len() < nodes.len());
         (0..nodes.len()).for_each(|node| self.kill_step(node));
         match slurm::requeue(&slurm::Return { job, nodes: record.nodes, answering, exclude }) {
-            Ok(slurm::Pace::AtOnce) => 0,
-            Ok(slurm::Pace::AfterPause(why)) => {
+            Ok(slurm::RequeuePace::AtOnce) => 0,
+            Ok(slurm::RequeuePace::AfterPause(why)) => {
                 self.say(&format!(
                     "it starts when Slurm's pause is over ({why}); `scontrol update jobid={job} starttime=now` ends the pause"
                 ));

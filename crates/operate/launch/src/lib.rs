@@ -4,7 +4,7 @@
 //! The *launcher* ([`launch`]) runs once, where the batch script runs. It starts a *helper* ([`help`]) on every node of the
 //! allocation, spares included, each in a step of its own, so that the loss of one node ends no other. Helpers connect
 //! back, start and stop ranks by order, and send a heartbeat; a node that is stopped rather than dead is noticed by its
-//! silence. What to do is decided by [`Gang`], a state machine without clock or I/O, on the verdicts of `blame`.
+//! silence. What to do is decided by [`LaunchedGang`], a state machine without clock or I/O, on the verdicts of `blame`.
 
 mod allocation;
 mod error;
@@ -19,8 +19,8 @@ mod wire;
 
 pub use allocation::Allocation;
 pub use error::{LaunchError, PAGES};
-pub use gang::{Absence, Gang, Loss, Order, Rules};
+pub use gang::{Absence, LaunchRules, LaunchedGang, LauncherOrder, Loss};
 pub use helper::{HelperOptions, help};
-pub use launcher::{Options, launch};
-pub use record::Record;
-pub use wire::{End, Start};
+pub use launcher::{LaunchOptions, launch};
+pub use record::LaunchRecord;
+pub use wire::{End, RanksStart};

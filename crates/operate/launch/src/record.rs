@@ -15,7 +15,7 @@ use crate::LaunchError;
 const LONGEST: u64 = 16 << 20;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct LaunchRecord {
     #[serde(default)]
     pub checkpoint: Option<Checkpoint>,
     /// Nodes that the job had when it first started, spares included.
@@ -47,12 +47,12 @@ impl RecordFile {
     }
 
     /// What is recorded. A job that starts for the first time has nothing, even where a former job of its number left a file.
-    pub(crate) fn read(&self, is_first_start: bool) -> Result<Record, LaunchError> {
+    pub(crate) fn read(&self, is_first_start: bool) -> Result<LaunchRecord, LaunchError> {
         if is_first_start {
-            return Ok(Record::default());
+            return Ok(LaunchRecord::default());
         }
         match fs::metadata(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Record::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(LaunchRecord::default()),
             Ok(metadata) if metadata.is_file() && metadata.len() <= LONGEST => {
                 let text = fs::read(&self.path).map_err(|source| self.error(source))?;
                 serde_json::from_slice(&text).map_err(|error| self.error(error.into()))
@@ -63,7 +63,7 @@ impl RecordFile {
     }
 
     /// A crash of this process or of the host leaves the old record or the new one, whole.
-    pub(crate) fn write(&self, record: &Record) -> Result<(), LaunchError> {
+    pub(crate) fn write(&self, record: &LaunchRecord) -> Result<(), LaunchError> {
         let text = serde_json::to_vec_pretty(record).map_err(|error| self.error(error.into()))?;
         let folder = self.path.parent().map_or(Ok(()), fs::create_dir_all);
         folder.and_then(|()| replace_file(&self.path, &text)).map_err(|source| self.error(source))

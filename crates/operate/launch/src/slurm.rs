@@ -76,7 +76,7 @@ pub(crate) struct Return<'a> {
 
 /// How fast a job comes back.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum RequeuePace {
     /// As soon as there are nodes.
     AtOnce,
     /// After the pause that Slurm makes before a job that was put back; why it could not be cut short.
@@ -90,12 +90,12 @@ pub(crate) enum Pace {
 /// this may be changed only while the job waits, when none of its own processes is left. So a small job of a few seconds, the
 /// *wake-up job*, sets number, exclusion and start once the job waits. Where no wake-up job can be sent, lost nodes stay in
 /// the job until Slurm gives them up.
-pub(crate) fn requeue(back: &Return<'_>) -> Result<Pace, String> {
+pub(crate) fn requeue(back: &Return<'_>) -> Result<RequeuePace, String> {
     let pace = match send_wake_up_job(back) {
-        Ok(()) => Pace::AtOnce,
-        Err(why) => Pace::AfterPause(why),
+        Ok(()) => RequeuePace::AtOnce,
+        Err(why) => RequeuePace::AfterPause(why),
     };
-    if let (Pace::AtOnce, Some(answering)) = (&pace, &back.answering) {
+    if let (RequeuePace::AtOnce, Some(answering)) = (&pace, &back.answering) {
         let list = format!("nodelist={}", answering.join(","));
         run(Command::new("scontrol").args(["update", &format!("jobid={}", back.job), &list]))?;
     }

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use bedplate_agent::ReportFile;
 use bedplate_agent::processes;
 use bedplate_job::FileNames;
-use bedplate_job::rank_environment::{self, Facts, NodePart, Surroundings};
+use bedplate_job::rank_environment::{self, JobFacts, NodePart, Surroundings};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use crate::wire::{End, Start};
+use crate::wire::{End, RanksStart};
 
 /// What even the kernel cannot end is given up after this.
 const LAST_PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The ranks of a run on this node.
 #[derive(Default)]
-pub(crate) struct Ranks {
+pub(crate) struct LocalRanks {
     pub(crate) run: u32,
     running: BTreeMap<i32, u32>,
     pub(crate) reports: Vec<(u32, ReportFile)>,
@@ -43,9 +43,9 @@ pub(crate) struct Here {
     pub(crate) reports: PathBuf,
 }
 
-impl Ranks {
+impl LocalRanks {
     /// Starts all; those that cannot be started have ended already.
-    pub(crate) fn start(start: &Start, here: &Here) -> (Self, Vec<(u32, End)>) {
+    pub(crate) fn start(start: &RanksStart, here: &Here) -> (Self, Vec<(u32, End)>) {
         let mut ranks = Self { run: start.run, ..Self::default() };
         let mut ended = Vec::new();
         for rank in &start.ranks {
@@ -122,7 +122,7 @@ fn report_path(here: &Here, rank: u32) -> PathBuf {
     name.into()
 }
 
-fn spawn(start: &Start, rank: u32, here: &Here, report: &std::path::Path) -> io::Result<i32> {
+fn spawn(start: &RanksStart, rank: u32, here: &Here, report: &std::path::Path) -> io::Result<i32> {
     let (program, arguments) = start.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
     command.args(arguments).env_clear().envs(environment(start, rank, here, report)).process_group(0);
@@ -147,7 +147,7 @@ fn append(path: String) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).open(path)
 }
 
-fn file_name(pattern: &str, start: &Start, rank: u32, here: &Here) -> io::Result<String> {
+fn file_name(pattern: &str, start: &RanksStart, rank: u32, here: &Here) -> io::Result<String> {
     let variable = |name: &str| here.inherited.get(name).map_or("", String::as_str);
     let names = FileNames {
         job: here.job,
@@ -165,10 +165,15 @@ fn file_name(pattern: &str, start: &Start, rank: u32, here: &Here) -> io::Result
 /// What the scheduler said about devices stays as it is.
 const DEVICES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"];
 
-fn environment(start: &Start, rank: u32, here: &Here, report: &std::path::Path) -> BTreeMap<String, String> {
+fn environment(
+    start: &RanksStart,
+    rank: u32,
+    here: &Here,
+    report: &std::path::Path,
+) -> BTreeMap<String, String> {
     let variable = |name: &str| here.inherited.get(name).cloned().unwrap_or_default();
     let number = |name: &str| here.inherited.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-    let facts = Facts {
+    let facts = JobFacts {
         partition: variable("SLURM_JOB_PARTITION"),
         account: variable("SLURM_JOB_ACCOUNT"),
         qos: variable("SLURM_JOB_QOS"),
@@ -179,7 +184,7 @@ fn environment(start: &Start, rank: u32, here: &Here, report: &std::path::Path) 
         started_ms: number("SLURM_JOB_START_TIME").saturating_mul(1000),
         ends_ms: number("SLURM_JOB_END_TIME").saturating_mul(1000),
         restarts: start.restarts,
-        ..Facts::default()
+        ..JobFacts::default()
     };
     let checkpoint = start.checkpoint.as_ref().map(|(step, path)| (*step, path.as_deref()));
     let part = NodePart {
@@ -220,7 +225,7 @@ fn environment(start: &Start, rank: u32, here: &Here, report: &std::path::Path) 
 }
 
 /// The helper's step has one task; to the ranks the whole gang is a step.
-fn add_step(variables: &mut BTreeMap<String, String>, start: &Start) {
+fn add_step(variables: &mut BTreeMap<String, String>, start: &RanksStart) {
     let of_the_gang = [
         ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"),
         ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES"),

@@ -18,7 +18,7 @@ pub enum ToNode {
     Beat,
     /// Stop what runs, look whether the node is well, and say [`FromNode::Ready`].
     Prepare,
-    Start(Box<Start>),
+    Start(Box<RanksStart>),
     /// Pass a signal on to the ranks.
     Signal {
         number: i32,
@@ -29,7 +29,7 @@ pub enum ToNode {
 
 /// The ranks of one node for one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Start {
+pub struct RanksStart {
     /// Counts the runs of the job, restarts by the scheduler included.
     pub run: u32,
     pub node_index: u32,

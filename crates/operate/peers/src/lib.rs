@@ -17,5 +17,5 @@ mod prometheus;
 mod slurm;
 
 pub use kubernetes::{Kubernetes, KubernetesShape};
-pub use prometheus::{Prometheus, PrometheusShape, Request, Webhook};
+pub use prometheus::{Prometheus, PrometheusShape, SentAlert, Webhook};
 pub use slurm::{NodeLoss, Slurm, SlurmShape};

@@ -18,7 +18,7 @@ use bedplate_http::blocking::fetch;
 
 use http::{LARGEST, PATIENCE};
 
-pub use http::{Request, Webhook};
+pub use http::{SentAlert, Webhook};
 
 const PROGRAMS: [&str; 2] = ["/usr/bin/prometheus", "/usr/bin/prometheus-alertmanager"];
 /// A loaded machine takes seconds to start them.

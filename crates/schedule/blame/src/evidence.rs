@@ -7,7 +7,7 @@ use bedplate_topology::NodeId;
 
 /// A job failed on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
+pub struct JobFault {
     pub job: JobId,
     pub user: UserId,
     pub node: NodeId,
@@ -71,18 +71,18 @@ pub(crate) struct Witnesses {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Evidence(Vec<Entry>);
+pub(crate) struct FaultEvidence(Vec<Entry>);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     at: Time,
-    fault: Fault,
+    fault: JobFault,
     /// An operator trusts the node again. It still counts against the job.
     is_forgiven: bool,
 }
 
-impl Evidence {
-    pub(crate) fn add(&mut self, fault: Fault, now: Time) {
+impl FaultEvidence {
+    pub(crate) fn add(&mut self, fault: JobFault, now: Time) {
         self.0.push(Entry { at: now, fault, is_forgiven: false });
     }
 
@@ -115,7 +115,7 @@ impl Evidence {
         Witnesses { jobs: credible.len(), users: users.len() }
     }
 
-    fn of(&self, job: JobId) -> impl Iterator<Item = &Fault> {
+    fn of(&self, job: JobId) -> impl Iterator<Item = &JobFault> {
         self.0.iter().map(|entry| &entry.fault).filter(move |fault| fault.job == job)
     }
 }

@@ -12,17 +12,17 @@
 //!   in the nodes: none is taken out, and an operator is told.
 //! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
 //!
-//! Evidence expires after [`Policy::window`]. This crate decides nothing about placement and holds no clock; control planes ask it
+//! Evidence expires after [`BlamePolicy::window`]. This crate decides nothing about placement and holds no clock; control planes ask it
 //! what to do and carry it out.
 //!
 //! ```
-//! use bedplate_blame::{Blame, Fault, FaultKind, JobVerdict, NodeVerdict, Policy, Surroundings};
+//! use bedplate_blame::{Blame, JobFault, FaultKind, JobVerdict, NodeVerdict, BlamePolicy, Circumstances};
 //! use bedplate_gangs::{JobId, Time, UserId};
 //! use bedplate_topology::NodeId;
 //!
-//! let mut blame = Blame::new(Policy::default());
-//! let around = Surroundings { users: 1, nodes: 8, nodes_out: 0 };
-//! let fault = |job, node| Fault { job: JobId(job), user: UserId(0), node: NodeId(node), kind: FaultKind::Probe };
+//! let mut blame = Blame::new(BlamePolicy::default());
+//! let around = Circumstances { users: 1, nodes: 8, nodes_out: 0 };
+//! let fault = |job, node| JobFault { job: JobId(job), user: UserId(0), node: NodeId(node), kind: FaultKind::Probe };
 //! // One job alone cannot take a node out of service, however often it fails there.
 //! assert_eq!(blame.job_failed(fault(1, 0), around, Time::ZERO).node, NodeVerdict::Keep);
 //! assert_eq!(blame.job_failed(fault(1, 0), around, Time::ZERO).job, JobVerdict::Avoid(NodeId(0)));
@@ -40,25 +40,25 @@ use std::collections::BTreeMap;
 use bedplate_gangs::{JobId, Span, Time};
 use bedplate_topology::NodeId;
 
-pub use evidence::{Fault, FaultKind};
-pub use policy::Policy;
-pub use restarts::{Cause, Restart};
+pub use evidence::{FaultKind, JobFault};
+pub use policy::BlamePolicy;
+pub use restarts::{Restart, RestartCause};
 
-use evidence::Evidence;
+use evidence::FaultEvidence;
 use restarts::Budget;
 
 /// Everything that is held against jobs and nodes.
 #[derive(Debug, Clone, Default)]
 pub struct Blame {
-    policy: Policy,
-    evidence: Evidence,
+    policy: BlamePolicy,
+    evidence: FaultEvidence,
     budgets: BTreeMap<JobId, Budget>,
     losses: BTreeMap<NodeId, Vec<Time>>,
 }
 
 /// What a verdict depends on beside the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct Circumstances {
     /// Users who have jobs in the cluster.
     pub users: usize,
     pub nodes: usize,
@@ -79,7 +79,7 @@ pub enum NodeVerdict {
     Keep,
     /// This many jobs failed there and nowhere else: it finishes what it runs and takes nothing new.
     Suspect { jobs: usize },
-    /// It was lost this often within [`Policy::flapping_window`].
+    /// It was lost this often within [`BlamePolicy::flapping_window`].
     Flapping { losses: usize },
     /// Its own check fails.
     Unhealthy,
@@ -106,29 +106,29 @@ impl NodeVerdict {
 }
 
 impl Blame {
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: BlamePolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 
-    pub fn policy(&self) -> &Policy {
+    pub fn policy(&self) -> &BlamePolicy {
         &self.policy
     }
 
     /// A job failed on a node in a way that a job can cause.
-    pub fn job_failed(&mut self, fault: Fault, around: Surroundings, now: Time) -> Verdict {
+    pub fn job_failed(&mut self, fault: JobFault, around: Circumstances, now: Time) -> Verdict {
         self.evidence.forget_before(now - self.policy.window);
         self.evidence.add(fault, now);
         Verdict { node: self.suspicion(fault.node, around), job: self.charge(fault) }
     }
 
     /// The node's own check fails.
-    pub fn check_failed(&self, around: Surroundings) -> NodeVerdict {
+    pub fn check_failed(&self, around: Circumstances) -> NodeVerdict {
         self.capped(NodeVerdict::Unhealthy, around)
     }
 
     /// The node found something about itself that calls for taking it out of service. `accused` nodes have such findings now, this one
     /// included.
-    pub fn found(&self, accused: usize, around: Surroundings) -> NodeVerdict {
+    pub fn found(&self, accused: usize, around: Circumstances) -> NodeVerdict {
         let is_common = accused > 1 && accused as f64 > around.nodes as f64 * self.policy.most_accused;
         match is_common {
             true => NodeVerdict::Common { nodes: accused },
@@ -137,7 +137,7 @@ impl Blame {
     }
 
     /// A node was lost: its link closed or fell silent.
-    pub fn node_lost(&mut self, node: NodeId, around: Surroundings, now: Time) -> NodeVerdict {
+    pub fn node_lost(&mut self, node: NodeId, around: Circumstances, now: Time) -> NodeVerdict {
         let losses = self.losses.entry(node).or_default();
         losses.retain(|loss| now.since(*loss) <= self.policy.flapping_window);
         losses.push(now);
@@ -165,7 +165,7 @@ impl Blame {
     }
 
     /// A job wants to start again.
-    pub fn restart(&mut self, job: JobId, cause: Cause, ran: Span) -> Restart {
+    pub fn restart(&mut self, job: JobId, cause: RestartCause, ran: Span) -> Restart {
         self.budgets.entry(job).or_default().spend(cause, ran, &self.policy)
     }
 
@@ -182,7 +182,7 @@ impl Blame {
     }
 
     /// A failure of a job, as recorded by a control plane before it was restarted itself.
-    pub fn restore_fault(&mut self, fault: Fault, at: Time) {
+    pub fn restore_fault(&mut self, fault: JobFault, at: Time) {
         self.evidence.add(fault, at);
     }
 
@@ -203,7 +203,7 @@ impl Blame {
         self.budgets.remove(&job);
     }
 
-    fn suspicion(&self, node: NodeId, around: Surroundings) -> NodeVerdict {
+    fn suspicion(&self, node: NodeId, around: Circumstances) -> NodeVerdict {
         let witnesses = self.evidence.witnesses_against(node);
         let users = if around.users > 1 { 2 } else { 1 };
         if witnesses.jobs < self.policy.most_witnesses || witnesses.users < users {
@@ -212,7 +212,7 @@ impl Blame {
         self.capped(NodeVerdict::Suspect { jobs: witnesses.jobs }, around)
     }
 
-    fn charge(&self, fault: Fault) -> JobVerdict {
+    fn charge(&self, fault: JobFault) -> JobVerdict {
         let nodes = self.evidence.nodes_of(fault.job);
         if nodes >= self.policy.most_nodes {
             return JobVerdict::End { nodes };
@@ -223,7 +223,7 @@ impl Blame {
         }
     }
 
-    fn capped(&self, verdict: NodeVerdict, around: Surroundings) -> NodeVerdict {
+    fn capped(&self, verdict: NodeVerdict, around: Circumstances) -> NodeVerdict {
         let most = ((around.nodes as f64 * self.policy.most_out) as usize).max(1);
         match around.nodes_out < most {
             true => verdict,

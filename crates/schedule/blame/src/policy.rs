@@ -3,7 +3,7 @@
 use bedplate_gangs::Span;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Policy {
+pub struct BlamePolicy {
     /// Evidence older than this is forgotten.
     pub window: Span,
     /// Different jobs that must fail on a node, and nowhere else, before the node is suspected.
@@ -29,7 +29,7 @@ pub struct Policy {
     pub most_accused: f64,
 }
 
-impl Policy {
+impl BlamePolicy {
     /// How long to wait before the restart of this number: not at all before the first, then longer and longer.
     pub fn pause(&self, restart: u32) -> Span {
         let Some(doublings) = restart.checked_sub(2) else {
@@ -40,7 +40,7 @@ impl Policy {
     }
 }
 
-impl Default for Policy {
+impl Default for BlamePolicy {
     fn default() -> Self {
         Self {
             window: Span::hours(1),

@@ -2,11 +2,11 @@
 
 use bedplate_gangs::Span;
 
-use crate::Policy;
+use crate::BlamePolicy;
 
 /// Why a job starts again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum RestartCause {
     /// Something failed: the job, a node, a link.
     Failure,
     /// A scheduler or a person moved it. This costs nothing: the job did not ask for it.
@@ -38,8 +38,8 @@ impl Budget {
     }
 
     /// Accounts for a restart after a run of length `ran`.
-    pub(crate) fn spend(&mut self, cause: Cause, ran: Span, policy: &Policy) -> Restart {
-        if cause == Cause::Moved {
+    pub(crate) fn spend(&mut self, cause: RestartCause, ran: Span, policy: &BlamePolicy) -> Restart {
+        if cause == RestartCause::Moved {
             return Restart::After(Span::ZERO);
         }
         if ran >= policy.steady {

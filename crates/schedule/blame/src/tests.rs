@@ -6,15 +6,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ALONE: Surroundings = Surroundings { users: 1, nodes: 8, nodes_out: 0 };
-const SHARED: Surroundings = Surroundings { users: 2, ..ALONE };
+const ALONE: Circumstances = Circumstances { users: 1, nodes: 8, nodes_out: 0 };
+const SHARED: Circumstances = Circumstances { users: 2, ..ALONE };
 
-fn fault(job: u64, user: u32, node: u32) -> Fault {
-    Fault { job: JobId(job), user: UserId(user), node: NodeId(node), kind: FaultKind::Probe }
+fn fault(job: u64, user: u32, node: u32) -> JobFault {
+    JobFault { job: JobId(job), user: UserId(user), node: NodeId(node), kind: FaultKind::Probe }
 }
 
 fn blame() -> Blame {
-    Blame::new(Policy::default())
+    Blame::new(BlamePolicy::default())
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_job_is_not_forgiven_with_its_nodes() {
 fn a_flapping_node_goes_out_but_not_the_whole_cluster() {
     let mut blame = blame();
     let lose = |blame: &mut Blame, seconds, nodes_out| {
-        blame.node_lost(NodeId(0), Surroundings { nodes_out, ..ALONE }, Time::seconds(seconds))
+        blame.node_lost(NodeId(0), Circumstances { nodes_out, ..ALONE }, Time::seconds(seconds))
     };
     assert_eq!(lose(&mut blame, 0, 0), NodeVerdict::Keep);
     assert_eq!(lose(&mut blame, 60, 0), NodeVerdict::Keep);
@@ -93,7 +93,7 @@ fn a_flapping_node_goes_out_but_not_the_whole_cluster() {
 #[test]
 fn restarts_pause_longer_and_longer_and_end() {
     let mut blame = blame();
-    let mut restart = || blame.restart(JobId(1), Cause::Failure, Span::ZERO);
+    let mut restart = || blame.restart(JobId(1), RestartCause::Failure, Span::ZERO);
     let pauses: Vec<Restart> = (0..5).map(|_| restart()).collect();
     assert_eq!(pauses, [0, 1, 2, 4, 8].map(|seconds| Restart::After(Span::seconds(seconds))));
     let rest: Vec<Restart> = (5..11).map(|_| restart()).collect();
@@ -104,15 +104,15 @@ fn restarts_pause_longer_and_longer_and_end() {
 fn progress_a_steady_run_and_moves_cost_nothing() {
     let mut blame = blame();
     for _ in 0..10 {
-        blame.restart(JobId(1), Cause::Failure, Span::ZERO);
+        blame.restart(JobId(1), RestartCause::Failure, Span::ZERO);
     }
-    assert_eq!(blame.restart(JobId(1), Cause::Moved, Span::ZERO), Restart::After(Span::ZERO));
-    assert_eq!(blame.restart(JobId(1), Cause::Failure, Span::hours(1)), Restart::After(Span::ZERO));
+    assert_eq!(blame.restart(JobId(1), RestartCause::Moved, Span::ZERO), Restart::After(Span::ZERO));
+    assert_eq!(blame.restart(JobId(1), RestartCause::Failure, Span::hours(1)), Restart::After(Span::ZERO));
     for _ in 0..9 {
-        blame.restart(JobId(1), Cause::Failure, Span::ZERO);
+        blame.restart(JobId(1), RestartCause::Failure, Span::ZERO);
     }
     blame.progressed(JobId(1));
-    assert_eq!(blame.restart(JobId(1), Cause::Failure, Span::ZERO), Restart::After(Span::ZERO));
+    assert_eq!(blame.restart(JobId(1), RestartCause::Failure, Span::ZERO), Restart::After(Span::ZERO));
 }
 
 proptest! {
@@ -131,16 +131,16 @@ proptest! {
     fn every_failing_job_ends(used in 0u32..5) {
         let mut blame = blame();
         blame.restore_restarts(JobId(1), used);
-        let ends = (0..=Policy::default().most_restarts)
-            .any(|_| matches!(blame.restart(JobId(1), Cause::Failure, Span::ZERO), Restart::Exhausted { .. }));
+        let ends = (0..=BlamePolicy::default().most_restarts)
+            .any(|_| matches!(blame.restart(JobId(1), RestartCause::Failure, Span::ZERO), Restart::Exhausted { .. }));
         prop_assert!(ends);
     }
 }
 
 #[test]
 fn a_nodes_finding_takes_it_out_unless_half_of_the_cluster_has_one() {
-    let blame = Blame::new(Policy::default());
-    let around = |nodes, nodes_out| Surroundings { users: 1, nodes, nodes_out };
+    let blame = Blame::new(BlamePolicy::default());
+    let around = |nodes, nodes_out| Circumstances { users: 1, nodes, nodes_out };
     assert_eq!(blame.found(1, around(8, 0)), NodeVerdict::Unhealthy);
     assert_eq!(blame.found(2, around(8, 1)), NodeVerdict::Unhealthy);
     assert_eq!(blame.found(3, around(8, 2)), NodeVerdict::TooManyOut { out: 2 });

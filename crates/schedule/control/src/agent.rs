@@ -14,8 +14,8 @@ use bedplate_gangs::{Span, Time};
 use bedplate_report::Report;
 
 use crate::wire::{
-    Audience, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step, StepRequest,
-    ToAgent, Unready,
+    Audience, FailedRank, FromAgent, HeldPhase, HeldRun, Launch, NodeEnd, NodeStep, RankEnd, RunId,
+    StepRequest, ToAgent, Unready,
 };
 
 /// What the shell shall do, in this order.
@@ -48,7 +48,7 @@ pub enum Act {
     Clean {
         run: RunId,
     },
-    Step(Box<Step>),
+    Step(Box<NodeStep>),
     /// Close the link.
     Disconnect,
 }
@@ -228,13 +228,13 @@ impl Agent {
     }
 
     /// What the first message on a new link says the node holds.
-    pub fn greet(&mut self, now: Time) -> Vec<Held> {
+    pub fn greet(&mut self, now: Time) -> Vec<HeldRun> {
         self.lease.greeted = now;
         self.held()
     }
 
-    fn held(&self) -> Vec<Held> {
-        let held = |(run, local): (&RunId, &Local)| Held {
+    fn held(&self) -> Vec<HeldRun> {
+        let held = |(run, local): (&RunId, &Local)| HeldRun {
             run: *run,
             phase: local.held_phase(),
             is_suspended: local.is_suspended,

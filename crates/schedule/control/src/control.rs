@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use bedplate_blame::Blame;
 use bedplate_diag::Reason;
-use bedplate_gangs::{Event, JobId, NodeShare, Outcome, Scheduler, Settings, Time, UsageRecord, UserId};
+use bedplate_gangs::{Event, GangOutcome, JobId, NodeShare, Scheduler, Settings, Time, UsageRecord, UserId};
 use bedplate_job::Job;
 use bedplate_topology::{Cluster, NodeId};
 
-use crate::Rules;
-use crate::names::Names;
-use crate::node::Node;
-use crate::record::{JobRow, JobState, Life, Note, Record, RunPhase, RunRow, Share, ShareRow};
-use crate::run::{Phase, Run};
+use crate::ControlRules;
+use crate::names::JobNames;
+use crate::node::ManagedNode;
+use crate::record::{HeldShare, JobRow, JobState, Life, Note, Record, RunPhase, RunRow, ShareRow};
+use crate::run::{LaunchPhase, ManagedRun};
 use crate::wire::ToAgent;
 
 /// A connection to an agent; never used twice.
@@ -53,16 +53,16 @@ pub enum Notice {
 /// The control plane of one cluster.
 #[derive(Debug, Clone)]
 pub struct Control {
-    pub(crate) rules: Rules,
+    pub(crate) rules: ControlRules,
     pub(crate) scheduler: Scheduler,
     pub(crate) blame: Blame,
-    pub(crate) jobs: BTreeMap<JobId, Live>,
-    pub(crate) names: Names,
+    pub(crate) jobs: BTreeMap<JobId, LiveJob>,
+    pub(crate) names: JobNames,
     pub(crate) users: Vec<String>,
-    pub(crate) runs: BTreeMap<JobId, Run>,
+    pub(crate) runs: BTreeMap<JobId, ManagedRun>,
     /// Jobs that the scheduler has put aside.
     pub(crate) suspended: BTreeSet<JobId>,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<ManagedNode>,
     pub(crate) links: BTreeMap<LinkId, NodeId>,
     pub(crate) next_job: u64,
     /// Nothing starts any more.
@@ -77,16 +77,16 @@ pub struct Control {
 
 /// A job that has not ended.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
+pub(crate) struct LiveJob {
     pub(crate) row: JobRow,
     pub(crate) job: Arc<Job>,
 }
 
 impl Control {
     /// A control plane without a past. No node is in service before its agent has joined.
-    pub fn new(cluster: Cluster, settings: Settings, rules: Rules, now: Time) -> Self {
-        let nodes: Vec<Node> =
-            cluster.nodes().iter().map(|id| Node::new(cluster.node(id).name().to_string())).collect();
+    pub fn new(cluster: Cluster, settings: Settings, rules: ControlRules, now: Time) -> Self {
+        let nodes: Vec<ManagedNode> =
+            cluster.nodes().iter().map(|id| ManagedNode::new(cluster.node(id).name().to_string())).collect();
         let mut scheduler = Scheduler::new(cluster, settings);
         let away = |at| Event::Node { node: NodeId(at as u32), order: bedplate_gangs::NodeOrder::Fail };
         scheduler.apply_all((0..nodes.len()).map(away), now);
@@ -95,7 +95,7 @@ impl Control {
             rules,
             scheduler,
             jobs: BTreeMap::new(),
-            names: Names::default(),
+            names: JobNames::default(),
             users: Vec::new(),
             runs: BTreeMap::new(),
             suspended: BTreeSet::new(),
@@ -218,8 +218,8 @@ impl Control {
         self.output.records.push(Record::Run(row));
     }
 
-    fn run_row(&self, run: &Run, phase: RunPhase, now: Time) -> RunRow {
-        let record_of = |share: &NodeShare| Share {
+    fn run_row(&self, run: &ManagedRun, phase: RunPhase, now: Time) -> RunRow {
+        let record_of = |share: &NodeShare| HeldShare {
             node: self.nodes[share.node.0 as usize].name.clone(),
             role: share.role,
             devices: share.devices,
@@ -275,33 +275,33 @@ impl Control {
         self.users.iter().position(|each| each == name).map(|at| UserId(at as u32))
     }
 
-    fn run_wakeup(&self, run: &Run) -> Option<Time> {
+    fn run_wakeup(&self, run: &ManagedRun) -> Option<Time> {
         match run.phase {
-            Phase::Preparing => Some(run.started + self.rules.prepare_within),
-            Phase::Running => self.next_watch(run),
-            Phase::Suspended => None,
-            Phase::Stopping { since, grace } => Some(since + grace + self.rules.overdue),
+            LaunchPhase::Preparing => Some(run.started + self.rules.prepare_within),
+            LaunchPhase::Running => self.next_watch(run),
+            LaunchPhase::Suspended => None,
+            LaunchPhase::Stopping { since, grace } => Some(since + grace + self.rules.overdue),
         }
     }
 }
 
-pub(crate) fn state_of(outcome: Outcome) -> JobState {
+pub(crate) fn state_of(outcome: GangOutcome) -> JobState {
     match outcome {
-        Outcome::Succeeded => JobState::Succeeded,
-        Outcome::Failed => JobState::Failed,
-        Outcome::Cancelled => JobState::Cancelled,
-        Outcome::TimedOut => JobState::TimedOut,
-        Outcome::NodeLost => JobState::NodeLost,
+        GangOutcome::Succeeded => JobState::Succeeded,
+        GangOutcome::Failed => JobState::Failed,
+        GangOutcome::Cancelled => JobState::Cancelled,
+        GangOutcome::TimedOut => JobState::TimedOut,
+        GangOutcome::NodeLost => JobState::NodeLost,
     }
 }
 
 /// What a job's end meant to jobs that depend on it.
-pub(crate) fn outcome_of(state: JobState) -> Outcome {
+pub(crate) fn outcome_of(state: JobState) -> GangOutcome {
     match state {
-        JobState::Succeeded => Outcome::Succeeded,
-        JobState::Failed => Outcome::Failed,
-        JobState::TimedOut => Outcome::TimedOut,
-        JobState::NodeLost => Outcome::NodeLost,
-        _ => Outcome::Cancelled,
+        JobState::Succeeded => GangOutcome::Succeeded,
+        JobState::Failed => GangOutcome::Failed,
+        JobState::TimedOut => GangOutcome::TimedOut,
+        JobState::NodeLost => GangOutcome::NodeLost,
+        _ => GangOutcome::Cancelled,
     }
 }

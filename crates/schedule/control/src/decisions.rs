@@ -5,7 +5,7 @@
 
 use bedplate_diag::Reason;
 use bedplate_gangs::{
-    Decision, Event, JobId, NodeShare, Outcome, Span, StartReason, StopReason, Then as After, Time,
+    Decision, Event, GangOutcome, JobId, NodeShare, Span, StartReason, StopReason, Then as After, Time,
 };
 use bedplate_job::RankBlocks;
 use bedplate_topology::NodeId;
@@ -14,7 +14,7 @@ use crate::Control;
 use crate::control::state_of;
 use crate::reason;
 use crate::record::{JobState, RunPhase};
-use crate::run::{Member, MemberState, Phase, Run, Then};
+use crate::run::{LaunchPhase, ManagedRun, Member, MemberState, Then};
 use crate::wire::{RunId, ToAgent};
 
 impl Control {
@@ -101,7 +101,7 @@ impl Control {
         };
         let number = live.row.life.runs + 1;
         let ranks = RankBlocks::of_gang(&live.job, shares.iter().map(|share| share.role));
-        let run = Run::new(RunId { job: job.0, number }, shares, &ranks, now);
+        let run = ManagedRun::new(RunId { job: job.0, number }, shares, &ranks, now);
         let nodes = run.holders();
         self.runs.insert(job, run);
         self.change(job, now, |life| {
@@ -123,7 +123,7 @@ impl Control {
     /// All nodes are ready: the ranks may run.
     pub(crate) fn let_go(&mut self, job: JobId, now: Time) {
         let run = self.run(job);
-        run.phase = Phase::Running;
+        run.phase = LaunchPhase::Running;
         run.running = Some(now);
         let (master_port, nodes) = (run.named_port(), run.holders());
         run.master_port = Some(master_port);
@@ -177,7 +177,7 @@ impl Control {
         };
         let phase = match (run.running, run.phase) {
             (None, _) => RunPhase::Preparing,
-            (Some(_), Phase::Suspended) => RunPhase::Suspended,
+            (Some(_), LaunchPhase::Suspended) => RunPhase::Suspended,
             (Some(_), _) => RunPhase::Running,
         };
         self.record_run(job, phase, now);
@@ -201,10 +201,10 @@ impl Control {
             return;
         };
         // The devices of a suspended run are lent to others: it may not go on, not even to end itself.
-        let grace = if run.phase == Phase::Suspended { Span::ZERO } else { grace };
+        let grace = if run.phase == LaunchPhase::Suspended { Span::ZERO } else { grace };
         run.phase = match run.phase {
-            Phase::Stopping { since, grace: before } if since + before <= now + grace => run.phase,
-            _ => Phase::Stopping { since: now, grace },
+            LaunchPhase::Stopping { since, grace: before } if since + before <= now + grace => run.phase,
+            _ => LaunchPhase::Stopping { since: now, grace },
         };
         let holders = run.holders();
         if matches!(&run.then, Then::Report | Then::Restart { .. }) {
@@ -227,11 +227,11 @@ impl Control {
             return;
         };
         match run.phase {
-            Phase::Running => run.phase = Phase::Suspended,
+            LaunchPhase::Running => run.phase = LaunchPhase::Suspended,
             // It has not begun: there is nothing to keep in memory.
-            Phase::Preparing => return self.discard_run(job, now),
+            LaunchPhase::Preparing => return self.discard_run(job, now),
             // It was to go on with other nodes; now it waits until it is resumed.
-            Phase::Stopping { .. } => {
+            LaunchPhase::Stopping { .. } => {
                 if let Then::Restart { left, .. } = &mut run.then {
                     let nodes = std::mem::take(left);
                     run.then = Then::Discard;
@@ -241,7 +241,7 @@ impl Control {
                 }
                 return;
             }
-            Phase::Suspended => return,
+            LaunchPhase::Suspended => return,
         }
         let holders = run.holders();
         self.record_run(job, RunPhase::Suspended, now);
@@ -250,7 +250,7 @@ impl Control {
 
     /// Tells a node to let a run stand still or go on; repeated for as long as its heartbeats say otherwise.
     pub(crate) fn order_suspension(&mut self, job: JobId, node: NodeId, now: Time) {
-        let is_suspended = self.runs[&job].phase == Phase::Suspended;
+        let is_suspended = self.runs[&job].phase == LaunchPhase::Suspended;
         let member = self.member(job, node);
         member.told = now;
         let run = member.id;
@@ -263,13 +263,13 @@ impl Control {
         let Some(run) = self.runs.get_mut(&job) else {
             return self.begin_run(job, shares, now);
         };
-        if run.phase != Phase::Suspended {
+        if run.phase != LaunchPhase::Suspended {
             if run.then == Then::Discard {
                 run.then = Then::Restart { shares, left: Vec::new() };
             }
             return;
         }
-        run.phase = Phase::Running;
+        run.phase = LaunchPhase::Running;
         run.progress.clear();
         let holders = run.holders();
         self.change(job, now, |life| life.state = JobState::Running);
@@ -329,12 +329,12 @@ impl Control {
     }
 
     /// The job is gone and does not run; what is left of a suspended one is ended.
-    fn drop_job(&mut self, job: JobId, outcome: Outcome, now: Time) {
+    fn drop_job(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
         self.suspended.remove(&job);
         if !self.jobs.contains_key(&job) {
             return;
         }
-        let reason = (outcome == Outcome::Cancelled).then(reason::cancelled);
+        let reason = (outcome == GangOutcome::Cancelled).then(reason::cancelled);
         self.end_job(job, state_of(outcome), reason, now);
         self.discard_run(job, now);
     }
@@ -355,7 +355,7 @@ impl Control {
             // The script has ended; its other nodes are let go.
             return self.stop_run(job, Span::ZERO, now);
         }
-        if !run.is_gone() || !(run.is_stopping() || run.phase == Phase::Running) {
+        if !run.is_gone() || !(run.is_stopping() || run.phase == LaunchPhase::Running) {
             return;
         }
         self.record_run(job, RunPhase::Ended, now);
@@ -375,10 +375,10 @@ impl Control {
         }
     }
 
-    fn report_end(&mut self, job: JobId, run: &Run, now: Time) {
+    fn report_end(&mut self, job: JobId, run: &ManagedRun, now: Time) {
         let outcome = run.outcome();
         if let Some(live) = self.jobs.get_mut(&job) {
-            let is_done = outcome == Outcome::Succeeded && run.stops_as.is_none();
+            let is_done = outcome == GangOutcome::Succeeded && run.stops_as.is_none();
             let status = if is_done { Some(0) } else { run.verdict.exit_status };
             live.row.life.exit_status = status;
             live.row.life.reason = run.verdict.reason.clone();
@@ -388,7 +388,7 @@ impl Control {
             self.end_job(job, state_of(outcome), None, now);
             return self.news.push_back(Event::Cancel(job));
         }
-        if outcome == Outcome::Failed {
+        if outcome == GangOutcome::Failed {
             // Where its retries bring it back, they do so less and less quickly.
             let pause = self.blame.policy().pause(self.scheduler.restarts(job) + 1);
             self.news.push_back(Event::Postpone { job, until: now + pause, avoid: Vec::new() });
@@ -415,7 +415,7 @@ impl Control {
         if count == 1 { "one node".into() } else { format!("{count} nodes") }
     }
 
-    pub(crate) fn run(&mut self, job: JobId) -> &mut Run {
+    pub(crate) fn run(&mut self, job: JobId) -> &mut ManagedRun {
         self.runs.get_mut(&job).expect("the scheduler orders only what runs")
     }
 

@@ -1,6 +1,6 @@
 //! Faults and what follows from them: `blame` judges, this carries the verdict out.
 
-use bedplate_blame::{Cause, Fault, FaultKind, JobVerdict, NodeVerdict, Restart, Surroundings};
+use bedplate_blame::{Circumstances, FaultKind, JobFault, JobVerdict, NodeVerdict, Restart, RestartCause};
 use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
@@ -45,7 +45,7 @@ impl Control {
         let Some(user) = user.map(|user| self.user_id(&user)) else {
             return JobVerdict::GoOn;
         };
-        let verdict = self.blame.job_failed(Fault { job, user, node, kind }, self.surroundings(node), now);
+        let verdict = self.blame.job_failed(JobFault { job, user, node, kind }, self.surroundings(node), now);
         self.charge(job, node, kind, now);
         match verdict.node {
             NodeVerdict::Suspect { jobs } => {
@@ -77,7 +77,7 @@ impl Control {
         for Charge { node, kind, at_ms } in &charges.failures {
             let node = self.scheduler.cluster().find_node(node);
             if let Some((node, kind)) = node.zip(FaultKind::named(kind)) {
-                self.blame.restore_fault(Fault { job, user, node, kind }, Time(*at_ms));
+                self.blame.restore_fault(JobFault { job, user, node, kind }, Time(*at_ms));
                 nodes.push(node);
             }
         }
@@ -110,14 +110,14 @@ impl Control {
     }
 
     /// What a verdict on a node depends on beside the evidence; whether that node itself is out does not count.
-    pub(crate) fn surroundings(&self, of: NodeId) -> Surroundings {
+    pub(crate) fn surroundings(&self, of: NodeId) -> Circumstances {
         let mut users: Vec<&str> = self.jobs.values().map(|live| live.row.user.as_str()).collect();
         users.sort_unstable();
         users.dedup();
         let others = self.nodes.iter().enumerate().filter(|(at, _)| *at != of.0 as usize);
         let nodes_out =
             others.filter(|(_, node)| node.drained.is_some() || node.presence == Presence::Away).count();
-        Surroundings { users: users.len(), nodes: self.nodes.len(), nodes_out }
+        Circumstances { users: users.len(), nodes: self.nodes.len(), nodes_out }
     }
 
     /// Sends a job back to the queue after a failure, if it may start again at all.
@@ -132,7 +132,7 @@ impl Control {
     pub(crate) fn spend_restart(&mut self, job: JobId, reason: &str, now: Time) -> Option<Span> {
         let ran =
             self.runs.get(&job).map_or(Span::ZERO, |run| run.running.map_or(Span::ZERO, |at| now.since(at)));
-        match self.blame.restart(job, Cause::Failure, ran) {
+        match self.blame.restart(job, RestartCause::Failure, ran) {
             Restart::After(pause) => {
                 let restarts = self.blame.restarts(job);
                 self.change(job, now, |life| life.charges.restarts = restarts);

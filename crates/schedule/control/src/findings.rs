@@ -8,7 +8,7 @@ use bedplate_topology::NodeId;
 use crate::control::Control;
 use crate::node::Presence;
 use crate::reason;
-use crate::run::Phase;
+use crate::run::LaunchPhase;
 use crate::wire::ToAgent;
 
 /// Nodes that were taken out within this time before half of the cluster complained were taken out for nothing.
@@ -70,9 +70,9 @@ impl Control {
             Subject::Gpu { index, .. } => 1_u64.checked_shl(*index).unwrap_or(0),
             _ => u64::MAX,
         };
-        let holds = |job: &&crate::run::Run| {
+        let holds = |job: &&crate::run::ManagedRun| {
             let mut shares = job.shares.iter();
-            job.phase == Phase::Running
+            job.phase == LaunchPhase::Running
                 && shares.any(|share| share.node == node && share.devices & devices != 0)
         };
         self.runs.values().filter(holds).map(|run| run.job()).collect()

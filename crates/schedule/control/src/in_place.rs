@@ -10,15 +10,16 @@ use bedplate_topology::NodeId;
 use crate::Control;
 use crate::reason;
 use crate::record::RunPhase;
-use crate::run::{Member, MemberState, Phase, Run};
+use crate::run::{LaunchPhase, ManagedRun, Member, MemberState};
 use crate::wire::{RunId, ToAgent};
 
 impl Control {
     /// Whether the ranks of a run go on by themselves without some of its nodes: they have met, as they said how far they are.
     pub(crate) fn goes_on_in_place(&self, job: JobId) -> bool {
         let survives = self.scheduler.request(job).is_some_and(|request| request.survives);
-        let has_met = |run: &Run| !run.progress.is_empty() || run.has_lost_nodes();
-        let is_at_work = |run: &Run| run.phase == Phase::Running && has_met(run) && run.shares.len() > 1;
+        let has_met = |run: &ManagedRun| !run.progress.is_empty() || run.has_lost_nodes();
+        let is_at_work =
+            |run: &ManagedRun| run.phase == LaunchPhase::Running && has_met(run) && run.shares.len() > 1;
         survives && self.runs.get(&job).is_some_and(is_at_work)
     }
 
@@ -95,7 +96,7 @@ impl Control {
 
     /// What a run has left behind on a node is gone: those that waited for it may go.
     pub(crate) fn let_newcomers_go(&mut self, job: JobId, now: Time) {
-        let Some(run) = self.runs.get(&job).filter(|run| run.phase == Phase::Running) else {
+        let Some(run) = self.runs.get(&job).filter(|run| run.phase == LaunchPhase::Running) else {
             return;
         };
         let is_ready = |member: &Member| matches!(member.state, MemberState::Prepared { .. });

@@ -6,9 +6,9 @@ use bedplate_job::{Workload, devices_in};
 use bedplate_topology::NodeId;
 
 use crate::Control;
-use crate::control::Live;
-use crate::run::Run;
-use crate::wire::{Facts, Launch, Peer, Probe, Program};
+use crate::control::LiveJob;
+use crate::run::ManagedRun;
+use crate::wire::{JobFacts, Launch, Peer, Probe, Program};
 
 impl Control {
     pub(crate) fn launch(&self, job: JobId, node: NodeId) -> Launch {
@@ -52,7 +52,7 @@ impl Control {
         }
     }
 
-    fn peers(&self, live: &Live, run: &Run) -> Vec<Peer> {
+    fn peers(&self, live: &LiveJob, run: &ManagedRun) -> Vec<Peer> {
         let peer = |share: &NodeShare| {
             let role = &live.job.gang.roles[usize::from(share.role)];
             let node = &self.nodes[share.node.0 as usize];
@@ -67,12 +67,12 @@ impl Control {
         run.shares.iter().map(peer).collect()
     }
 
-    fn facts(&self, live: &Live, run: &Run) -> Facts {
+    fn facts(&self, live: &LiveJob, run: &ManagedRun) -> JobFacts {
         let settings = self.scheduler.settings();
         let policy = &live.job.policy;
         let first = &live.job.gang.roles[0];
         let ends = self.scheduler.ends_at(run.job()).unwrap_or(run.started);
-        Facts {
+        JobFacts {
             partition: policy.partition.clone().unwrap_or_else(|| settings.partitions[0].name.clone()),
             account: live.row.account.clone(),
             qos: policy.qos.clone().unwrap_or_else(|| settings.qos[0].name.clone()),

@@ -33,6 +33,6 @@ mod watch;
 pub use control::{Command, Control, LinkId, Notice, Output};
 pub use membership::Unlinked;
 pub use record::{Record, Restored};
-pub use rules::{Folders, Rules};
-pub use submit::{Accepted, JobName, Order, OrderRefusal, Past, Submission};
+pub use rules::{ControlRules, Folders};
+pub use submit::{Accepted, ClientOrder, JobName, OrderRefusal, Past, Submission};
 pub use view::{Counts, JobFilter, JobView, NodeView};

@@ -10,8 +10,8 @@ use crate::control::{Command, Control, LinkId};
 use crate::node::Presence;
 use crate::reason;
 use crate::record::Record;
-use crate::run::{MemberState, Phase};
-use crate::wire::{FromAgent, Held, HeldPhase, Hello, RunId, ToAgent};
+use crate::run::{LaunchPhase, MemberState};
+use crate::wire::{FromAgent, HeldPhase, HeldRun, Hello, RunId, ToAgent};
 
 impl Control {
     /// An agent has opened a connection and says who it is.
@@ -49,10 +49,10 @@ impl Control {
         self.links.insert(link, node);
     }
 
-    fn welcome(&mut self, node: NodeId, link: LinkId, held: &[Held]) {
+    fn welcome(&mut self, node: NodeId, link: LinkId, held: &[HeldRun]) {
         let keep: Vec<RunId> =
             held.iter().map(|held| held.run).filter(|run| self.is_member(*run, node)).collect();
-        let is_alive = |held: &&Held| !matches!(held.phase, HeldPhase::Released { .. });
+        let is_alive = |held: &&HeldRun| !matches!(held.phase, HeldPhase::Released { .. });
         let rests = held.iter().filter(is_alive).map(|held| held.run).filter(|run| !keep.contains(run));
         self.nodes[node.0 as usize].rests = rests.collect();
         let message = ToAgent::Welcome {
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    fn forget_rests(&mut self, node: NodeId, held: &[Held]) {
+    fn forget_rests(&mut self, node: NodeId, held: &[HeldRun]) {
         let known = &mut self.nodes[node.0 as usize];
         if known.rests.is_empty() {
             return;
@@ -198,10 +198,10 @@ impl Control {
         let phase = self.run(job).phase;
         match phase {
             // The memory of the others is of no use without it.
-            Phase::Suspended => self.discard_run(job, now),
-            Phase::Stopping { .. } => self.finish_if_gone(job, now),
+            LaunchPhase::Suspended => self.discard_run(job, now),
+            LaunchPhase::Stopping { .. } => self.finish_if_gone(job, now),
             // The scheduler decides: a spare, or the queue.
-            Phase::Preparing | Phase::Running => {}
+            LaunchPhase::Preparing | LaunchPhase::Running => {}
         }
     }
 
@@ -235,8 +235,8 @@ impl Control {
     }
 
     /// Compares what a node says it has with what it should have.
-    fn compare(&mut self, node: NodeId, held: &[Held], patience: Patience, now: Time) {
-        for Held { run, phase, .. } in held {
+    fn compare(&mut self, node: NodeId, held: &[HeldRun], patience: Patience, now: Time) {
+        for HeldRun { run, phase, .. } in held {
             if !self.is_member(*run, node) {
                 let message = match phase {
                     HeldPhase::Released { .. } => ToAgent::Forget { run: *run },
@@ -254,7 +254,14 @@ impl Control {
         }
     }
 
-    fn compare_run(&mut self, job: JobId, node: NodeId, held: Option<&Held>, patience: Patience, now: Time) {
+    fn compare_run(
+        &mut self,
+        job: JobId,
+        node: NodeId,
+        held: Option<&HeldRun>,
+        patience: Patience,
+        now: Time,
+    ) {
         let run = &self.runs[&job];
         let (run_phase, member) = (run.phase, &run.members[&node]);
         let id = member.id;
@@ -266,13 +273,17 @@ impl Control {
         match (held.map(|held| &held.phase), &member.state) {
             (_, MemberState::Released(_) | MemberState::Lost) => {}
             (Some(HeldPhase::Released { end }), _) => self.released(node, id, end.clone(), now),
-            (None, MemberState::Asked) if matches!(run_phase, Phase::Preparing | Phase::Running) => {
+            (None, MemberState::Asked)
+                if matches!(run_phase, LaunchPhase::Preparing | LaunchPhase::Running) =>
+            {
                 self.ask_to_prepare(job, node, now)
             }
             (None, _) => self.vanished(job, node, now),
             (Some(HeldPhase::Stopping), _) => {}
-            (Some(_), _) if matches!(run_phase, Phase::Stopping { .. }) => self.stop_member(job, node, now),
-            (Some(_), _) if (run_phase == Phase::Suspended) != is_suspended => {
+            (Some(_), _) if matches!(run_phase, LaunchPhase::Stopping { .. }) => {
+                self.stop_member(job, node, now)
+            }
+            (Some(_), _) if (run_phase == LaunchPhase::Suspended) != is_suspended => {
                 self.order_suspension(job, node, now);
             }
             (Some(_), _) if is_suspended => {}
@@ -280,7 +291,7 @@ impl Control {
                 self.prepared(node, id, *master_port, now);
             }
             (Some(HeldPhase::Prepared { .. }), MemberState::Prepared { .. } | MemberState::Running)
-                if run_phase == Phase::Running =>
+                if run_phase == LaunchPhase::Running =>
             {
                 self.let_newcomer_go(job, node, now);
             }

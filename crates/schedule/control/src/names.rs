@@ -12,7 +12,7 @@ use crate::record::{ArrayPlace, EndedRow, JobRow, JobState};
 const REMEMBERED: Span = Span::minutes(1);
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names {
+pub(crate) struct JobNames {
     keys: BTreeMap<String, JobId>,
     arrays: BTreeMap<JobId, Tasks>,
     ended: BTreeMap<JobId, JobState>,
@@ -36,7 +36,7 @@ struct Ended {
     array: Option<JobId>,
 }
 
-impl Names {
+impl JobNames {
     /// A job that has not ended.
     pub(crate) fn add(&mut self, row: &JobRow) {
         if let Some(place) = row.array {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_ended_a_while_ago_leaves_nothing_behind() {
-        let mut names = Names::default();
+        let mut names = JobNames::default();
         let rows = [row(1, None, Some("ada/k")), row(2, Some((2, 0)), None), row(3, Some((2, 1)), None)];
         rows.iter().for_each(|row| names.add(row));
         for (row, second) in rows.iter().zip([0, 10, 100]) {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(names.of_key("ada/k"), None);
         assert_eq!(names.tasks(JobId(2), None), Some(vec![JobId(2), JobId(3)]), "one is still known");
         assert_eq!(names.forget_old(Time::seconds(160)), [JobId(3)]);
-        let Names { keys, arrays, ended, lately, ended_count } = names;
+        let JobNames { keys, arrays, ended, lately, ended_count } = names;
         assert!(keys.is_empty() && arrays.is_empty() && ended.is_empty() && lately.is_empty());
         assert_eq!(ended_count, 3);
     }

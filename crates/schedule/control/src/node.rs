@@ -7,14 +7,14 @@ use bedplate_finding::{Action, OpenFinding};
 use bedplate_gangs::{JobId, Time};
 
 use crate::record::NodeRow;
-use crate::wire::{Host, RunId};
-use crate::{LinkId, Rules};
+use crate::wire::{HostMachine, RunId};
+use crate::{ControlRules, LinkId};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub(crate) struct ManagedNode {
     pub(crate) name: String,
     pub(crate) address: String,
-    pub(crate) host: Host,
+    pub(crate) host: HostMachine,
     pub(crate) incarnation: u64,
     pub(crate) presence: Presence,
     /// Takes no work, and why; only people change it back.
@@ -41,12 +41,12 @@ pub(crate) enum Presence {
     Away,
 }
 
-impl Node {
+impl ManagedNode {
     pub(crate) fn new(name: String) -> Self {
         Self {
             name,
             address: String::new(),
-            host: Host::default(),
+            host: HostMachine::default(),
             incarnation: 0,
             presence: Presence::Away,
             drained: None,
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// When it counts as lost if nothing is heard of it, and why.
-    pub(crate) fn lost_at(&self, rules: &Rules) -> Option<(Time, &'static str)> {
+    pub(crate) fn lost_at(&self, rules: &ControlRules) -> Option<(Time, &'static str)> {
         match self.presence {
             Presence::Linked { heard, .. } => Some((heard + rules.silence, "nothing was heard of it")),
             Presence::Closed { until } => Some((until, "its connection closed")),

@@ -2,7 +2,7 @@
 
 use bedplate_blame::FaultKind;
 use bedplate_diag::Reason;
-use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
+use bedplate_gangs::{Event, GangOutcome, JobId, Span, Time};
 use bedplate_job::RankBlocks;
 use bedplate_report::Report;
 use bedplate_topology::NodeId;
@@ -10,8 +10,8 @@ use bedplate_topology::NodeId;
 use crate::Control;
 use crate::reason;
 use crate::record::RunPhase;
-use crate::run::{MemberState, Phase, Progress, Run, Then};
-use crate::wire::{Checkpoint, NodeEnd, RankEnd, RunId, Step, StepRequest, ToAgent, Unready};
+use crate::run::{LaunchPhase, ManagedRun, MemberState, RunProgress, Then};
+use crate::wire::{Checkpoint, NodeEnd, NodeStep, RankEnd, RunId, StepRequest, ToAgent, Unready};
 
 /// What the journal can hold.
 const LARGEST_STEP: u64 = i64::MAX as u64;
@@ -22,7 +22,7 @@ const MOST_TASKS: u32 = 65_536;
 
 impl Control {
     /// The run of this very number, with this node in it and not given up.
-    fn run_on(&mut self, node: NodeId, id: RunId) -> Option<&mut Run> {
+    fn run_on(&mut self, node: NodeId, id: RunId) -> Option<&mut ManagedRun> {
         if self.is_member(id, node) { self.runs.get_mut(&JobId(id.job)) } else { None }
     }
 
@@ -37,8 +37,8 @@ impl Control {
         }
         member.state = MemberState::Prepared { master_port };
         match run.phase {
-            Phase::Preparing if run.is_all_prepared() => self.let_go(job, now),
-            Phase::Running => self.let_newcomer_go(job, node, now),
+            LaunchPhase::Preparing if run.is_all_prepared() => self.let_go(job, now),
+            LaunchPhase::Running => self.let_newcomer_go(job, node, now),
             _ => {}
         }
     }
@@ -49,7 +49,7 @@ impl Control {
             return;
         };
         let is_expected = run.members.get(&node).is_some_and(|member| member.state == MemberState::Asked);
-        if !is_expected || !matches!(run.phase, Phase::Preparing | Phase::Running) {
+        if !is_expected || !matches!(run.phase, LaunchPhase::Preparing | LaunchPhase::Running) {
             return;
         }
         match why {
@@ -104,7 +104,7 @@ impl Control {
         self.note_job(job, reason.to_string(), now);
         let run = self.run(job);
         run.then = Then::Report;
-        run.verdict.outcome = Some(Outcome::Failed);
+        run.verdict.outcome = Some(GangOutcome::Failed);
         run.verdict.exit_status = Some(exit_status);
         run.verdict.reason = Some(reason);
         self.stop_run(job, grace, now);
@@ -153,7 +153,7 @@ impl Control {
             return self.renew_in_place(job, node, reason, now);
         }
         self.note_job(job, reason.to_string(), now);
-        if self.runs[&job].phase == Phase::Suspended {
+        if self.runs[&job].phase == LaunchPhase::Suspended {
             // Its turn comes again, and it starts anew then.
             return self.discard_run(job, now);
         }
@@ -184,7 +184,7 @@ impl Control {
     }
 
     pub(crate) fn stop_member(&mut self, job: JobId, node: NodeId, now: Time) {
-        let Phase::Stopping { since, grace } = self.runs[&job].phase else {
+        let LaunchPhase::Stopping { since, grace } = self.runs[&job].phase else {
             return;
         };
         let grace_ms = (since + grace).since(now).0;
@@ -200,13 +200,13 @@ impl Control {
             return;
         };
         if let Some(step) = report.progress() {
-            let known = run.progress.entry(rank).or_insert(Progress { step, at: now });
+            let known = run.progress.entry(rank).or_insert(RunProgress { step, at: now });
             // Saying the same again is no progress.
             if step > known.step {
-                *known = Progress { step, at: now };
+                *known = RunProgress { step, at: now };
             }
         }
-        let is_due = run.phase == Phase::Running && now >= run.steps_recorded + RECORD_STEPS_EVERY;
+        let is_due = run.phase == LaunchPhase::Running && now >= run.steps_recorded + RECORD_STEPS_EVERY;
         if run.history.take(rank, &report) && is_due {
             run.steps_recorded = now;
             self.record_run(JobId(id.job), RunPhase::Running, now);
@@ -236,7 +236,7 @@ impl Control {
     /// Starts the tasks of a step on the nodes of the run from which it is asked for.
     pub(crate) fn start_step(&mut self, node: NodeId, request: &StepRequest) {
         let job = JobId(request.run.job);
-        if self.run_on(node, request.run).is_none_or(|run| run.phase != Phase::Running) {
+        if self.run_on(node, request.run).is_none_or(|run| run.phase != LaunchPhase::Running) {
             return;
         }
         let tasks_per_node = self.jobs.get(&job).map_or(1, |live| live.job.gang.roles[0].tasks_per_node);
@@ -256,7 +256,7 @@ impl Control {
         let nodes: Vec<String> =
             names.iter().take(layout.iter().len()).map(|(_, name)| name.clone()).collect();
         for (index, ((node, _), tasks)) in names.iter().zip(layout.iter()).enumerate() {
-            let step = Step {
+            let step = NodeStep {
                 run: request.run,
                 number,
                 node_index: index as u32,

@@ -192,7 +192,7 @@ impl JobState {
 pub struct RunRow {
     pub run: RunId,
     pub phase: RunPhase,
-    pub shares: Vec<Share>,
+    pub shares: Vec<HeldShare>,
     pub started: Time,
     /// When its ranks were let go.
     pub running: Option<Time>,
@@ -232,7 +232,7 @@ pub enum RunPhase {
 
 /// What a run holds of a node, by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
+pub struct HeldShare {
     pub node: String,
     pub role: u16,
     /// One bit for each device.

@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use bedplate_diag::Reason;
 use bedplate_gangs::{
-    Adopted, AdoptedState, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Span,
-    Then as After, Time, UsageRecord,
+    Adopted, AdoptedState, ArrayTask, Event, GangRequest, History, JobId, NodeOrder, NodeShare, Settings,
+    Span, Then as After, Time, UsageRecord,
 };
 use bedplate_job::{Job, RankBlocks};
 use bedplate_topology::{Cluster, NodeId};
 
-use crate::Rules;
-use crate::control::{Control, Live, outcome_of};
+use crate::ControlRules;
+use crate::control::{Control, LiveJob, outcome_of};
 use crate::node::Presence;
 use crate::reason;
-use crate::record::{JobRow, JobState, Joined, Record, Restored, RunPhase, RunRow, Share};
-use crate::run::{MemberState, Phase, Run};
+use crate::record::{HeldShare, JobRow, JobState, Joined, Record, Restored, RunPhase, RunRow};
+use crate::run::{LaunchPhase, ManagedRun, MemberState};
 use crate::submit::earliest_start;
 
 impl Control {
@@ -27,7 +27,7 @@ impl Control {
     pub fn restore(
         cluster: Cluster,
         settings: Settings,
-        rules: Rules,
+        rules: ControlRules,
         restored: Restored,
         now: Time,
     ) -> (Self, Vec<(JobId, String)>) {
@@ -63,7 +63,7 @@ impl Control {
             let Some(job) = jobs.entry(row.text.as_ptr()).or_insert_with(read) else { continue };
             let user = self.user_id(&row.user);
             let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
-            if let Ok(request) = Request::from_job(row.id, job, user, cluster, settings) {
+            if let Ok(request) = GangRequest::from_job(row.id, job, user, cluster, settings) {
                 let (request, ran) = (Box::new(request), Span(ended.saturating_sub(started)));
                 self.news.push_back(Event::Ran { request, ran, ended: Time(ended) });
             }
@@ -124,7 +124,7 @@ impl Control {
         self.names.add(&row);
         let user = self.user_id(&row.user);
         let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
-        let request = Request::from_job(id, &job, user, cluster, settings);
+        let request = GangRequest::from_job(id, &job, user, cluster, settings);
         let array = row.array.map(|place| ArrayTask {
             array: place.array,
             at_once: job.policy.array.as_ref().and_then(|array| array.at_once),
@@ -133,10 +133,10 @@ impl Control {
         let is_held = row.life.is_held;
         let begin = earliest_start(&job, row.submitted);
         let avoid = self.restore_charges(id, user, &row.life.charges);
-        self.jobs.insert(id, Live { row, job });
+        self.jobs.insert(id, LiveJob { row, job });
         match request {
             Ok(request) => {
-                let mut request = Request { array, is_held, begin, history: Some(history), ..request };
+                let mut request = GangRequest { array, is_held, begin, history: Some(history), ..request };
                 self.scheduler.let_avoid(&mut request, avoid);
                 // What is in the history no more had ended when the job was submitted, and in a way that let it in.
                 for dependency in &mut request.dependencies {
@@ -150,7 +150,7 @@ impl Control {
     }
 
     /// A run whose ranks may be alive is adopted; any other is over.
-    fn remember_run(&mut self, request: Request, row: Option<RunRow>, now: Time) {
+    fn remember_run(&mut self, request: GangRequest, row: Option<RunRow>, now: Time) {
         let job = request.id;
         let has_ranks = |row: &&RunRow| matches!(row.phase, RunPhase::Running | RunPhase::Suspended);
         let kept = row.as_ref().filter(has_ranks).and_then(|row| {
@@ -195,27 +195,27 @@ impl Control {
             .zip(&row.shares)
             .filter_map(|(share, record)| Some((share.node, record.joined?)))
             .collect();
-        let mut run = Run::new(row.run, shares, &ranks, now);
+        let mut run = ManagedRun::new(row.run, shares, &ranks, now);
         run.rejoin(row.began, joined);
         run.master_port = row.master_port;
         run.started = row.started;
         run.running = Some(row.running.unwrap_or(now).max(now));
         run.stops_as = row.stops_as;
         run.history = row.steps.map(|steps| *steps).unwrap_or_default();
-        run.phase = if is_suspended { Phase::Suspended } else { Phase::Running };
+        run.phase = if is_suspended { LaunchPhase::Suspended } else { LaunchPhase::Running };
         if is_suspended {
             self.suspended.insert(job);
         }
         run.members.values_mut().for_each(|member| member.state = MemberState::Running);
         if let Some(state) = row.stops_as {
-            run.phase = Phase::Stopping { since: now, grace: self.grace_of(job) };
+            run.phase = LaunchPhase::Stopping { since: now, grace: self.grace_of(job) };
             run.verdict.outcome = state.is_final().then(|| outcome_of(state));
             run.verdict.reason = row.reason;
         }
         self.runs.insert(job, run);
     }
 
-    fn known_share(&self, share: &Share) -> Option<NodeShare> {
+    fn known_share(&self, share: &HeldShare) -> Option<NodeShare> {
         let node = self.scheduler.cluster().find_node(&share.node)?;
         Some(NodeShare { node, role: share.role, devices: share.devices })
     }

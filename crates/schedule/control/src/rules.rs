@@ -1,12 +1,12 @@
 //! How long the control plane waits for nodes and runs.
 
-use bedplate_blame::Policy;
+use bedplate_blame::BlamePolicy;
 use bedplate_gangs::Span;
 
 /// The patience of the control plane. The defaults bring a gang back within three seconds of a closed
 /// connection and within six of a node that fell silent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rules {
+pub struct ControlRules {
     /// How often agents say that they are there.
     pub heartbeat: Span,
     /// A node that is silent for this long is lost.
@@ -26,10 +26,10 @@ pub struct Rules {
     /// What agents keep of runs that are over.
     pub folders: Folders,
     /// Who answers for failures, and how many restarts there are.
-    pub blame: Policy,
+    pub blame: BlamePolicy,
 }
 
-impl Default for Rules {
+impl Default for ControlRules {
     fn default() -> Self {
         Self {
             heartbeat: Span(500),
@@ -41,7 +41,7 @@ impl Default for Rules {
             overdue: Span::minutes(6),
             repeat_after: Span::seconds(1),
             folders: Folders::default(),
-            blame: Policy::default(),
+            blame: BlamePolicy::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_diag::Reason;
-use bedplate_gangs::{JobId, NodeShare, Outcome, Span, Time};
+use bedplate_gangs::{GangOutcome, JobId, NodeShare, Span, Time};
 use bedplate_job::RankBlocks;
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
@@ -12,13 +12,13 @@ use crate::record::{JobState, Joined};
 use crate::wire::{NodeEnd, RunId};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Run {
+pub(crate) struct ManagedRun {
     pub(crate) id: RunId,
     /// The number of the run in which its ranks first met; newcomers join them.
     pub(crate) began: u32,
     pub(crate) shares: Vec<NodeShare>,
     pub(crate) members: BTreeMap<NodeId, Member>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: LaunchPhase,
     pub(crate) started: Time,
     pub(crate) running: Option<Time>,
     /// What comes once nothing is left of it.
@@ -26,9 +26,9 @@ pub(crate) struct Run {
     /// What its job becomes, where its end was ordered.
     pub(crate) stops_as: Option<JobState>,
     /// How it ended, as far as is known.
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: RunVerdict,
     /// How far each rank that said so is, and when it said so.
-    pub(crate) progress: BTreeMap<u32, Progress>,
+    pub(crate) progress: BTreeMap<u32, RunProgress>,
     /// What its ranks reported about their training steps, and when that was last recorded.
     pub(crate) history: StepHistory,
     pub(crate) steps_recorded: Time,
@@ -41,7 +41,7 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum LaunchPhase {
     Preparing,
     Running,
     Suspended,
@@ -85,19 +85,19 @@ pub(crate) enum Then {
 
 /// Why a run ended, for the scheduler and for people.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) outcome: Option<Outcome>,
+pub(crate) struct RunVerdict {
+    pub(crate) outcome: Option<GangOutcome>,
     pub(crate) exit_status: Option<i32>,
     pub(crate) reason: Option<Reason>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct RunProgress {
     pub(crate) step: u64,
     pub(crate) at: Time,
 }
 
-impl Run {
+impl ManagedRun {
     /// A run whose nodes are to be asked; ranks are numbered in the order of the shares.
     pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks: &RankBlocks, now: Time) -> Self {
         let asked = Member::asked(id, Vec::new(), now);
@@ -112,12 +112,12 @@ impl Run {
             began: id.number,
             shares,
             members,
-            phase: Phase::Preparing,
+            phase: LaunchPhase::Preparing,
             started: now,
             running: None,
             then: Then::Report,
             stops_as: None,
-            verdict: Verdict::default(),
+            verdict: RunVerdict::default(),
             progress: BTreeMap::new(),
             history: StepHistory::default(),
             steps_recorded: now,
@@ -132,7 +132,7 @@ impl Run {
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        matches!(self.phase, Phase::Stopping { .. })
+        matches!(self.phase, LaunchPhase::Stopping { .. })
     }
 
     pub(crate) fn is_all_prepared(&self) -> bool {
@@ -146,7 +146,7 @@ impl Run {
 
     /// Whether every rank has ended by itself and only nodes without ranks still hold it.
     pub(crate) fn has_no_ranks_left(&self) -> bool {
-        self.phase == Phase::Running
+        self.phase == LaunchPhase::Running
             && self.members.values().all(|member| member.is_gone() || member.ranks.is_empty())
     }
 
@@ -173,8 +173,8 @@ impl Run {
     }
 
     /// How it ended: as ordered, or by what its nodes say.
-    pub(crate) fn outcome(&self) -> Outcome {
-        self.verdict.outcome.unwrap_or(Outcome::Succeeded)
+    pub(crate) fn outcome(&self) -> GangOutcome {
+        self.verdict.outcome.unwrap_or(GangOutcome::Succeeded)
     }
 
     /// Whether a node has a part in it that is not lost.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_diag::Reason;
-use bedplate_gangs::{ArrayTask, Decision, Event, JobId, NodeOrder, Request, Time};
+use bedplate_gangs::{ArrayTask, Decision, Event, GangRequest, JobId, NodeOrder, Time};
 use bedplate_job::{Begin, Job};
 use bedplate_topology::NodeId;
 
-use crate::control::{Control, Live, Notice, outcome_of};
+use crate::control::{Control, LiveJob, Notice, outcome_of};
 use crate::reason;
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
 
@@ -66,7 +66,7 @@ pub struct Accepted {
 
 /// What may be wanted of a job or a node that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum ClientOrder {
     Cancel(JobId),
     Hold(JobId),
     Release(JobId),
@@ -171,22 +171,22 @@ impl Control {
         self.names.add(&row);
         self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
         self.output.records.push(Record::Submitted(row.clone()));
-        self.jobs.insert(id, Live { row, job: job.clone() });
+        self.jobs.insert(id, LiveJob { row, job: job.clone() });
     }
 
     /// One request for the job, or one for each task of its array.
-    fn requests(&mut self, job: &Job, user: &str, now: Time) -> Result<Vec<Request>, OrderRefusal> {
+    fn requests(&mut self, job: &Job, user: &str, now: Time) -> Result<Vec<GangRequest>, OrderRefusal> {
         let user = self.user_id(user);
         let first = JobId(self.next_job);
         let request =
-            Request::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
+            GangRequest::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
                 .map_err(|why| OrderRefusal::Never { why: Reason::of(&why) })?;
-        let request = Request { begin: earliest_start(job, now), ..request };
+        let request = GangRequest { begin: earliest_start(job, now), ..request };
         let Some(array) = &job.policy.array else {
             return Ok(vec![request]);
         };
         let task = ArrayTask { array: first, at_once: array.at_once };
-        let with_number = |number| Request { id: JobId(number), array: Some(task), ..request.clone() };
+        let with_number = |number| GangRequest { id: JobId(number), array: Some(task), ..request.clone() };
         Ok((first.0..first.0 + array.count()).map(with_number).collect())
     }
 
@@ -239,7 +239,7 @@ impl Control {
     }
 
     /// Carries out an order, or says why it cannot be. `by` is kept in the history.
-    pub fn order(&mut self, order: Order, by: &str, now: Time) -> Result<(), OrderRefusal> {
+    pub fn order(&mut self, order: ClientOrder, by: &str, now: Time) -> Result<(), OrderRefusal> {
         let mut answers = self.order_all([order], by, now);
         answers.pop().expect("there is an answer to each order")
     }
@@ -247,7 +247,7 @@ impl Control {
     /// Carries out many orders and lets the scheduler decide once about all of them.
     pub fn order_all(
         &mut self,
-        orders: impl IntoIterator<Item = Order>,
+        orders: impl IntoIterator<Item = ClientOrder>,
         by: &str,
         now: Time,
     ) -> Vec<Result<(), OrderRefusal>> {
@@ -257,37 +257,37 @@ impl Control {
         answers
     }
 
-    fn take_order(&mut self, order: Order, by: &str, now: Time) -> Result<(), OrderRefusal> {
+    fn take_order(&mut self, order: ClientOrder, by: &str, now: Time) -> Result<(), OrderRefusal> {
         match order {
-            Order::Cancel(job) => {
+            ClientOrder::Cancel(job) => {
                 self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?;
                 if let Some(run) = self.runs.get_mut(&job) {
                     run.stops_as = Some(JobState::Cancelled);
                     self.record_order(job, now);
                 }
             }
-            Order::Hold(job) => {
+            ClientOrder::Hold(job) => {
                 self.order_job(job, Event::Hold(job), format!("held by {by}"), now)?;
                 self.change(job, now, |life| life.is_held = true);
             }
-            Order::Release(job) => {
+            ClientOrder::Release(job) => {
                 self.order_job(job, Event::Release(job), format!("released by {by}"), now)?;
                 self.change(job, now, |life| life.is_held = false);
             }
-            Order::Requeue(job) => {
+            ClientOrder::Requeue(job) => {
                 self.live(job)?;
                 if !self.runs.contains_key(&job) {
                     return Err(OrderRefusal::DoesNotRun { job });
                 }
                 self.order_job(job, Event::Requeue(job), format!("requeued by {by}"), now)?;
             }
-            Order::Drain { node, reason } => {
+            ClientOrder::Drain { node, reason } => {
                 let node = self.node(&node)?;
                 // It stays out whatever becomes of a finding that took it out before.
                 self.nodes[node.0 as usize].found_out = None;
                 self.drain(node, reason::drained_by(&reason, by), now);
             }
-            Order::Resume { node } => {
+            ClientOrder::Resume { node } => {
                 let node = self.node(&node)?;
                 self.undrain(node, now);
             }
@@ -304,10 +304,10 @@ impl Control {
         self.settle(now);
         let running: Vec<JobId> = self.runs.keys().copied().collect();
         let order = |job: &JobId| match self.jobs.get(job) {
-            Some(live) if live.job.policy.is_requeued => Order::Requeue(*job),
-            _ => Order::Cancel(*job),
+            Some(live) if live.job.policy.is_requeued => ClientOrder::Requeue(*job),
+            _ => ClientOrder::Cancel(*job),
         };
-        let orders: Vec<Order> = running.iter().map(order).collect();
+        let orders: Vec<ClientOrder> = running.iter().map(order).collect();
         self.order_all(orders, by, now);
     }
 

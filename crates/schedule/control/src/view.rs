@@ -2,16 +2,16 @@
 
 use bedplate_diag::Reason;
 use bedplate_finding::OpenFinding;
-use bedplate_gangs::{Explanation, JobId, NodeState, Question, Time};
+use bedplate_gangs::{JobId, NodeState, Question, Time, WaitExplanation};
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
 use serde::Serialize;
 
-use crate::control::{Control, Live};
+use crate::control::{Control, LiveJob};
 use crate::node::Presence;
 use crate::reason;
 use crate::record::{JobState, Life};
-use crate::wire::Host;
+use crate::wire::HostMachine;
 
 /// A job in a line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -47,7 +47,7 @@ pub struct NodeView {
     /// Why it takes no work.
     pub reason: Option<Reason>,
     pub address: String,
-    pub host: Host,
+    pub host: HostMachine,
     pub kind: String,
     pub gpus: u32,
     pub gpus_free: u32,
@@ -76,7 +76,7 @@ pub struct JobFilter {
 }
 
 impl JobFilter {
-    fn admits(&self, live: &Live) -> bool {
+    fn admits(&self, live: &LiveJob) -> bool {
         let row = &live.row;
         let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
         is(&self.user, &row.user)
@@ -148,7 +148,7 @@ impl Control {
         self.names.set_ended_count(count);
     }
 
-    fn view(&self, live: &Live) -> JobView {
+    fn view(&self, live: &LiveJob) -> JobView {
         let job = live.row.id;
         let settings = self.scheduler.settings();
         let policy = &live.job.policy;
@@ -174,7 +174,7 @@ impl Control {
     }
 
     /// In short: which resources are missing, and where, takes a search of the plan.
-    fn waits_because(&self, live: &Live) -> Option<Reason> {
+    fn waits_because(&self, live: &LiveJob) -> Option<Reason> {
         if let Some(wait) = self.scheduler.wait(live.row.id) {
             return Some(Reason::of(wait));
         }
@@ -183,7 +183,7 @@ impl Control {
     }
 
     /// Why a job waits; nothing when it does not.
-    pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
+    pub fn explain(&self, job: JobId, now: Time) -> Option<WaitExplanation> {
         self.scheduler.explain(job, now.max(self.now))
     }
 
@@ -280,7 +280,7 @@ impl Control {
     }
 }
 
-fn label(live: &Live) -> String {
+fn label(live: &LiveJob) -> String {
     match live.row.array {
         Some(place) => format!("{}_{}", place.array.0, place.index),
         None => live.row.id.0.to_string(),

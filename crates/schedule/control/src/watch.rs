@@ -8,7 +8,7 @@ use bedplate_job::{Receiver, Workload};
 use bedplate_topology::NodeId;
 
 use crate::Control;
-use crate::run::{MemberState, Phase, Progress, Run};
+use crate::run::{LaunchPhase, ManagedRun, MemberState, RunProgress};
 use crate::wire::{Audience, ToAgent};
 
 impl Control {
@@ -19,27 +19,27 @@ impl Control {
                 continue;
             };
             match run.phase {
-                Phase::Preparing if now >= run.started + self.rules.prepare_within => {
+                LaunchPhase::Preparing if now >= run.started + self.rules.prepare_within => {
                     self.give_up_unready(job, now);
                 }
-                Phase::Stopping { since, grace } if now >= since + grace + self.rules.overdue => {
+                LaunchPhase::Stopping { since, grace } if now >= since + grace + self.rules.overdue => {
                     let holders = run.holders();
                     holders.into_iter().for_each(|node| self.give_up_overdue(job, node, now));
                 }
-                Phase::Running => self.watch_running(job, now),
+                LaunchPhase::Running => self.watch_running(job, now),
                 _ => {}
             }
         }
     }
 
     /// When a running run must be checked although nothing happens.
-    pub(crate) fn next_watch(&self, run: &Run) -> Option<Time> {
+    pub(crate) fn next_watch(&self, run: &ManagedRun) -> Option<Time> {
         let stuck = self.stuck_after(run).map(|patience| oldest_progress(run) + patience);
         stuck.into_iter().chain(self.signal_at(run)).chain(self.newcomers_due(run)).min()
     }
 
     /// Until when nodes that join a run must be ready.
-    fn newcomers_due(&self, run: &Run) -> Option<Time> {
+    fn newcomers_due(&self, run: &ManagedRun) -> Option<Time> {
         (!run.asked().is_empty()).then(|| run.started + self.rules.prepare_within)
     }
 
@@ -79,13 +79,13 @@ impl Control {
         }
     }
 
-    fn stuck_after(&self, run: &Run) -> Option<Span> {
+    fn stuck_after(&self, run: &ManagedRun) -> Option<Span> {
         let health = &self.jobs.get(&run.job())?.job.health;
         health.stuck_after.map(Span::from)
     }
 
     /// When its ranks are told to write a checkpoint because their time is nearly up.
-    fn signal_at(&self, run: &Run) -> Option<Time> {
+    fn signal_at(&self, run: &ManagedRun) -> Option<Time> {
         let signal = self.jobs.get(&run.job())?.job.policy.checkpoint_signal?;
         let ends = self.scheduler.ends_at(run.job())?;
         (!run.was_signalled).then(|| ends - signal.before.into())
@@ -126,13 +126,13 @@ impl Control {
 }
 
 /// When the rank that has been silent longest was last heard, or when all began.
-fn oldest_progress(run: &Run) -> Time {
+fn oldest_progress(run: &ManagedRun) -> Time {
     let began = run.running.unwrap_or(run.started);
     alive_progress(run).map(|(_, progress)| progress.at).min().unwrap_or(began).max(began)
 }
 
 /// The nodes of the ranks that are behind all others.
-fn culprits(run: &Run) -> BTreeSet<NodeId> {
+fn culprits(run: &ManagedRun) -> BTreeSet<NodeId> {
     let Some(least) = alive_progress(run).map(|(_, progress)| progress.step).min() else {
         return BTreeSet::new();
     };
@@ -141,7 +141,7 @@ fn culprits(run: &Run) -> BTreeSet<NodeId> {
 }
 
 /// How far the ranks are whose nodes have not ended their part.
-fn alive_progress(run: &Run) -> impl Iterator<Item = (NodeId, Progress)> {
+fn alive_progress(run: &ManagedRun) -> impl Iterator<Item = (NodeId, RunProgress)> {
     run.progress.iter().filter_map(|(rank, progress)| {
         let node = run.node_of_rank(*rank)?;
         (!run.members[&node].is_gone()).then_some((node, *progress))

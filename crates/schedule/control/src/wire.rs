@@ -11,7 +11,7 @@ use bedplate_job::rank_environment::{NodePart, StepPart};
 use bedplate_report::Report;
 use serde::{Deserialize, Serialize};
 
-pub use bedplate_job::rank_environment::{Facts, Peer};
+pub use bedplate_job::rank_environment::{JobFacts, Peer};
 pub use bedplate_report::Checkpoint;
 
 /// One attempt to run a gang. Numbers of a job only grow.
@@ -70,7 +70,7 @@ pub enum ToAgent {
         run: RunId,
     },
     /// Start tasks of a step inside a running gang, for an `srun` that waits for them.
-    Step(Box<Step>),
+    Step(Box<NodeStep>),
     /// How long the folders of runs stay that are over, and how much they may hold together.
     Retain {
         age_ms: u64,
@@ -117,7 +117,7 @@ pub enum FromAgent {
     /// Every heartbeat says all that the node holds.
     Heartbeat {
         sequence: u64,
-        held: Vec<Held>,
+        held: Vec<HeldRun>,
         /// What is wrong with the node, all of it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         findings: Vec<OpenFinding>,
@@ -180,13 +180,13 @@ pub struct Hello {
     pub address: String,
     /// Different each time the agent starts.
     pub incarnation: u64,
-    pub held: Vec<Held>,
+    pub held: Vec<HeldRun>,
     /// What the host really has, for people.
-    pub host: Host,
+    pub host: HostMachine,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Host {
+pub struct HostMachine {
     pub name: String,
     pub cores: u32,
     pub memory_mib: u64,
@@ -199,7 +199,7 @@ pub struct Host {
 
 /// A run on a node, as its agent sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldRun {
     pub run: RunId,
     pub phase: HeldPhase,
     /// Stopped in place: its devices are lent to others meanwhile.
@@ -340,7 +340,7 @@ impl Launch {
     }
 }
 
-impl Step {
+impl NodeStep {
     /// What the environment of its tasks is made of.
     pub fn part(&self) -> StepPart<'_> {
         StepPart {
@@ -384,7 +384,7 @@ pub struct Launch {
     /// What the job sets itself.
     pub environment: BTreeMap<String, String>,
     /// Facts for `SLURM_*` and `BEDPLATE_*`: partition, account, QOS, array place, limits.
-    pub facts: Facts,
+    pub facts: JobFacts,
     pub directory: Option<String>,
     /// Patterns of file names, as `bedplate_job::FileNames` expands them.
     pub stdin: Option<String>,
@@ -441,7 +441,7 @@ pub struct ReplyTo {
 
 /// A step's part on one node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
+pub struct NodeStep {
     pub run: RunId,
     /// Counts the steps of a run.
     pub number: u32,
@@ -461,12 +461,12 @@ pub struct Step {
 pub struct LogName {
     pub run: RunId,
     pub rank: u32,
-    pub stream: Stream,
+    pub stream: LogStream,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stream {
+pub enum LogStream {
     Stdout,
     Stderr,
 }

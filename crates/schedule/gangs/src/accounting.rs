@@ -14,8 +14,8 @@ use crate::limits::Ledger;
 use crate::priority::{Prospect, Rank, Scales, priority};
 use crate::quota::{ANY_GPU, Asked};
 use crate::{
-    AccountId, FairShares, JobId, Never, Priority, QueueId, Queues, Request, Settings, Span, Time, Usage,
-    UsageRecord, UserId, Wait, Weights,
+    AccountId, FairShares, GangRequest, JobId, Never, Priority, PriorityWeights, QueueId, Queues, Settings,
+    Span, Time, Usage, UsageRecord, UserId, Wait,
 };
 
 #[derive(Debug, Clone)]
@@ -68,41 +68,41 @@ impl Accounting {
         &self.queues
     }
 
-    pub(crate) fn start(&mut self, request: &Request, gpus: u64) {
+    pub(crate) fn start(&mut self, request: &GangRequest, gpus: u64) {
         self.ledger.start(request, gpus);
         self.take_quota(request, gpus);
     }
 
-    pub(crate) fn end(&mut self, request: &Request, gpus: u64) {
+    pub(crate) fn end(&mut self, request: &GangRequest, gpus: u64) {
         self.ledger.end(request, gpus);
         self.give_quota(request, gpus);
     }
 
     /// A running gang has another number of GPUs than before.
-    pub(crate) fn resize(&mut self, request: &Request, before: u64, after: u64) {
+    pub(crate) fn resize(&mut self, request: &GangRequest, before: u64, after: u64) {
         self.ledger.resize(request, before, after);
         self.give_quota(request, before);
         self.take_quota(request, after);
     }
 
-    fn take_quota(&mut self, request: &Request, gpus: u64) {
+    fn take_quota(&mut self, request: &GangRequest, gpus: u64) {
         if let Some(asked) = self.asked(request) {
             self.queues.take(asked.queue, &asked.kind, gpus);
         }
     }
 
-    fn give_quota(&mut self, request: &Request, gpus: u64) {
+    fn give_quota(&mut self, request: &GangRequest, gpus: u64) {
         if let Some(asked) = self.asked(request) {
             self.queues.give(asked.queue, &asked.kind, gpus);
         }
     }
 
-    pub(crate) fn charge(&mut self, request: &Request, gpu_ms: u128, settings: &Settings, now: Time) {
+    pub(crate) fn charge(&mut self, request: &GangRequest, gpu_ms: u128, settings: &Settings, now: Time) {
         self.usage.add(request.account, request.user, gpu_ms, now, settings.weights.half_life);
     }
 
     /// A gang that was never interrupted has ended after `ran`.
-    pub(crate) fn learn(&mut self, request: &Request, ran: Span, now: Time) {
+    pub(crate) fn learn(&mut self, request: &GangRequest, ran: Span, now: Time) {
         self.experience.learn(request, ran, now);
     }
 
@@ -130,7 +130,7 @@ impl Accounting {
     }
 
     /// Before the queue is put in order, whose oldest gang has waited this long.
-    pub(crate) fn look_around(&mut self, longest_wait: Span, weights: &Weights) {
+    pub(crate) fn look_around(&mut self, longest_wait: Span, weights: &PriorityWeights) {
         self.longest_wait = longest_wait;
         self.bounds = self.experience.bounds(weights);
     }
@@ -138,7 +138,7 @@ impl Accounting {
     /// The priority of a job, and where that puts it in the queue.
     pub(crate) fn rank(
         &self,
-        request: &Request,
+        request: &GangRequest,
         submitted: Time,
         settings: &Settings,
         now: Time,
@@ -183,13 +183,13 @@ impl Accounting {
     }
 
     /// What a job takes from a quota, where it has one.
-    pub(crate) fn asked(&self, request: &Request) -> Option<Asked> {
+    pub(crate) fn asked(&self, request: &GangRequest) -> Option<Asked> {
         let queue = request.queue?;
         Some(Asked { queue, kind: self.quota_kind(request).to_string(), gpus: request.gpus() })
     }
 
     /// The kind of GPU a job counts against: its accelerator where only one will do, else any.
-    fn quota_kind(&self, request: &Request) -> &str {
+    fn quota_kind(&self, request: &GangRequest) -> &str {
         let wanted =
             request.roles.iter().find(|role| role.per_node.gpus > 0).map_or(u64::MAX, |role| role.kinds);
         let mut names = (self.accelerators.iter().enumerate())
@@ -203,17 +203,17 @@ impl Accounting {
     }
 
     /// The limit or quota that a gang of `gpus` GPUs would break if it started now.
-    pub(crate) fn broken_by(&self, request: &Request, gpus: u64, settings: &Settings) -> Option<Wait> {
+    pub(crate) fn broken_by(&self, request: &GangRequest, gpus: u64, settings: &Settings) -> Option<Wait> {
         self.ledger.broken_by(request, gpus, settings).or_else(|| self.over_quota(request, gpus))
     }
 
     /// Whether limits and quotas leave a running gang `more` GPUs.
-    pub(crate) fn allows_more(&self, request: &Request, more: u64, settings: &Settings) -> bool {
+    pub(crate) fn allows_more(&self, request: &GangRequest, more: u64, settings: &Settings) -> bool {
         self.ledger.allows_more(request, more, settings) && self.over_quota(request, more).is_none()
     }
 
     /// The quota that `gpus` more GPUs would break; what another gang takes back is not there to borrow.
-    fn over_quota(&self, request: &Request, gpus: u64) -> Option<Wait> {
+    fn over_quota(&self, request: &GangRequest, gpus: u64) -> Option<Wait> {
         let Asked { queue, kind, .. } = self.asked(request)?;
         let mut available = self.queues.available(queue, &kind);
         if self.queues.borrows(queue, &kind, gpus) {
@@ -226,7 +226,7 @@ impl Accounting {
     }
 
     /// More GPUs than the queue of a gang could ever have.
-    pub(crate) fn beyond_quota(&self, request: &Request, gpus: u64) -> Option<Never> {
+    pub(crate) fn beyond_quota(&self, request: &GangRequest, gpus: u64) -> Option<Never> {
         let Asked { queue, kind, .. } = self.asked(request)?;
         let most = self.queues.most(queue, &kind);
         let name = || self.queues.name(queue).to_string();
@@ -235,7 +235,7 @@ impl Accounting {
 
     /// What a gang may take back from queues that borrowed it, and how much of that is not there: nothing for a
     /// gang that would itself borrow, or that a limit keeps from starting.
-    pub(crate) fn reclaimable(&self, request: &Request, settings: &Settings) -> Option<(Asked, u64)> {
+    pub(crate) fn reclaimable(&self, request: &GangRequest, settings: &Settings) -> Option<(Asked, u64)> {
         let asked = self.asked(request)?;
         let is_limited = self.ledger.broken_by(request, asked.gpus, settings).is_some();
         let missing = asked.gpus.saturating_sub(self.queues.available(asked.queue, &asked.kind));
@@ -243,13 +243,13 @@ impl Accounting {
     }
 
     /// The kind of GPU that a running gang holds in a queue that borrows, and what share its queue has borrowed.
-    pub(crate) fn borrowed(&self, running: &Request) -> Option<(String, f64)> {
+    pub(crate) fn borrowed(&self, running: &GangRequest) -> Option<(String, f64)> {
         let held = self.asked(running).map(|asked| Asked { gpus: 0, ..asked })?;
         held.borrows(&self.queues).then(|| held.share(&self.queues)).map(|share| (held.kind, share))
     }
 
     /// Whether a waiting gang comes before a running one as far as quotas go.
-    pub(crate) fn borrows_less(&self, waiting: &Request, running: &Request) -> bool {
+    pub(crate) fn borrows_less(&self, waiting: &GangRequest, running: &GangRequest) -> bool {
         if self.queues.is_empty() {
             return true;
         }

@@ -3,12 +3,12 @@
 use bedplate_topology::Level;
 
 use crate::scheduler::Scheduler;
-use crate::view::{Class, Rule};
-use crate::{Closeness, Elastic, JobId, Never, Request, RoleRequest, Span, Time, Wait};
+use crate::view::{NodeSetRule, RequestClass};
+use crate::{Closeness, Elastic, GangRequest, JobId, Never, RoleRequest, Span, Time, Wait};
 
 impl Scheduler {
     /// Why a job can never run here, whatever else happens.
-    pub fn never(&mut self, request: &Request) -> Option<Never> {
+    pub fn never(&mut self, request: &GangRequest) -> Option<Never> {
         self.malformed(request)
             .map(|what| Never::Malformed { what: what.into() })
             .or_else(|| self.beyond_limits(request))
@@ -17,7 +17,7 @@ impl Scheduler {
     }
 
     /// What is wrong with a request whatever the cluster and its rules are.
-    pub(crate) fn malformed(&self, request: &Request) -> Option<&'static str> {
+    pub(crate) fn malformed(&self, request: &GangRequest) -> Option<&'static str> {
         let settings = &self.settings;
         let bad_share = |role: &RoleRequest| {
             let is_one_gpu = role.nodes == 1 && role.per_node.gpus == 1 && role.elastic.is_none();
@@ -57,7 +57,7 @@ impl Scheduler {
         checks.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| what)
     }
 
-    fn beyond_limits(&self, request: &Request) -> Option<Never> {
+    fn beyond_limits(&self, request: &GangRequest) -> Option<Never> {
         let partition = self.settings.partition(request);
         let qos = self.settings.qos(request);
         let by_partition = || format!("partition `{}`", partition.name);
@@ -82,24 +82,24 @@ impl Scheduler {
     }
 
     /// The sizes a gang may have, where the site lets gangs change theirs.
-    pub(crate) fn elastic_range(&self, request: &Request) -> Option<Elastic> {
+    pub(crate) fn elastic_range(&self, request: &GangRequest) -> Option<Elastic> {
         request.elastic().filter(|_| self.settings.elastic.is_allowed)
     }
 
     /// GPUs at the smallest size the gang accepts.
-    pub(crate) fn smallest_gpus(&self, request: &Request) -> u64 {
+    pub(crate) fn smallest_gpus(&self, request: &GangRequest) -> u64 {
         match self.elastic_range(request) {
             Some(elastic) => u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus),
             None => request.gpus(),
         }
     }
 
-    pub(crate) fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
+    pub(crate) fn beyond_nodes(&mut self, request: &GangRequest) -> Option<Never> {
         let smallest = self.elastic_range(request).map(|elastic| elastic.min);
         let classes = self.classes_of(request);
         for class in &classes {
             // How long it takes has nothing to do with it.
-            let class = Class { nodes: smallest.unwrap_or(class.nodes), length: Span::ZERO, ..*class };
+            let class = RequestClass { nodes: smallest.unwrap_or(class.nodes), length: Span::ZERO, ..*class };
             if let Some(never) = self.views.eligible.too_few_nodes(class, &self.fleet) {
                 return Some(never);
             }
@@ -112,13 +112,13 @@ impl Scheduler {
     }
 
     /// One class per role, at the size asked for.
-    pub(crate) fn classes_of(&mut self, request: &Request) -> Vec<Class> {
+    pub(crate) fn classes_of(&mut self, request: &GangRequest) -> Vec<RequestClass> {
         let partition = (request.partition, self.settings.partition(request));
         let mut classes = Vec::with_capacity(request.roles.len());
         for role in &request.roles {
             let eligible =
                 self.views.eligible.find_or_add(&self.fleet, partition, role.kinds, &request.filter);
-            classes.push(Class {
+            classes.push(RequestClass {
                 eligible,
                 nodes: role.nodes,
                 need: role.per_node,
@@ -130,20 +130,20 @@ impl Scheduler {
         classes
     }
 
-    fn rule_of(&self, request: &Request) -> Rule {
+    fn rule_of(&self, request: &GangRequest) -> NodeSetRule {
         let index = |level: Level| {
             let found = self.fleet.levels().iter().position(|sets| sets.level >= level);
             found.unwrap_or(self.fleet.levels().len() - 1) as u8
         };
         match (request.closeness, request.segment, request.spread) {
             (Closeness::Required(level) | Closeness::Preferred(level), Some(segment), _) => {
-                Rule::Segments { level: index(level), segment }
+                NodeSetRule::Segments { level: index(level), segment }
             }
             (Closeness::Required(level), None, _) if request.nodes() > 1 => {
-                Rule::OneSet { level: index(level) }
+                NodeSetRule::OneSet { level: index(level) }
             }
-            (_, _, Some(level)) => Rule::Spread { level: index(level) },
-            _ => Rule::Anywhere,
+            (_, _, Some(level)) => NodeSetRule::Spread { level: index(level) },
+            _ => NodeSetRule::Anywhere,
         }
     }
 

@@ -13,14 +13,14 @@ use std::fmt;
 use bedplate_topology::NodeId;
 
 use crate::fleet::Booking;
-use crate::jobs::{Run, State};
+use crate::jobs::{EntryState, GangRun};
 use crate::scheduler::Scheduler;
-use crate::{Amount, Decision, JobId, Never, NodeShare, Outcome, Request, Then, Time};
+use crate::{Amount, Decision, GangOutcome, GangRequest, JobId, Never, NodeShare, Then, Time};
 
 /// A gang with everything a scheduler must know of its run so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adopted {
-    pub request: Request,
+    pub request: GangRequest,
     /// What it holds, in the order in which it got it: an elastic gang gives up the last first.
     pub shares: Vec<NodeShare>,
     pub started: Time,
@@ -40,7 +40,7 @@ pub struct Adopted {
 
 impl Adopted {
     /// A gang that has run undisturbed since its start.
-    pub fn new(request: Request, shares: Vec<NodeShare>, started: Time) -> Self {
+    pub fn new(request: GangRequest, shares: Vec<NodeShare>, started: Time) -> Self {
         Self {
             request,
             shares,
@@ -121,7 +121,7 @@ impl Scheduler {
         if let Err(why) = self.book_adopted(job, &shares, state, ends, now) {
             return self.disown(job, why, now);
         }
-        let mut run = Run::new(shares, started, ends);
+        let mut run = GangRun::new(shares, started, ends);
         run.safe_at = checkpointed.unwrap_or(started);
         run.resized = resized.unwrap_or(started);
         run.charged = charged.unwrap_or(started);
@@ -211,8 +211,8 @@ impl Scheduler {
     fn note_lost_nodes(&mut self, job: JobId) {
         let entry = &self.jobs[job];
         let run = match &entry.state {
-            State::Running(run) if run.stopping.is_none() => run,
-            State::Suspended(run) => run,
+            EntryState::Running(run) if run.stopping.is_none() => run,
+            EntryState::Suspended(run) => run,
             _ => return,
         };
         for node in run.shares.iter().map(|share| share.node).filter(|node| self.fleet.is_down(node.0)) {
@@ -234,8 +234,8 @@ impl Scheduler {
             self.jobs.count_restart(job);
             self.come_back(job, now);
         } else {
-            self.decisions.push(Decision::Drop { job, outcome: Outcome::NodeLost });
-            self.finish(job, Outcome::NodeLost, now);
+            self.decisions.push(Decision::Drop { job, outcome: GangOutcome::NodeLost });
+            self.finish(job, GangOutcome::NodeLost, now);
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::find::Horizon;
 use crate::reservations::{Reservation, Reserved};
 use crate::scheduler::Scheduler;
 use crate::views::Fit;
-use crate::{Amount, JobId, Order, Span, StartReason, Time, Wait};
+use crate::{Amount, JobId, QueueOrder, Span, StartReason, Time, Wait};
 
 impl Scheduler {
     /// Decides, at full length when that is due.
@@ -135,7 +135,7 @@ impl Scheduler {
     /// With the smallest first, large gangs wait for each other's turn anyway: of those with most points only the oldest holds a reservation. None where
     /// the first gangs do, whatever their size.
     fn oldest_of_first(&self, order: &[JobId]) -> Option<JobId> {
-        if self.settings.order != Order::SmallestFirst || !self.settings.backfill.overtakes {
+        if self.settings.order != QueueOrder::SmallestFirst || !self.settings.backfill.overtakes {
             return None;
         }
         let is_limited =

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bedplate_job::DependencyKind;
 
-use crate::{Dependency, JobId, Never, Outcome, Request, UserId, Wait};
+use crate::{GangDependency, GangOutcome, GangRequest, JobId, Never, UserId, Wait};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dependencies {
     /// How jobs ended.
-    finished: BTreeMap<JobId, Outcome>,
+    finished: BTreeMap<JobId, GangOutcome>,
     /// How many dependencies of live jobs name a job.
     awaited: BTreeMap<JobId, u32>,
     /// Jobs whose outcome is of no interest but to those that await it.
@@ -23,11 +23,11 @@ pub(crate) struct Dependencies {
 }
 
 impl Dependencies {
-    pub(crate) fn outcome(&self, job: JobId) -> Option<Outcome> {
+    pub(crate) fn outcome(&self, job: JobId) -> Option<GangOutcome> {
         self.finished.get(&job).copied()
     }
 
-    pub(crate) fn outcomes(&self) -> impl Iterator<Item = (JobId, Outcome)> {
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = (JobId, GangOutcome)> {
         self.finished.iter().map(|(job, outcome)| (*job, *outcome))
     }
 
@@ -36,7 +36,7 @@ impl Dependencies {
         self.awaited.keys().copied()
     }
 
-    pub(crate) fn enter(&mut self, request: &Request) {
+    pub(crate) fn enter(&mut self, request: &GangRequest) {
         let job = request.id;
         if !request.name.is_empty() {
             let key = (request.user, request.name.clone());
@@ -54,13 +54,13 @@ impl Dependencies {
     }
 
     /// Notes how a job ended that was never entered, and returns the jobs that waited for it.
-    pub(crate) fn know(&mut self, job: JobId, outcome: Outcome) -> Vec<JobId> {
+    pub(crate) fn know(&mut self, job: JobId, outcome: GangOutcome) -> Vec<JobId> {
         self.finished.insert(job, outcome);
         self.dependents.remove(&job).unwrap_or_default()
     }
 
     /// Notes how a job ended, and returns the jobs that waited for it.
-    pub(crate) fn end(&mut self, request: &Request, outcome: Outcome) -> Vec<JobId> {
+    pub(crate) fn end(&mut self, request: &GangRequest, outcome: GangOutcome) -> Vec<JobId> {
         let mut waiting = self.know(request.id, outcome);
         let key = (request.user, request.name.clone());
         remove_from(&mut self.namesakes, &key, request.id);
@@ -94,7 +94,7 @@ impl Dependencies {
     }
 
     /// What a job still waits for; an error when that can never come.
-    pub(crate) fn unmet(&self, request: &Request) -> Result<Option<Wait>, Never> {
+    pub(crate) fn unmet(&self, request: &GangRequest) -> Result<Option<Wait>, Never> {
         let mut on = Vec::new();
         for dependency in &request.dependencies {
             if dependency.kind == DependencyKind::Singleton {
@@ -111,15 +111,15 @@ impl Dependencies {
         Ok((!on.is_empty()).then_some(Wait::Dependency { on }))
     }
 
-    fn unfinished(&self, dependency: &Dependency) -> Result<Vec<JobId>, Never> {
+    fn unfinished(&self, dependency: &GangDependency) -> Result<Vec<JobId>, Never> {
         let mut unfinished = Vec::new();
         for on in &dependency.jobs {
             match (self.finished.get(on), dependency.kind) {
                 (None, _) => unfinished.push(*on),
-                (Some(Outcome::Succeeded), DependencyKind::AfterNotOk) => {
+                (Some(GangOutcome::Succeeded), DependencyKind::AfterNotOk) => {
                     return Err(Never::DependencySucceeded { on: *on });
                 }
-                (Some(Outcome::Succeeded), _)
+                (Some(GangOutcome::Succeeded), _)
                 | (Some(_), DependencyKind::AfterAny | DependencyKind::AfterNotOk) => {}
                 (Some(_), _) => return Err(Never::DependencyFailed { on: *on }),
             }

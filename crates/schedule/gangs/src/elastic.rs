@@ -11,11 +11,11 @@ use bedplate_topology::NodeId;
 use crate::admission::rounded;
 use crate::calendar::Alarm;
 use crate::find::Horizon;
-use crate::jobs::Run;
+use crate::jobs::GangRun;
 use crate::scheduler::Scheduler;
-use crate::view::{Class, Rule};
+use crate::view::{NodeSetRule, RequestClass};
 use crate::views::Fit;
-use crate::{Decision, JobId, NodeShare, Outcome, Span, StartReason, Time};
+use crate::{Decision, GangOutcome, JobId, NodeShare, Span, StartReason, Time};
 
 impl Scheduler {
     /// Starts an elastic gang with fewer nodes than it asked for where that ends before waiting would.
@@ -37,7 +37,7 @@ impl Scheduler {
                 continue;
             }
             let length = rounded(length, self.settings.backfill.resolution);
-            let class = Class { nodes: size, length, ..self.jobs[job].classes[0] };
+            let class = RequestClass { nodes: size, length, ..self.jobs[job].classes[0] };
             if let Some(fit) = self.find_class(&class, Horizon::Now, now) {
                 self.start(job, &fit.nodes, now, StartReason::Smaller { nodes: size, asked });
                 return true;
@@ -61,7 +61,7 @@ impl Scheduler {
         let gains = self.jobs.elastic().iter().filter_map(|job| Some((self.gain(*job, now)?, *job)));
         let mut keenest: Vec<(f64, JobId)> = gains.collect();
         keenest.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        let mut too_long: BTreeMap<Class, Span> = BTreeMap::new();
+        let mut too_long: BTreeMap<RequestClass, Span> = BTreeMap::new();
         for (_, job) in keenest {
             // Asked again: a gang before it may have taken the last of what limits and quotas leave.
             if self.is_allowed_a_step(job) {
@@ -114,38 +114,43 @@ impl Scheduler {
     }
 
     /// `too_long` holds for every shape the shortest time for which no nodes were free.
-    fn grow_by_a_step(&mut self, job: JobId, too_long: &mut BTreeMap<Class, Span>, now: Time) {
+    fn grow_by_a_step(&mut self, job: JobId, too_long: &mut BTreeMap<RequestClass, Span>, now: Time) {
         let entry = &self.jobs[job];
         let run = entry.run().expect("it runs");
         let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
         let rule = match entry.classes[0].rule {
-            Rule::Spread { .. } => Rule::Anywhere,
+            NodeSetRule::Spread { .. } => NodeSetRule::Anywhere,
             other => other,
         };
-        let class = Class { nodes: step, length: run.ends().since(now), rule, ..entry.classes[0] };
-        let shape = Class { length: Span::ZERO, ..class };
+        let class = RequestClass { nodes: step, length: run.ends().since(now), rule, ..entry.classes[0] };
+        let shape = RequestClass { length: Span::ZERO, ..class };
         if too_long.get(&shape).is_some_and(|shortest| class.length >= *shortest) {
             return;
         }
         let ends = run.ends();
         match self.nodes_to_grow_into(&class, &run.node_ids(), now) {
             Some(nodes) => self.add_nodes(job, &nodes, ends, now),
-            None if rule == Rule::Anywhere => drop(too_long.insert(shape, class.length)),
+            None if rule == NodeSetRule::Anywhere => drop(too_long.insert(shape, class.length)),
             None => {}
         }
     }
 
     /// Free nodes besides its own, and in the same set where one is required.
-    pub(crate) fn nodes_to_grow_into(&self, class: &Class, own: &[u32], now: Time) -> Option<Vec<u32>> {
+    pub(crate) fn nodes_to_grow_into(
+        &self,
+        class: &RequestClass,
+        own: &[u32],
+        now: Time,
+    ) -> Option<Vec<u32>> {
         let home = self.home_of(class.rule, own);
         let may_use = |node: u32| home.contains(&node) && !own.contains(&node);
         self.views.choose_now(class, &self.fleet, may_use, now)
     }
 
     /// Where a gang that runs may have more nodes.
-    pub(crate) fn home_of(&self, rule: Rule, own: &[u32]) -> Range<u32> {
+    pub(crate) fn home_of(&self, rule: NodeSetRule, own: &[u32]) -> Range<u32> {
         match rule {
-            Rule::OneSet { level } => self.fleet.levels()[usize::from(level)].set_of(own[0]),
+            NodeSetRule::OneSet { level } => self.fleet.levels()[usize::from(level)].set_of(own[0]),
             _ => 0..self.fleet.count(),
         }
     }
@@ -169,7 +174,7 @@ impl Scheduler {
         let nodes: Vec<NodeId> =
             run.shares.iter().map(|share| share.node).filter(|node| nodes.contains(node)).collect();
         if nodes.len() == run.shares.len() {
-            return self.ended(job, Outcome::Failed, now);
+            return self.ended(job, GangOutcome::Failed, now);
         }
         self.charge(job, now);
         for node in &nodes {
@@ -184,7 +189,7 @@ impl Scheduler {
     }
 
     /// Changes what a gang holds; its time runs faster or slower from then on.
-    fn resize(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut Run)) {
+    fn resize(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut GangRun)) {
         let Some(run) = self.jobs.run_mut(job) else {
             return;
         };

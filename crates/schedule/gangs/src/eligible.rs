@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::fleet::Fleet;
-use crate::view::{Class, Eligible, Rule};
+use crate::fleet::NodeFleet;
+use crate::view::{Eligible, NodeSetRule, RequestClass};
 use crate::{Never, NodeFilter, Partition, PartitionId};
 
 #[derive(Debug, Clone, Default)]
@@ -13,7 +13,7 @@ pub(crate) struct EligibleSets {
     sets: Vec<Arc<Eligible>>,
     index: BTreeMap<(PartitionId, u64, NodeFilter), u32>,
     /// Why the cluster is too small for a class, if it is.
-    too_few: BTreeMap<Class, Option<Never>>,
+    too_few: BTreeMap<RequestClass, Option<Never>>,
 }
 
 impl EligibleSets {
@@ -28,7 +28,7 @@ impl EligibleSets {
 
     pub(crate) fn find_or_add(
         &mut self,
-        fleet: &Fleet,
+        fleet: &NodeFleet,
         partition: (PartitionId, &Partition),
         kinds: u64,
         filter: &NodeFilter,
@@ -43,22 +43,22 @@ impl EligibleSets {
         id
     }
 
-    pub(crate) fn too_few_nodes(&mut self, class: Class, fleet: &Fleet) -> Option<Never> {
+    pub(crate) fn too_few_nodes(&mut self, class: RequestClass, fleet: &NodeFleet) -> Option<Never> {
         let eligible = &self.sets[class.eligible as usize];
         self.too_few.entry(class).or_insert_with(|| too_few_nodes(&class, fleet, eligible)).clone()
     }
 }
 
-fn too_few_nodes(class: &Class, fleet: &Fleet, eligible: &Eligible) -> Option<Never> {
+fn too_few_nodes(class: &RequestClass, fleet: &NodeFleet, eligible: &Eligible) -> Option<Never> {
     let fits = |node: &u32| eligible[*node as usize] && class.need_on(fleet.capacity(*node)).is_some();
     let matching = (0..fleet.count()).filter(fits).count() as u32;
     if matching < class.nodes {
         return Some(Never::NoSuchNodes { needed: class.nodes, per_node: class.need, matching });
     }
     let (level, segment) = match class.rule {
-        Rule::OneSet { level } => (level, None),
-        Rule::Segments { level, segment } => (level, Some(segment)),
-        Rule::Anywhere | Rule::Spread { .. } => return None,
+        NodeSetRule::OneSet { level } => (level, None),
+        NodeSetRule::Segments { level, segment } => (level, Some(segment)),
+        NodeSetRule::Anywhere | NodeSetRule::Spread { .. } => return None,
     };
     let sets = &fleet.levels()[usize::from(level)];
     let (level, needed) = (sets.level, class.nodes);
@@ -75,7 +75,7 @@ fn too_few_nodes(class: &Class, fleet: &Fleet, eligible: &Eligible) -> Option<Ne
     }
 }
 
-fn eligible(fleet: &Fleet, partition: &Partition, kinds: u64, filter: &NodeFilter) -> Eligible {
+fn eligible(fleet: &NodeFleet, partition: &Partition, kinds: u64, filter: &NodeFilter) -> Eligible {
     let mut set = match &partition.nodes {
         None => vec![true; fleet.count() as usize],
         Some(nodes) => only(fleet, nodes),
@@ -96,7 +96,7 @@ fn eligible(fleet: &Fleet, partition: &Partition, kinds: u64, filter: &NodeFilte
     set
 }
 
-fn only(fleet: &Fleet, nodes: &[bedplate_topology::NodeId]) -> Eligible {
+fn only(fleet: &NodeFleet, nodes: &[bedplate_topology::NodeId]) -> Eligible {
     let mut set = vec![false; fleet.count() as usize];
     nodes.iter().filter(|node| node.0 < fleet.count()).for_each(|node| set[node.0 as usize] = true);
     set

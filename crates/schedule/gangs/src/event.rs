@@ -2,12 +2,12 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Adopted, JobId, Misfit, Never, Request, RunRecord, Span, Time, UsageRecord};
+use crate::{Adopted, GangRequest, JobId, Misfit, Never, RunRecord, Span, Time, UsageRecord};
 
 /// Something that has happened. Decisions count as carried out; what is reported back is their end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    Submit(Box<Request>),
+    Submit(Box<GangRequest>),
     Cancel(JobId),
     Hold(JobId),
     Release(JobId),
@@ -24,7 +24,7 @@ pub enum Event {
     /// All processes of a gang are gone and its nodes free, whether by itself or after [`Decision::Stop`].
     Ended {
         job: JobId,
-        outcome: Outcome,
+        outcome: GangOutcome,
     },
     /// The gang wrote a checkpoint that it can start from.
     Checkpointed(JobId),
@@ -49,7 +49,7 @@ pub enum Event {
     /// How a job ended that this scheduler never saw, for the jobs that depend on it.
     Known {
         job: JobId,
-        outcome: Outcome,
+        outcome: GangOutcome,
     },
     /// GPU time that was used before this scheduler was made.
     Used(UsageRecord),
@@ -57,7 +57,7 @@ pub enum Event {
     Learned(RunRecord),
     /// A gang ran once, without an interruption, and ended before this scheduler was made.
     Ran {
-        request: Box<Request>,
+        request: Box<GangRequest>,
         ran: Span,
         ended: Time,
     },
@@ -67,7 +67,7 @@ pub enum Event {
 
 /// How a gang ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum GangOutcome {
     Succeeded,
     Failed,
     Cancelled,
@@ -170,7 +170,7 @@ pub enum Decision {
     /// The job is gone and does not run: it waited, or was suspended and what is left of it must go.
     Drop {
         job: JobId,
-        outcome: Outcome,
+        outcome: GangOutcome,
     },
 }
 
@@ -227,5 +227,5 @@ pub enum StopReason {
 pub enum Then {
     Requeue,
     Suspend,
-    End(Outcome),
+    End(GangOutcome),
 }

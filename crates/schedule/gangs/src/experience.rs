@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{AccountId, Request, Span, Time, UserId, Weights};
+use crate::{AccountId, GangRequest, PriorityWeights, Span, Time, UserId};
 
 /// Gangs that are taken to be alike: of one user, and equal in GPUs and limit to a factor of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +46,7 @@ pub(crate) struct Experience {
     week: u64,
 }
 
-/// How much GPU time gangs take at most that count as small. Follows from the shares of [`Weights`].
+/// How much GPU time gangs take at most that count as small. Follows from the shares of [`PriorityWeights`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Bounds {
     pub(crate) small: f64,
@@ -65,7 +65,7 @@ const MOST_KINDS: usize = 20_000;
 
 impl Experience {
     /// How long a gang will likely run, at most as long as it may.
-    pub(crate) fn expected(&self, request: &Request) -> Span {
+    pub(crate) fn expected(&self, request: &GangRequest) -> Span {
         match self.shares.get(&Kind::of(request)) {
             Some(share) => {
                 request.time_limit.times(share.logarithm.exp()).max(SHORTEST).min(request.time_limit)
@@ -75,7 +75,7 @@ impl Experience {
     }
 
     /// A gang that was never interrupted has ended after `ran`.
-    pub(crate) fn learn(&mut self, request: &Request, ran: Span, now: Time) {
+    pub(crate) fn learn(&mut self, request: &GangRequest, ran: Span, now: Time) {
         if week_of(now) > self.week {
             self.count_anew(week_of(now));
         }
@@ -97,7 +97,7 @@ impl Experience {
     }
 
     /// Up to which GPU time gangs are small: those below together took at most the given shares of all GPU time.
-    pub(crate) fn bounds(&self, weights: &Weights) -> Bounds {
+    pub(crate) fn bounds(&self, weights: &PriorityWeights) -> Bounds {
         let all: u128 = self.by_step.values().map(|gpu_ms| u128::from(*gpu_ms)).sum();
         let mut bounds = Bounds::default();
         let mut sum: u128 = 0;
@@ -163,7 +163,7 @@ impl Share {
 }
 
 /// The GPU time of a gang that runs this long.
-pub(crate) fn gpu_seconds(request: &Request, run: Span) -> f64 {
+pub(crate) fn gpu_seconds(request: &GangRequest, run: Span) -> f64 {
     run.as_seconds().max(1.0) * request.gpus().max(1) as f64
 }
 
@@ -176,7 +176,7 @@ fn week_of(time: Time) -> u64 {
 }
 
 impl Kind {
-    fn of(request: &Request) -> Self {
+    fn of(request: &GangRequest) -> Self {
         Self {
             account: request.account,
             user: request.user,
@@ -191,14 +191,14 @@ mod tests {
     use super::*;
     use crate::{JobId, RoleRequest};
 
-    fn asks(user: u32, gpus: u16, hours: u64) -> Request {
+    fn asks(user: u32, gpus: u16, hours: u64) -> GangRequest {
         let role = RoleRequest::new(1, gpus);
-        Request { user: UserId(user), time_limit: Span::hours(hours), ..Request::new(JobId(1), role) }
+        GangRequest { user: UserId(user), time_limit: Span::hours(hours), ..GangRequest::new(JobId(1), role) }
     }
 
     #[test]
     fn those_are_small_that_took_a_small_share_of_gpu_time() {
-        let weights = Weights { small_share: 0.2, tiny_share: 0.01, ..Weights::default() };
+        let weights = PriorityWeights { small_share: 0.2, tiny_share: 0.01, ..PriorityWeights::default() };
         let mut experience = Experience::default();
         assert_eq!(experience.bounds(&weights), Bounds::default(), "nothing is known");
         // 80 GPU-hours, 10, and half of one.

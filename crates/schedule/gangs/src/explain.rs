@@ -10,20 +10,20 @@ use crate::calendar::Calendar;
 use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
 use crate::find::Horizon;
-use crate::fleet::Fleet;
-use crate::jobs::{Entry, Jobs};
+use crate::fleet::NodeFleet;
+use crate::jobs::{JobEntry, Jobs};
 use crate::news::News;
 use crate::reservations::Reservations;
 use crate::resize::Targets;
 use crate::scheduler::Scheduler;
 use crate::victims::Eviction;
-use crate::view::{Class, Rule};
+use crate::view::{NodeSetRule, RequestClass};
 use crate::views::{Fit, Views};
 use crate::{JobId, Priority, Settings, Span, Time, Wait};
 
 /// All that can be said about a waiting job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Explanation {
+pub struct WaitExplanation {
     pub wait: Wait,
     pub priority: Priority,
     /// Gangs that are considered before it; absent while it is not in the queue.
@@ -66,19 +66,19 @@ pub enum Remedy {
 /// All that is needed to explain why a job waits. Made in no time where others wait; the work is done elsewhere.
 #[derive(Debug)]
 pub struct Question {
-    entry: Entry,
+    entry: JobEntry,
     ahead: Option<usize>,
     /// Other than resources.
     limit: Option<Wait>,
     settings: Arc<Settings>,
-    fleet: Fleet,
+    fleet: NodeFleet,
     reservations: Reservations,
     eligible: EligibleSets,
 }
 
 impl Question {
     /// Searches the plan, which takes time in proportion to what is planned.
-    pub fn answer(self, now: Time) -> Explanation {
+    pub fn answer(self, now: Time) -> WaitExplanation {
         let Question { entry, ahead, limit, settings, fleet, reservations, eligible } = self;
         let (job, priority, is_queued) = (entry.request.id, entry.priority, entry.is_queued());
         let scheduler = Scheduler::alone(entry, settings, fleet, reservations, eligible);
@@ -94,13 +94,13 @@ impl Question {
         let wait = scheduler.why_waiting(job, limit, expected_start, now);
         let remedies =
             if wait.is_for_resources() { without.remedies(job, expected_start, now) } else { Vec::new() };
-        Explanation { wait, priority, ahead, expected_start, remedies }
+        WaitExplanation { wait, priority, ahead, expected_start, remedies }
     }
 }
 
 impl Scheduler {
     /// Explains a job that waits; `None` when it runs, has ended or is unknown.
-    pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
+    pub fn explain(&self, job: JobId, now: Time) -> Option<WaitExplanation> {
         Some(self.question(job)?.answer(now))
     }
 
@@ -120,9 +120,9 @@ impl Scheduler {
 
     /// A scheduler that knows one waiting job, and what is planned for others.
     fn alone(
-        entry: Entry,
+        entry: JobEntry,
         settings: Arc<Settings>,
-        fleet: Fleet,
+        fleet: NodeFleet,
         reservations: Reservations,
         eligible: EligibleSets,
     ) -> Self {
@@ -196,7 +196,7 @@ impl Scheduler {
     }
 
     /// Nodes that have enough free for `length` if reservations are left aside.
-    fn nodes_free(&self, class: &Class, length: Span, now: Time) -> Vec<u32> {
+    fn nodes_free(&self, class: &RequestClass, length: Span, now: Time) -> Vec<u32> {
         let eligible = self.views.eligible(class);
         let is_free = |node: &u32| {
             let need = class.need_on(self.fleet.capacity(*node));
@@ -207,8 +207,8 @@ impl Scheduler {
     }
 
     /// Enough nodes are free, but not in one set of the level that is required.
-    fn scattered(&self, class: &Class, free: &[u32], free_gpus: u64) -> Option<Wait> {
-        let Rule::OneSet { level } = class.rule else {
+    fn scattered(&self, class: &RequestClass, free: &[u32], free_gpus: u64) -> Option<Wait> {
+        let NodeSetRule::OneSet { level } = class.rule else {
             return None;
         };
         let sets = &self.fleet.levels()[usize::from(level)];
@@ -235,14 +235,15 @@ impl Scheduler {
         let start = start.unwrap_or(Time::NEVER);
         let earlier = |fit: Option<Fit>| fit.map(|fit| fit.at).filter(|at| *at < start);
         let mut remedies = Vec::new();
-        if let Rule::OneSet { level } = class.rule {
+        if let NodeSetRule::OneSet { level } = class.rule {
             let level = self.fleet.levels()[usize::from(level)].level;
-            let looser = Class { rule: Rule::Anywhere, ..class };
+            let looser = RequestClass { rule: NodeSetRule::Anywhere, ..class };
             let at = earlier(self.find_class(&looser, Horizon::Ever, now));
             remedies.extend(at.map(|start| Remedy::FurtherApart { level, start }));
         }
         if class.is_exclusive {
-            let at = earlier(self.find_class(&Class { is_exclusive: false, ..class }, Horizon::Ever, now));
+            let at =
+                earlier(self.find_class(&RequestClass { is_exclusive: false, ..class }, Horizon::Ever, now));
             remedies.extend(at.map(|start| Remedy::NotExclusive { start }));
         }
         remedies.extend(self.shorter_limit(&class, now));
@@ -251,24 +252,24 @@ impl Scheduler {
     }
 
     /// The longest of the usual limits with which it would start now.
-    fn shorter_limit(&mut self, class: &Class, now: Time) -> Option<Remedy> {
+    fn shorter_limit(&mut self, class: &RequestClass, now: Time) -> Option<Remedy> {
         const USUAL_MINUTES: [u64; 12] = [10_080, 4_320, 2_880, 1_440, 720, 480, 240, 120, 60, 30, 15, 5];
         let lengths = USUAL_MINUTES.into_iter().map(Span::minutes).filter(|length| *length < class.length);
         let lengths: Vec<Span> = lengths.collect();
         let fits = |length: &Span| {
-            self.find_class(&Class { length: *length, ..*class }, Horizon::Now, now).is_some()
+            self.find_class(&RequestClass { length: *length, ..*class }, Horizon::Now, now).is_some()
         };
         let limit = lengths.into_iter().find(fits)?;
         Some(Remedy::ShorterLimit { limit, start: now })
     }
 
     /// The largest number of nodes with which it would start now.
-    fn fewer_nodes(&mut self, class: &Class, now: Time) -> Option<Remedy> {
+    fn fewer_nodes(&mut self, class: &RequestClass, now: Time) -> Option<Remedy> {
         let (mut fits, mut too_many) = (0, class.nodes);
         while too_many - fits > 1 {
             let nodes = (fits + too_many) / 2;
-            let smaller = Class { nodes, ..*class };
-            let found = !matches!(class.rule, Rule::Segments { .. })
+            let smaller = RequestClass { nodes, ..*class };
+            let found = !matches!(class.rule, NodeSetRule::Segments { .. })
                 && self.find_class(&smaller, Horizon::Now, now).is_some();
             if found { fits = nodes } else { too_many = nodes }
         }

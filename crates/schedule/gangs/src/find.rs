@@ -1,7 +1,7 @@
 //! Where and when one gang fits.
 
 use crate::scheduler::Scheduler;
-use crate::view::{Class, Rule};
+use crate::view::{NodeSetRule, RequestClass};
 use crate::views::Fit;
 use crate::{Amount, Closeness, JobId, Time};
 
@@ -33,7 +33,7 @@ impl Scheduler {
         Some(self.closer_and_done_earlier(job, &class, earliest, now))
     }
 
-    pub(crate) fn find_class(&mut self, class: &Class, horizon: Horizon, now: Time) -> Option<Fit> {
+    pub(crate) fn find_class(&mut self, class: &RequestClass, horizon: Horizon, now: Time) -> Option<Fit> {
         match horizon {
             Horizon::Now => self.views.find_now(class, &self.fleet, now),
             Horizon::Ever => self.views.find(class, &self.fleet, now),
@@ -56,10 +56,10 @@ impl Scheduler {
     }
 
     /// With a prediction, a start further off may end earlier: when the nodes are closer to each other.
-    fn closer_and_done_earlier(&mut self, job: JobId, class: &Class, earliest: Fit, now: Time) -> Fit {
+    fn closer_and_done_earlier(&mut self, job: JobId, class: &RequestClass, earliest: Fit, now: Time) -> Fit {
         let request = &self.jobs[job].request;
         let free_choice =
-            class.rule == Rule::Anywhere && class.nodes > 1 && request.closeness == Closeness::Any;
+            class.rule == NodeSetRule::Anywhere && class.nodes > 1 && request.closeness == Closeness::Any;
         let Some(expected) = request.expected.filter(|_| free_choice) else {
             return earliest;
         };
@@ -70,7 +70,7 @@ impl Scheduler {
         let closer: Vec<(u8, f64)> =
             self.fleet.levels().iter().enumerate().map(|(at, sets)| (at as u8, sets.slower)).collect();
         for (level, slower) in closer.into_iter().filter(|(_, each)| *each < slower) {
-            let class = Class { rule: Rule::OneSet { level }, ..*class };
+            let class = RequestClass { rule: NodeSetRule::OneSet { level }, ..*class };
             let Some(fit) = self.find_class(&class, Horizon::Ever, now) else {
                 continue;
             };

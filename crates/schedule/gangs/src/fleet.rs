@@ -19,7 +19,7 @@ pub(crate) use service::JOINS;
 pub(crate) use service::OUT_OF_SERVICE;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Fleet {
+pub(crate) struct NodeFleet {
     cluster: Arc<Cluster>,
     nodes: Vec<Arc<NodeEntry>>,
     kinds: Arc<[DeviceGroups]>,
@@ -105,7 +105,7 @@ pub(crate) struct Change {
     pub(crate) frees: bool,
 }
 
-impl Fleet {
+impl NodeFleet {
     pub(crate) fn new(cluster: Cluster) -> Self {
         let levels = levels_of(&cluster).into();
         let nodes: Vec<Arc<NodeEntry>> =

@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
-use crate::jobs::State;
+use crate::jobs::EntryState;
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
-use crate::view::{Class, Rule};
-use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outcome, StopReason, Then, Time};
+use crate::view::{NodeSetRule, RequestClass};
+use crate::{
+    Closeness, Decision, GangOutcome, JobId, Maintenance, NodeOrder, NodeShare, StopReason, Then, Time,
+};
 
 impl Scheduler {
     /// Brings time-bound things up to `now`.
@@ -52,7 +54,7 @@ impl Scheduler {
             let grace = self.jobs[job].request.grace.max(SHORTEST_GRACE);
             self.rebook(job, now + grace, now);
         } else {
-            self.stop(job, StopReason::TimeLimit, Then::End(Outcome::TimedOut), now);
+            self.stop(job, StopReason::TimeLimit, Then::End(GangOutcome::TimedOut), now);
         }
     }
 
@@ -141,7 +143,7 @@ impl Scheduler {
 
     /// Replaces a lost node inside the gang, or stops the gang.
     pub(crate) fn save(&mut self, job: JobId, node: NodeId, now: Time) {
-        if matches!(self.jobs[job].state, State::Suspended(_)) {
+        if matches!(self.jobs[job].state, EntryState::Suspended(_)) {
             return self.lose_suspended(job, now);
         }
         let run = self.jobs.run(job).expect("a gang on a node runs or is suspended");
@@ -152,7 +154,7 @@ impl Scheduler {
             return;
         }
         let then =
-            if self.jobs[job].request.is_requeued { Then::Requeue } else { Then::End(Outcome::NodeLost) };
+            if self.jobs[job].request.is_requeued { Then::Requeue } else { Then::End(GangOutcome::NodeLost) };
         self.stop(job, StopReason::NodeLost(node), then, now);
     }
 
@@ -163,8 +165,8 @@ impl Scheduler {
             self.jobs.count_restart(job);
             self.come_back(job, now);
         } else {
-            self.decisions.push(Decision::Drop { job, outcome: Outcome::NodeLost });
-            self.finish(job, Outcome::NodeLost, now);
+            self.decisions.push(Decision::Drop { job, outcome: GangOutcome::NodeLost });
+            self.finish(job, GangOutcome::NodeLost, now);
         }
     }
 
@@ -218,7 +220,7 @@ impl Scheduler {
         };
         let set = home.set_of(share.node.0);
         let class = entry.classes[usize::from(share.role)];
-        let class = Class { nodes: 1, length: ends.since(now), rule: Rule::Anywhere, ..class };
+        let class = RequestClass { nodes: 1, length: ends.since(now), rule: NodeSetRule::Anywhere, ..class };
         let may_use = |node: u32| set.contains(&node) && !nodes.contains(&node);
         self.views.choose_now(&class, &self.fleet, may_use, now)?.first().copied()
     }

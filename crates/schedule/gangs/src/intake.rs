@@ -6,14 +6,14 @@ use bedplate_job::{Job, Role, Workload};
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::{
-    AccountId, Amount, Dependency, Expected, JobId, Never, NodeFilter, PartitionId, QosId, Request,
+    AccountId, Amount, Expected, GangDependency, GangRequest, JobId, Never, NodeFilter, PartitionId, QosId,
     RoleRequest, Settings, Span, UserId,
 };
 
 /// What a job without a time limit gets.
 const DEFAULT_LIMIT: Span = Span::days(1);
 
-impl Request {
+impl GangRequest {
     /// What a job asks for on this cluster under these rules.
     ///
     /// Its dependencies must name jobs by number. Arrays are the caller's: one request for each task. So is
@@ -43,7 +43,7 @@ impl Request {
         for dependency in &policy.dependencies {
             let jobs: Result<Vec<JobId>, Never> =
                 dependency.jobs.iter().map(|name| job_number(name)).collect();
-            dependencies.push(Dependency { kind: dependency.kind, jobs: jobs? });
+            dependencies.push(GangDependency { kind: dependency.kind, jobs: jobs? });
         }
         Ok(Self {
             name: Arc::from(job.name.as_str()),

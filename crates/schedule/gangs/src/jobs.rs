@@ -10,12 +10,12 @@ use bedplate_topology::NodeId;
 
 use crate::priority::Rank;
 use crate::queue::Queue;
-use crate::view::Class;
-use crate::{JobId, NodeShare, Priority, Request, Span, Then, Time, Wait};
+use crate::view::RequestClass;
+use crate::{GangRequest, JobId, NodeShare, Priority, Span, Then, Time, Wait};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Jobs {
-    live: BTreeMap<JobId, Entry>,
+    live: BTreeMap<JobId, JobEntry>,
     queue: Queue,
     suspended: BTreeSet<JobId>,
     /// Running gangs that may change their size.
@@ -28,14 +28,14 @@ pub(crate) struct Jobs {
 
 /// One live job. Others only see it; it changes through [`Jobs`].
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) request: Request,
+pub(crate) struct JobEntry {
+    pub(crate) request: GangRequest,
     pub(crate) submitted: Time,
-    pub(crate) state: State,
+    pub(crate) state: EntryState,
     pub(crate) priority: Priority,
     pub(crate) rank: Rank,
     /// One per role.
-    pub(crate) classes: Vec<Class>,
+    pub(crate) classes: Vec<RequestClass>,
     /// Why it did not start when it was last tried.
     pub(crate) wait: Wait,
     /// Restarts after failures and losses, not after preemption.
@@ -47,17 +47,17 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum State {
+pub(crate) enum EntryState {
     /// Not in the queue yet: held, too early, or waiting for other jobs.
     Blocked,
     Queued,
-    Running(Box<Run>),
+    Running(Box<GangRun>),
     /// Stopped in place: its GPUs are free, its place is remembered.
-    Suspended(Box<Run>),
+    Suspended(Box<GangRun>),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Run {
+pub(crate) struct GangRun {
     pub(crate) shares: Vec<NodeShare>,
     pub(crate) started: Time,
     /// When its time is up.
@@ -75,7 +75,7 @@ pub(crate) struct Run {
 
 impl Jobs {
     /// One job that does not run, alone.
-    pub(crate) fn alone(entry: Entry) -> Self {
+    pub(crate) fn alone(entry: JobEntry) -> Self {
         let mut jobs = Self::default();
         if entry.is_queued() {
             jobs.queue.insert(entry.rank, entry.request.id, &entry.classes);
@@ -84,16 +84,16 @@ impl Jobs {
         jobs
     }
 
-    pub(crate) fn get(&self, job: JobId) -> Option<&Entry> {
+    pub(crate) fn get(&self, job: JobId) -> Option<&JobEntry> {
         self.live.get(&job)
     }
 
-    pub(crate) fn run(&self, job: JobId) -> Option<&Run> {
+    pub(crate) fn run(&self, job: JobId) -> Option<&GangRun> {
         self.get(job)?.run()
     }
 
     /// All live jobs, by number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobId, &Entry)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobId, &JobEntry)> {
         self.live.iter().map(|(job, entry)| (*job, entry))
     }
 
@@ -127,20 +127,20 @@ impl Jobs {
     }
 
     /// Adds a job that is neither in the queue nor runs yet.
-    pub(crate) fn enter(&mut self, entry: Entry) {
+    pub(crate) fn enter(&mut self, entry: JobEntry) {
         debug_assert!(entry.is_blocked(), "a new job is in no list");
         self.live.insert(entry.request.id, entry);
     }
 
     /// Forgets a blocked job.
-    pub(crate) fn remove(&mut self, job: JobId) -> Entry {
+    pub(crate) fn remove(&mut self, job: JobId) -> JobEntry {
         let entry = self.live.remove(&job).expect("a job ends once");
         debug_assert!(entry.is_blocked(), "a job that ends is in no list");
         entry
     }
 
     /// Changes what a job that is not queued asks for.
-    pub(crate) fn revise(&mut self, job: JobId, request: Request, classes: Vec<Class>) {
+    pub(crate) fn revise(&mut self, job: JobId, request: GangRequest, classes: Vec<RequestClass>) {
         let entry = self.entry_mut(job);
         debug_assert!(!entry.is_queued(), "the queue is ordered by what its jobs ask for");
         (entry.request, entry.classes) = (request, classes);
@@ -148,7 +148,7 @@ impl Jobs {
 
     pub(crate) fn enqueue(&mut self, job: JobId) {
         let entry = self.live.get_mut(&job).expect("the job is live");
-        entry.state = State::Queued;
+        entry.state = EntryState::Queued;
         entry.wait = Wait::NotTriedYet;
         self.queue.insert(entry.rank, job, &entry.classes);
     }
@@ -156,13 +156,13 @@ impl Jobs {
     pub(crate) fn dequeue(&mut self, job: JobId) {
         let entry = self.live.get_mut(&job).expect("the job is live");
         if entry.is_queued() {
-            entry.state = State::Blocked;
+            entry.state = EntryState::Blocked;
             self.queue.remove(entry.rank, job, &entry.classes);
         }
     }
 
     /// Puts the queue in the order of new priorities.
-    pub(crate) fn reorder(&mut self, rank: impl Fn(&Entry) -> (Priority, Rank)) {
+    pub(crate) fn reorder(&mut self, rank: impl Fn(&JobEntry) -> (Priority, Rank)) {
         let waiting: Vec<JobId> = self.queue.iter().collect();
         self.queue.clear();
         for job in waiting {
@@ -172,20 +172,20 @@ impl Jobs {
         }
     }
 
-    pub(crate) fn begin_run(&mut self, job: JobId, run: Run) {
+    pub(crate) fn begin_run(&mut self, job: JobId, run: GangRun) {
         self.changes += 1;
         self.ends.insert((run.ends, job));
         let entry = self.entry_mut(job);
-        entry.state = State::Running(Box::new(run));
+        entry.state = EntryState::Running(Box::new(run));
         if entry.request.elastic().is_some() {
             self.elastic.insert(job);
         }
     }
 
     /// Takes the run of a running job, which is blocked then.
-    pub(crate) fn end_run(&mut self, job: JobId) -> Option<Run> {
+    pub(crate) fn end_run(&mut self, job: JobId) -> Option<GangRun> {
         let entry = self.live.get_mut(&job).filter(|entry| entry.run().is_some())?;
-        let State::Running(run) = std::mem::replace(&mut entry.state, State::Blocked) else {
+        let EntryState::Running(run) = std::mem::replace(&mut entry.state, EntryState::Blocked) else {
             return None;
         };
         self.changes += 1;
@@ -194,25 +194,25 @@ impl Jobs {
         Some(*run)
     }
 
-    pub(crate) fn suspend(&mut self, job: JobId, run: Run) {
+    pub(crate) fn suspend(&mut self, job: JobId, run: GangRun) {
         self.suspended.insert(job);
         let entry = self.entry_mut(job);
-        entry.state = State::Suspended(Box::new(run));
+        entry.state = EntryState::Suspended(Box::new(run));
         entry.wait = Wait::Suspended;
     }
 
     /// Takes the run of a suspended job, which is blocked then.
-    pub(crate) fn end_suspension(&mut self, job: JobId) -> Option<Run> {
+    pub(crate) fn end_suspension(&mut self, job: JobId) -> Option<GangRun> {
         let entry = self.live.get_mut(&job).filter(|_| self.suspended.remove(&job))?;
-        match std::mem::replace(&mut entry.state, State::Blocked) {
-            State::Suspended(run) => Some(*run),
+        match std::mem::replace(&mut entry.state, EntryState::Blocked) {
+            EntryState::Suspended(run) => Some(*run),
             _ => None,
         }
     }
 
     /// Changes a run in any way but its end.
-    pub(crate) fn run_mut(&mut self, job: JobId) -> Option<&mut Run> {
-        let State::Running(run) = &mut self.live.get_mut(&job)?.state else {
+    pub(crate) fn run_mut(&mut self, job: JobId) -> Option<&mut GangRun> {
+        let EntryState::Running(run) = &mut self.live.get_mut(&job)?.state else {
             return None;
         };
         self.changes += 1;
@@ -220,7 +220,7 @@ impl Jobs {
     }
 
     /// Changes when the time of a running gang is up.
-    pub(crate) fn set_end(&mut self, job: JobId, ends: Time) -> &Run {
+    pub(crate) fn set_end(&mut self, job: JobId, ends: Time) -> &GangRun {
         let run = self.run_mut(job).expect("it runs");
         let before = std::mem::replace(&mut run.ends, ends);
         self.ends.remove(&(before, job));
@@ -248,37 +248,37 @@ impl Jobs {
         self.entry_mut(job).restarts += 1;
     }
 
-    fn entry_mut(&mut self, job: JobId) -> &mut Entry {
+    fn entry_mut(&mut self, job: JobId) -> &mut JobEntry {
         self.live.get_mut(&job).expect("the job is live")
     }
 }
 
 impl Index<JobId> for Jobs {
-    type Output = Entry;
+    type Output = JobEntry;
 
-    fn index(&self, job: JobId) -> &Entry {
+    fn index(&self, job: JobId) -> &JobEntry {
         self.get(job).expect("the job is live")
     }
 }
 
-impl Entry {
-    pub(crate) fn run(&self) -> Option<&Run> {
+impl JobEntry {
+    pub(crate) fn run(&self) -> Option<&GangRun> {
         match &self.state {
-            State::Running(run) => Some(run),
+            EntryState::Running(run) => Some(run),
             _ => None,
         }
     }
 
     pub(crate) fn is_queued(&self) -> bool {
-        matches!(self.state, State::Queued)
+        matches!(self.state, EntryState::Queued)
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
-        matches!(self.state, State::Blocked)
+        matches!(self.state, EntryState::Blocked)
     }
 }
 
-impl Run {
+impl GangRun {
     /// A run that begins now, or began earlier elsewhere.
     pub(crate) fn new(shares: Vec<NodeShare>, started: Time, ends: Time) -> Self {
         Self {

@@ -9,13 +9,13 @@
 //!
 //! ```
 //! use bedplate_catalog::Catalog;
-//! use bedplate_gangs::{Decision, Event, JobId, Request, RoleRequest, Scheduler, Settings, Span, Time};
+//! use bedplate_gangs::{Decision, Event, JobId, GangRequest, RoleRequest, Scheduler, Settings, Span, Time};
 //! use bedplate_topology::Cluster;
 //!
 //! let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin())?;
 //! let mut scheduler = Scheduler::new(cluster, Settings::default());
 //! let mut submit = |id, nodes, minutes| {
-//!     let request = Request { time_limit: Span::minutes(minutes), ..Request::new(JobId(id), RoleRequest::new(nodes, 8)) };
+//!     let request = GangRequest { time_limit: Span::minutes(minutes), ..GangRequest::new(JobId(id), RoleRequest::new(nodes, 8)) };
 //!     scheduler.apply(Event::Submit(Box::new(request)), Time::ZERO)
 //! };
 //! assert!(matches!(submit(1, 3, 60)[..], [Decision::Start { .. }]));
@@ -77,24 +77,24 @@ mod views;
 pub use adopt::{Adopted, AdoptedState, Leaving, Misfit};
 pub use amount::Amount;
 pub use event::{
-    Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,
+    Decision, Event, GangOutcome, Maintenance, NodeOrder, NodeShare, NodeState, StartReason, StopReason, Then,
 };
 pub use experience::RunRecord;
-pub use explain::{Explanation, Question, Remedy};
+pub use explain::{Question, Remedy, WaitExplanation};
 pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;
 pub use quota::{ANY_GPU, Grant, Queues};
 pub use rates::{BadRates, Rates};
 pub use reason::{Never, Wait};
 pub use request::{
-    AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, History, JobId,
-    NodeFilter, PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
+    AccountId, ArrayTask, Closeness, DependencyKind, Elastic, Expected, GangDependency, GangRequest, History,
+    JobId, NodeFilter, PartitionId, Preemption, QosId, QueueId, RoleRequest, UserId,
 };
 pub use reservations::{Reservation, Reserved};
 pub use scheduler::Scheduler;
 pub use settings::{
-    Backfill, ElasticRules, Order, Packing, Partition, PreemptionRules, Qos, Score, Settings, SizesBy,
-    Weights,
+    Backfill, ElasticRules, Packing, Partition, PreemptionRules, PriorityWeights, Qos, QueueOrder, Score,
+    Settings, SizesBy,
 };
 pub use site::{PAGES, SettingsError};
 pub use time::{Span, Time};

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use bedplate_topology::NodeId;
 
 use crate::fleet::Booking;
-use crate::jobs::{Entry, Run, State};
+use crate::jobs::{EntryState, GangRun, JobEntry};
 use crate::priority::Rank;
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
 use crate::{
-    Decision, History, JobId, Never, NodeShare, Outcome, Request, Span, StartReason, StopReason, Then, Time,
-    Wait,
+    Decision, GangOutcome, GangRequest, History, JobId, Never, NodeShare, Span, StartReason, StopReason,
+    Then, Time, Wait,
 };
 
 impl Scheduler {
-    pub(crate) fn submit(&mut self, request: Request, now: Time) {
+    pub(crate) fn submit(&mut self, request: GangRequest, now: Time) {
         let job = request.id;
         if let Some(why) = self.submitted_before(job).or_else(|| self.never(&request)) {
             return self.refuse(job, why, now);
@@ -34,12 +34,12 @@ impl Scheduler {
     pub(crate) fn refuse(&mut self, job: JobId, why: Never, now: Time) {
         self.decisions.push(Decision::Reject { job, why });
         if self.jobs.get(job).is_none() {
-            self.know(job, Outcome::Cancelled, now);
+            self.know(job, GangOutcome::Cancelled, now);
         }
     }
 
     /// Notes how a job ended that is not here, for the jobs that wait for it.
-    pub(crate) fn know(&mut self, job: JobId, outcome: Outcome, now: Time) {
+    pub(crate) fn know(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
         if self.submitted_before(job).is_none() {
             let waiting = self.dependencies.know(job, outcome);
             self.admit_all(waiting.into(), now);
@@ -47,7 +47,7 @@ impl Scheduler {
     }
 
     /// Records a job that is neither in the queue nor runs yet.
-    pub(crate) fn enter(&mut self, mut request: Request, now: Time) {
+    pub(crate) fn enter(&mut self, mut request: GangRequest, now: Time) {
         let job = request.id;
         let history = request.history.take().unwrap_or_else(|| History::since(now));
         let submitted = history.submitted.min(now);
@@ -57,9 +57,9 @@ impl Scheduler {
         if let Some(asked) = self.accounting.asked(&request).filter(|_| history.has_claim) {
             self.accounting.claim(job, asked);
         }
-        self.jobs.enter(Entry {
+        self.jobs.enter(JobEntry {
             submitted,
-            state: State::Blocked,
+            state: EntryState::Blocked,
             priority,
             rank,
             classes,
@@ -85,7 +85,7 @@ impl Scheduler {
     /// Admits the blocked ones of these, and the jobs that waited for one that turns out never to run.
     fn admit_all(&mut self, mut jobs: VecDeque<JobId>, now: Time) {
         while let Some(job) = jobs.pop_front() {
-            if !self.jobs.get(job).is_some_and(Entry::is_blocked) {
+            if !self.jobs.get(job).is_some_and(JobEntry::is_blocked) {
                 continue;
             }
             match self.blocked_by(job, now) {
@@ -101,7 +101,7 @@ impl Scheduler {
                 }
                 Err(why) => {
                     self.decisions.push(Decision::Reject { job, why });
-                    jobs.extend(self.close(job, Outcome::Cancelled));
+                    jobs.extend(self.close(job, GangOutcome::Cancelled));
                 }
             }
         }
@@ -123,19 +123,19 @@ impl Scheduler {
     }
 
     /// Ends a job for good, whatever state it is in.
-    pub(crate) fn end(&mut self, job: JobId, why: StopReason, outcome: Outcome, now: Time) {
+    pub(crate) fn end(&mut self, job: JobId, why: StopReason, outcome: GangOutcome, now: Time) {
         match self.jobs.get(job).map(|entry| &entry.state) {
             None => {}
-            Some(State::Running(_)) => self.stop(job, why, Then::End(outcome), now),
-            Some(State::Suspended(_)) => {
+            Some(EntryState::Running(_)) => self.stop(job, why, Then::End(outcome), now),
+            Some(EntryState::Suspended(_)) => {
                 self.forget_suspended(job, now);
                 self.drop_waiting(job, outcome, now);
             }
-            Some(State::Blocked | State::Queued) => self.drop_waiting(job, outcome, now),
+            Some(EntryState::Blocked | EntryState::Queued) => self.drop_waiting(job, outcome, now),
         }
     }
 
-    fn drop_waiting(&mut self, job: JobId, outcome: Outcome, now: Time) {
+    fn drop_waiting(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
         if self.jobs[job].is_queued() {
             self.withdraw(job);
         }
@@ -156,7 +156,7 @@ impl Scheduler {
     }
 
     /// Lets a request avoid these nodes too, unless it cannot do without them: it would wait for ever.
-    pub fn let_avoid(&mut self, request: &mut Request, nodes: Vec<NodeId>) {
+    pub fn let_avoid(&mut self, request: &mut GangRequest, nodes: Vec<NodeId>) {
         let before = request.filter.avoid.clone();
         request.filter.avoid.extend(nodes.into_iter().filter(|node| !before.contains(node)));
         if self.beyond_nodes(request).is_some() {
@@ -219,14 +219,15 @@ impl Scheduler {
         self.news.plan_is_stale();
     }
 
-    pub(crate) fn ended(&mut self, job: JobId, outcome: Outcome, now: Time) {
+    pub(crate) fn ended(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
         let Some(run) = self.take_run(job, now) else {
             return;
         };
         let entry = &self.jobs[job];
         let retries_left = entry.restarts < entry.request.retries;
-        let is_retried =
-            matches!(run.stopping, None | Some(Then::Suspend)) && outcome == Outcome::Failed && retries_left;
+        let is_retried = matches!(run.stopping, None | Some(Then::Suspend))
+            && outcome == GangOutcome::Failed
+            && retries_left;
         if !is_retried {
             self.learn(job, &run, now);
         }
@@ -246,16 +247,17 @@ impl Scheduler {
     }
 
     /// Notes how long a gang took that was neither interrupted before nor is now.
-    fn learn(&mut self, job: JobId, run: &Run, now: Time) {
+    fn learn(&mut self, job: JobId, run: &GangRun, now: Time) {
         let entry = &self.jobs[job];
-        let is_over = matches!(run.stopping, None | Some(Then::End(Outcome::Cancelled | Outcome::TimedOut)));
+        let is_over =
+            matches!(run.stopping, None | Some(Then::End(GangOutcome::Cancelled | GangOutcome::TimedOut)));
         if is_over && entry.returned == entry.submitted {
             self.accounting.learn(&entry.request, now.since(run.started), now);
         }
     }
 
     /// Frees all that a running gang holds.
-    pub(crate) fn take_run(&mut self, job: JobId, now: Time) -> Option<Run> {
+    pub(crate) fn take_run(&mut self, job: JobId, now: Time) -> Option<GangRun> {
         self.charge(job, now);
         let run = self.jobs.end_run(job)?;
         for share in &run.shares {
@@ -282,13 +284,13 @@ impl Scheduler {
     }
 
     /// The job is over; jobs that waited for it may enter the queue.
-    pub(crate) fn finish(&mut self, job: JobId, outcome: Outcome, now: Time) {
+    pub(crate) fn finish(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
         let waiting = self.close(job, outcome);
         self.admit_all(waiting.into(), now);
     }
 
     /// Keeps nothing of a job but how it ended, and returns the jobs that waited for it.
-    fn close(&mut self, job: JobId, outcome: Outcome) -> Vec<JobId> {
+    fn close(&mut self, job: JobId, outcome: GangOutcome) -> Vec<JobId> {
         let entry = self.jobs.remove(job);
         self.dependencies.end(&entry.request, outcome)
     }
@@ -305,14 +307,14 @@ impl Scheduler {
                 shares.push(NodeShare { node: NodeId(*node), role: role as u16, devices });
             }
         }
-        self.count_running(job, Run::new(shares.clone(), now, ends));
+        self.count_running(job, GangRun::new(shares.clone(), now, ends));
         self.jobs.set_victims(job, Vec::new());
         self.decisions.push(Decision::Start { job, shares, why });
         self.watch_closures(job);
     }
 
     /// A gang that holds its nodes from now on counts wherever running gangs are counted.
-    pub(crate) fn count_running(&mut self, job: JobId, run: Run) {
+    pub(crate) fn count_running(&mut self, job: JobId, run: GangRun) {
         self.accounting.start(&self.jobs[job].request, run.gpus());
         self.jobs.begin_run(job, run);
     }

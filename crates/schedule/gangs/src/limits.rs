@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{JobId, QosId, Request, Settings, UserId, Wait};
+use crate::{GangRequest, JobId, QosId, Settings, UserId, Wait};
 
 /// Counts of running gangs. Taken when a gang starts, given back when its nodes are free.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ struct Holding {
 }
 
 impl Ledger {
-    pub(crate) fn start(&mut self, request: &Request, gpus: u64) {
+    pub(crate) fn start(&mut self, request: &GangRequest, gpus: u64) {
         *self.gpus_of_qos.entry(request.qos).or_default() += gpus;
         let holding = self.of_user.entry((request.qos, request.user)).or_default();
         holding.gpus += gpus;
@@ -29,7 +29,7 @@ impl Ledger {
         }
     }
 
-    pub(crate) fn end(&mut self, request: &Request, gpus: u64) {
+    pub(crate) fn end(&mut self, request: &GangRequest, gpus: u64) {
         self.resize(request, gpus, 0);
         let holding =
             self.of_user.get_mut(&(request.qos, request.user)).expect("it was counted at its start");
@@ -44,7 +44,7 @@ impl Ledger {
     }
 
     /// A running gang has another number of GPUs than before.
-    pub(crate) fn resize(&mut self, request: &Request, before: u64, after: u64) {
+    pub(crate) fn resize(&mut self, request: &GangRequest, before: u64, after: u64) {
         let all = self.gpus_of_qos.get_mut(&request.qos).expect("it was counted at its start");
         *all = *all + after - before;
         let holding =
@@ -61,12 +61,12 @@ impl Ledger {
     }
 
     /// The limit that a gang of `gpus` GPUs would break if it started now.
-    pub(crate) fn broken_by(&self, request: &Request, gpus: u64, settings: &Settings) -> Option<Wait> {
+    pub(crate) fn broken_by(&self, request: &GangRequest, gpus: u64, settings: &Settings) -> Option<Wait> {
         self.array_limit(request).or_else(|| self.qos_limit(request, gpus, settings))
     }
 
     /// Whether `more` GPUs are within what the gang's QOS allows.
-    pub(crate) fn allows_more(&self, request: &Request, more: u64, settings: &Settings) -> bool {
+    pub(crate) fn allows_more(&self, request: &GangRequest, more: u64, settings: &Settings) -> bool {
         let qos = settings.qos(request);
         let all = self.gpus_of_qos.get(&request.qos).copied().unwrap_or(0);
         let own = self.of_user.get(&(request.qos, request.user)).copied().unwrap_or_default();
@@ -74,13 +74,13 @@ impl Ledger {
             && qos.most_gpus_per_user.is_none_or(|most| own.gpus + more <= most)
     }
 
-    fn array_limit(&self, request: &Request) -> Option<Wait> {
+    fn array_limit(&self, request: &GangRequest) -> Option<Wait> {
         let task = request.array?;
         let (running, at_once) = (self.of_array.get(&task.array).copied().unwrap_or(0), task.at_once?);
         (running >= at_once).then_some(Wait::ArrayLimit { running, at_once })
     }
 
-    fn qos_limit(&self, request: &Request, gpus: u64, settings: &Settings) -> Option<Wait> {
+    fn qos_limit(&self, request: &GangRequest, gpus: u64, settings: &Settings) -> Option<Wait> {
         let qos = settings.qos(request);
         let all = self.gpus_of_qos.get(&request.qos).copied().unwrap_or(0);
         let own = self.of_user.get(&(request.qos, request.user)).copied().unwrap_or_default();

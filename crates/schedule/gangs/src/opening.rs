@@ -4,13 +4,13 @@
 //! a class needs, and how close to each other, is asked of what is open.
 
 use crate::Time;
-use crate::fleet::Fleet;
-use crate::view::{Class, Eligible, Openings, Rule, Shape, sets_to_use};
+use crate::fleet::NodeFleet;
+use crate::view::{Eligible, NodeNeed, NodeSetRule, Openings, RequestClass, sets_to_use};
 
 /// Which nodes a shape can start on right now, and until when that holds.
 #[derive(Debug, Clone)]
 pub(crate) struct NowView {
-    shape: Shape,
+    shape: NodeNeed,
     /// Some time not after now where it can start, [`Time::NEVER`] where it cannot.
     starts: Vec<Time>,
     latest: Vec<Time>,
@@ -24,7 +24,7 @@ pub(crate) struct NowView {
 }
 
 impl NowView {
-    pub(crate) fn new(shape: Shape, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
+    pub(crate) fn new(shape: NodeNeed, fleet: &NodeFleet, eligible: &Eligible, now: Time) -> Self {
         let count = fleet.count() as usize;
         let mut view = Self {
             shape,
@@ -43,7 +43,7 @@ impl NowView {
     }
 
     /// Brings the view to `now`.
-    pub(crate) fn follow(&mut self, fleet: &Fleet, eligible: &Eligible, now: Time) {
+    pub(crate) fn follow(&mut self, fleet: &NodeFleet, eligible: &Eligible, now: Time) {
         if self.expires < now {
             self.expire(now);
         }
@@ -79,7 +79,7 @@ impl NowView {
         }
     }
 
-    fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {
+    fn look(&mut self, fleet: &NodeFleet, node: usize, now: Time) {
         let was_open = self.starts[node] != Time::NEVER;
         let window = (self.shape.has_devices(fleet, node as u32))
             .then(|| self.shape.need_on(fleet.capacity(node as u32)))
@@ -105,12 +105,12 @@ impl NowView {
 /// Whether a class that is spread finds nodes in as many sets as it should. The choice of nodes keeps the other
 /// rules.
 pub(crate) fn is_spread_enough(
-    class: &Class,
-    fleet: &Fleet,
+    class: &RequestClass,
+    fleet: &NodeFleet,
     eligible: &Eligible,
     open: &Openings<'_>,
 ) -> bool {
-    let Rule::Spread { level } = class.rule else {
+    let NodeSetRule::Spread { level } = class.rule else {
         return true;
     };
     let sets = &fleet.levels()[usize::from(level)].sets;

@@ -5,13 +5,13 @@
 //! time and is computed again.
 
 use crate::Time;
-use crate::fleet::Fleet;
-use crate::view::{Eligible, NOWHERE, Shape};
+use crate::fleet::NodeFleet;
+use crate::view::{Eligible, NOWHERE, NodeNeed};
 
 /// The next window of every node, reservations left aside.
 #[derive(Debug, Clone)]
-pub(crate) struct Outlook {
-    shape: Shape,
+pub(crate) struct NodeOutlook {
+    shape: NodeNeed,
     starts: Vec<Time>,
     latest: Vec<Time>,
     spare: Vec<u16>,
@@ -21,8 +21,8 @@ pub(crate) struct Outlook {
     pub(crate) is_used: bool,
 }
 
-impl Outlook {
-    pub(crate) fn new(shape: Shape, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
+impl NodeOutlook {
+    pub(crate) fn new(shape: NodeNeed, fleet: &NodeFleet, eligible: &Eligible, now: Time) -> Self {
         let count = fleet.count() as usize;
         let mut outlook = Self {
             shape,
@@ -39,7 +39,7 @@ impl Outlook {
     }
 
     /// Brings it to `now`.
-    pub(crate) fn follow(&mut self, fleet: &Fleet, eligible: &Eligible, now: Time) {
+    pub(crate) fn follow(&mut self, fleet: &NodeFleet, eligible: &Eligible, now: Time) {
         for node in 0..self.starts.len() {
             if self.starts[node] < now {
                 self.look(fleet, node, now);
@@ -59,7 +59,7 @@ impl Outlook {
         (&self.starts, &self.latest, &self.spare)
     }
 
-    fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {
+    fn look(&mut self, fleet: &NodeFleet, node: usize, now: Time) {
         let need = self.shape.need_on(fleet.capacity(node as u32));
         let window =
             need.map_or(NOWHERE, |need| fleet.booked(node as u32).earliest(now, need, self.shape.length));

@@ -9,9 +9,9 @@ use crate::find::Horizon;
 use crate::priority::Rank;
 use crate::reservations::Reservation;
 use crate::scheduler::Scheduler;
-use crate::view::{Class, Rule};
+use crate::view::{NodeSetRule, RequestClass};
 use crate::views::Fit;
-use crate::{JobId, Order, Span, StartReason, Time};
+use crate::{JobId, QueueOrder, Span, StartReason, Time};
 
 /// Up to this many reservations are brought forward at every event.
 const FEW: usize = 16;
@@ -61,7 +61,7 @@ impl Scheduler {
 
     /// Gangs that may hold reservations, in order. With the smallest first they are those that do; a cycle chooses others.
     fn first_to_reserve(&self) -> Vec<JobId> {
-        if self.settings.order != Order::SmallestFirst {
+        if self.settings.order != QueueOrder::SmallestFirst {
             return self.jobs.queue().iter().take(2 * FEW).collect();
         }
         let ranked = self.reservations.iter().map(|each| (self.jobs[each.job].rank, each.job));
@@ -157,7 +157,7 @@ impl Scheduler {
     /// finds no place, none does.
     fn try_gained(&mut self, now: Time) {
         let mut heads: BTreeSet<(Rank, JobId)> = BTreeSet::new();
-        let classes: Vec<Class> = self.jobs.queue().classes().copied().collect();
+        let classes: Vec<RequestClass> = self.jobs.queue().classes().copied().collect();
         for class in classes {
             if self.views.has_gained(&class, &self.fleet, now) {
                 heads.extend(self.jobs.queue().of_class(&class).next());
@@ -195,7 +195,7 @@ impl Scheduler {
         let is_plain = entry.classes.len() == 1 && entry.request.roles[0].gpu_share.is_none();
         let waits_for_better = self.reservations.get(job).is_some()
             && entry.request.expected.is_some()
-            && entry.classes[0].rule == Rule::Anywhere;
+            && entry.classes[0].rule == NodeSetRule::Anywhere;
         if waits_for_better {
             return None;
         }

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use crate::Packing;
-use crate::fleet::Fleet;
-use crate::view::{Class, Openings, Rule};
+use crate::fleet::NodeFleet;
+use crate::view::{NodeSetRule, Openings, RequestClass};
 
 /// Chooses the nodes of one role; `None` when the rule cannot be kept.
 pub(crate) fn choose(
-    fleet: &Fleet,
-    class: &Class,
+    fleet: &NodeFleet,
+    class: &RequestClass,
     open: &Openings<'_>,
     packing: Packing,
 ) -> Option<Vec<u32>> {
@@ -17,17 +17,17 @@ pub(crate) fn choose(
     let all = 0..fleet.count();
     let count = class.nodes;
     let mut chosen = match class.rule {
-        Rule::Anywhere => picker.anywhere(all, count)?,
-        Rule::OneSet { level } => picker.in_one_set(usize::from(level), count)?,
-        Rule::Segments { level, segment } => picker.in_segments(usize::from(level), count, segment)?,
-        Rule::Spread { level } => picker.spread(usize::from(level), count)?,
+        NodeSetRule::Anywhere => picker.anywhere(all, count)?,
+        NodeSetRule::OneSet { level } => picker.in_one_set(usize::from(level), count)?,
+        NodeSetRule::Segments { level, segment } => picker.in_segments(usize::from(level), count, segment)?,
+        NodeSetRule::Spread { level } => picker.spread(usize::from(level), count)?,
     };
     chosen.sort_unstable();
     Some(chosen)
 }
 
 struct Picker<'a> {
-    fleet: &'a Fleet,
+    fleet: &'a NodeFleet,
     open: &'a Openings<'a>,
     packing: Packing,
 }

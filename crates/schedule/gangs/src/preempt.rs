@@ -8,10 +8,10 @@
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
-use crate::jobs::Run;
+use crate::jobs::GangRun;
 use crate::scheduler::Scheduler;
-use crate::victims::{Candidate, Runner};
-use crate::view::Class;
+use crate::victims::{Runner, VictimCandidate};
+use crate::view::RequestClass;
 use crate::views::Fit;
 use crate::{Decision, JobId, Preemption, Span, StopReason, Then, Time, Wait};
 
@@ -30,7 +30,7 @@ impl Scheduler {
         fit
     }
 
-    fn make_room_for(&mut self, job: JobId, class: &Class, now: Time) -> Option<Fit> {
+    fn make_room_for(&mut self, job: JobId, class: &RequestClass, now: Time) -> Option<Fit> {
         let entry = &self.jobs[job];
         let gpus = u64::from(class.nodes) * u64::from(entry.request.roles[0].per_node.gpus);
         let is_limited = self.limited_by(job, gpus).is_some();
@@ -50,7 +50,7 @@ impl Scheduler {
         fit
     }
 
-    fn move_others(&mut self, job: JobId, class: &Class, now: Time) -> Option<Fit> {
+    fn move_others(&mut self, job: JobId, class: &RequestClass, now: Time) -> Option<Fit> {
         let candidates = self.candidates(job, now);
         let longest = candidates.iter().map(|each| each.leaves_within).max()?;
         let (fit, victims) = self.cheapest_victims(class, &candidates, now + longest, now)?;
@@ -71,25 +71,25 @@ impl Scheduler {
     }
 
     fn is_waiting_for_victims(&self, job: JobId) -> bool {
-        let is_leaving = |victim: &JobId| self.jobs.run(*victim).is_some_and(Run::is_leaving);
+        let is_leaving = |victim: &JobId| self.jobs.run(*victim).is_some_and(GangRun::is_leaving);
         self.jobs[job].victims.iter().any(is_leaving)
     }
 
     /// The gangs that may be moved for this one, the cheapest first.
-    fn candidates(&mut self, job: JobId, now: Time) -> Vec<Candidate> {
-        let mut candidates: Vec<Candidate> = if self.may_preempt(job, now) {
+    fn candidates(&mut self, job: JobId, now: Time) -> Vec<VictimCandidate> {
+        let mut candidates: Vec<VictimCandidate> = if self.may_preempt(job, now) {
             let runners = self.runners(now);
             runners.iter().filter_map(|runner| self.candidate(runner, job, now)).collect()
         } else {
             self.jobs.elastic().iter().filter_map(|other| self.left_for_any(*other, job, now)).collect()
         };
-        let per_node = |each: &Candidate| each.cost / (each.nodes.len() as u128).max(1);
+        let per_node = |each: &VictimCandidate| each.cost / (each.nodes.len() as u128).max(1);
         candidates.sort_by_cached_key(|each| (per_node(each), each.job));
         candidates
     }
 
     /// What a running gang leaves for another.
-    fn candidate(&self, runner: &Runner, for_job: JobId, now: Time) -> Option<Candidate> {
+    fn candidate(&self, runner: &Runner, for_job: JobId, now: Time) -> Option<VictimCandidate> {
         let may_go = runner.settled <= now && self.is_outranked(runner, for_job);
         match may_go {
             true => runner.for_higher.clone(),
@@ -99,7 +99,7 @@ impl Scheduler {
     }
 
     /// What an elastic gang leaves for a gang that may not preempt it.
-    fn left_for_any(&self, job: JobId, for_job: JobId, now: Time) -> Option<Candidate> {
+    fn left_for_any(&self, job: JobId, for_job: JobId, now: Time) -> Option<VictimCandidate> {
         if self.sizes_by_goodput() { self.excess_for(job, for_job, now) } else { self.surplus(job) }
     }
 
@@ -149,15 +149,16 @@ impl Scheduler {
     }
 
     /// No cascade for one small gang: few victims, and not many more GPUs than are needed.
-    fn is_worth_it(&self, job: JobId, victims: &[Candidate]) -> bool {
+    fn is_worth_it(&self, job: JobId, victims: &[VictimCandidate]) -> bool {
         let rules = &self.settings.preemption;
-        let stopped: Vec<&Candidate> = victims.iter().filter(|victim| !victim.shrinks).collect();
-        let gpus: u64 = stopped.iter().filter_map(|victim| self.jobs[victim.job].run()).map(Run::gpus).sum();
+        let stopped: Vec<&VictimCandidate> = victims.iter().filter(|victim| !victim.shrinks).collect();
+        let gpus: u64 =
+            stopped.iter().filter_map(|victim| self.jobs[victim.job].run()).map(GangRun::gpus).sum();
         let needed = self.jobs[job].request.gpus().max(1);
         stopped.len() <= rules.most_victims && gpus as f64 <= needed as f64 * rules.most_waste
     }
 
-    fn evict(&mut self, victim: Candidate, for_job: JobId, wanted: &[u32], now: Time) {
+    fn evict(&mut self, victim: VictimCandidate, for_job: JobId, wanted: &[u32], now: Time) {
         if victim.shrinks {
             let wanted = self.wanted_and_planned(&victim, wanted);
             return self.shrink(victim.job, &victim.nodes, &wanted, for_job, now);
@@ -203,7 +204,7 @@ impl Scheduler {
             if missing == 0 {
                 break;
             }
-            missing = missing.saturating_sub(self.jobs.run(borrower).map_or(0, Run::gpus));
+            missing = missing.saturating_sub(self.jobs.run(borrower).map_or(0, GangRun::gpus));
             victims.push(borrower);
         }
         if missing == 0 {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::experience::{Bounds, gpu_seconds};
-use crate::{Order, Request, Score, Settings, Span, Time, Weights};
+use crate::{GangRequest, PriorityWeights, QueueOrder, Score, Settings, Span, Time};
 
 /// The terms of a gang's priority. The sum decides; ties go to who came first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,14 +61,14 @@ impl Scales {
 
 /// The priority of a gang that was submitted at `submitted`.
 pub(crate) fn priority(
-    request: &Request,
+    request: &GangRequest,
     settings: &Settings,
     scales: Scales,
     fair_share: f64,
     submitted: Time,
     now: Time,
 ) -> Priority {
-    let weights: &Weights = &settings.weights;
+    let weights: &PriorityWeights = &settings.weights;
     let points = |weight: i64, factor: f64| (weight as f64 * factor.clamp(0.0, 1.0)) as i64;
     let qos = settings.qos(request);
     let partition = settings.partition(request);
@@ -105,7 +105,7 @@ pub(crate) struct Rank {
 impl Rank {
     /// `points` is the sum of its priority; `prospect` what is known of run times and of the queue.
     pub(crate) fn new(
-        request: &Request,
+        request: &GangRequest,
         settings: &Settings,
         points: i64,
         prospect: Prospect,
@@ -123,11 +123,11 @@ impl Rank {
             tie: scramble(settings.seed, request.id.0),
         };
         match settings.order {
-            Order::Arrival => plain,
-            Order::Published(score) => {
+            QueueOrder::Arrival => plain,
+            QueueOrder::Published(score) => {
                 Self { points: Reverse(score.points(request, waited, submitted)), ..plain }
             }
-            Order::SmallestFirst => {
+            QueueOrder::SmallestFirst => {
                 let (size, bounds) =
                     (aged_size(request, prospect, waited, &settings.weights), prospect.bounds);
                 let work = gpu_seconds(request, prospect.run);
@@ -157,8 +157,8 @@ impl Rank {
 }
 
 /// The logarithm of the GPU time that a gang will likely take, less the cube of its age: nothing for one that just came, the logarithm of
-/// [`Weights::ageing`] for the one that waits longest; in millionths, from 1 on. A gang that has waited for as long as any may is in front of all, at 0.
-fn aged_size(request: &Request, prospect: Prospect, waited: Span, weights: &Weights) -> u64 {
+/// [`PriorityWeights::ageing`] for the one that waits longest; in millionths, from 1 on. A gang that has waited for as long as any may is in front of all, at 0.
+fn aged_size(request: &GangRequest, prospect: Prospect, waited: Span, weights: &PriorityWeights) -> u64 {
     const STEPS: f64 = 1e6;
     // More than the logarithm of any ageing.
     const ABOVE: f64 = 100.0;
@@ -184,7 +184,7 @@ pub(crate) struct Prospect {
 
 impl Score {
     /// The higher, the earlier.
-    fn points(self, request: &Request, waited: Span, submitted: Time) -> i64 {
+    fn points(self, request: &GangRequest, waited: Span, submitted: Time) -> i64 {
         const STEPS: f64 = 1e6;
         let (limit, gpus) = (request.time_limit.as_seconds().max(1.0), request.gpus().max(1) as f64);
         let score = match self {
@@ -218,14 +218,14 @@ mod tests {
 
     /// Numbers of gangs in the order of their ranks, each with nodes of eight GPUs, hours asked for and hours waited. The oldest of the queue has
     /// waited for a day.
-    fn sorted(order: Order, gangs: [(u32, u64, u64); 3]) -> Vec<u64> {
+    fn sorted(order: QueueOrder, gangs: [(u32, u64, u64); 3]) -> Vec<u64> {
         let mut settings = Settings { order, ..Settings::default() };
         settings.weights.ageing = 100;
         let now = Time::ZERO + Span::hours(1000);
         let rank = |(number, (nodes, limit, waited)): (u64, (u32, u64, u64))| {
-            let request = Request {
+            let request = GangRequest {
                 time_limit: Span::hours(limit),
-                ..Request::new(JobId(number), RoleRequest::new(nodes, 8))
+                ..GangRequest::new(JobId(number), RoleRequest::new(nodes, 8))
             };
             let submitted = Time::ZERO + Span::hours(1000 - waited);
             let prospect =
@@ -242,20 +242,20 @@ mod tests {
         // A large one that has waited for ten hours, a long small one, and a short one in between. They ask for 256, 192 and 64 GPU-hours, which
         // count as 184, 190 and 64 after that time of waiting.
         let gangs = [(8, 4, 10), (1, 24, 3), (4, 2, 2)];
-        let by = |score| sorted(Order::Published(score), gangs);
-        assert_eq!(sorted(Order::Arrival, gangs), [0, 1, 2]);
+        let by = |score| sorted(QueueOrder::Published(score), gangs);
+        assert_eq!(sorted(QueueOrder::Arrival, gangs), [0, 1, 2]);
         assert_eq!(by(Score::Shortest), [2, 0, 1]);
         assert_eq!(by(Score::SmallestArea), [2, 1, 0]);
         assert_eq!(by(Score::WaitCubed), [0, 2, 1]);
-        assert_eq!(sorted(Order::SmallestFirst, gangs), [2, 0, 1]);
+        assert_eq!(sorted(QueueOrder::SmallestFirst, gangs), [2, 0, 1]);
     }
 
     #[test]
     fn the_gang_that_waits_longest_counts_a_hundred_times_smaller() {
         // A new gang of one node is a little less, or a little more.
-        assert_eq!(sorted(Order::SmallestFirst, [(100, 10, 24), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+        assert_eq!(sorted(QueueOrder::SmallestFirst, [(100, 10, 24), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
         // One that has waited half as long, 1.78 times: the eighth root.
-        assert_eq!(sorted(Order::SmallestFirst, [(10, 10, 12), (1, 56, 0), (1, 57, 0)]), [1, 0, 2]);
+        assert_eq!(sorted(QueueOrder::SmallestFirst, [(10, 10, 12), (1, 56, 0), (1, 57, 0)]), [1, 0, 2]);
     }
 
     #[test]
@@ -263,7 +263,8 @@ mod tests {
         let settings = Settings::default();
         let bounds = Bounds { small: 3600.0, tiny: 60.0 };
         let asking = |seconds: u64, points: i64, time_limit: Span, waited: Span| {
-            let request = Request { time_limit, ..Request::new(JobId(seconds), RoleRequest::new(1, 1)) };
+            let request =
+                GangRequest { time_limit, ..GangRequest::new(JobId(seconds), RoleRequest::new(1, 1)) };
             let prospect = Prospect { run: Span::seconds(seconds), longest_wait: Span::ZERO, bounds };
             Rank::new(&request, &settings, points, prospect, Time::ZERO, Time::ZERO + waited)
         };
@@ -278,9 +279,9 @@ mod tests {
 
     #[test]
     fn no_gang_is_passed_once_it_has_waited_for_as_long_as_any_may() {
-        let bound = Weights::default().longest_wait.0 / 3_600_000;
+        let bound = PriorityWeights::default().longest_wait.0 / 3_600_000;
         assert_eq!(
-            sorted(Order::SmallestFirst, [(100_000, 700, bound), (1, 1, bound - 1), (1, 1, 0)]),
+            sorted(QueueOrder::SmallestFirst, [(100_000, 700, bound), (1, 1, bound - 1), (1, 1, 0)]),
             [0, 1, 2]
         );
     }

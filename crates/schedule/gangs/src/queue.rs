@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::JobId;
 use crate::priority::Rank;
-use crate::view::Class;
+use crate::view::RequestClass;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Queue {
     order: BTreeSet<(Rank, JobId)>,
-    by_class: BTreeMap<Class, BTreeSet<(Rank, JobId)>>,
+    by_class: BTreeMap<RequestClass, BTreeSet<(Rank, JobId)>>,
     /// Gangs of several roles, which have no single class.
     mixed: BTreeSet<(Rank, JobId)>,
 }
 
 impl Queue {
-    pub(crate) fn insert(&mut self, rank: Rank, job: JobId, classes: &[Class]) {
+    pub(crate) fn insert(&mut self, rank: Rank, job: JobId, classes: &[RequestClass]) {
         self.order.insert((rank, job));
         match classes {
             [class] => self.by_class.entry(*class).or_default().insert((rank, job)),
@@ -23,7 +23,7 @@ impl Queue {
         };
     }
 
-    pub(crate) fn remove(&mut self, rank: Rank, job: JobId, classes: &[Class]) {
+    pub(crate) fn remove(&mut self, rank: Rank, job: JobId, classes: &[RequestClass]) {
         self.order.remove(&(rank, job));
         match classes {
             [class] => {
@@ -58,11 +58,11 @@ impl Queue {
         self.order.first().map(|(_, job)| *job)
     }
 
-    pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &RequestClass> {
         self.by_class.keys()
     }
 
-    pub(crate) fn of_class(&self, class: &Class) -> impl Iterator<Item = (Rank, JobId)> + '_ {
+    pub(crate) fn of_class(&self, class: &RequestClass) -> impl Iterator<Item = (Rank, JobId)> + '_ {
         self.by_class.get(class).into_iter().flatten().copied()
     }
 

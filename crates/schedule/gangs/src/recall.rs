@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use bedplate_topology::NodeId;
 
 use crate::adopt::{Adopted, AdoptedState, Leaving};
-use crate::jobs::{Entry, Run, State};
+use crate::jobs::{EntryState, GangRun, JobEntry};
 use crate::scheduler::Scheduler;
-use crate::{Event, History, Maintenance, Request, Time};
+use crate::{Event, GangRequest, History, Maintenance, Time};
 
 impl Scheduler {
     /// What a new scheduler must be told to go on where this one stands, in this order and in one
@@ -24,11 +24,13 @@ impl Scheduler {
         events.extend(self.accounting.usage().records().map(Event::Used));
         events.extend(self.accounting.learned().map(Event::Learned));
         events.extend(self.jobs.iter().map(|(_, entry)| match &entry.state {
-            State::Running(run) => Event::Adopt(Box::new(self.recall_run(entry, run, adopted_state(run)))),
-            State::Suspended(run) => {
+            EntryState::Running(run) => {
+                Event::Adopt(Box::new(self.recall_run(entry, run, adopted_state(run))))
+            }
+            EntryState::Suspended(run) => {
                 Event::Adopt(Box::new(self.recall_run(entry, run, AdoptedState::Suspended)))
             }
-            State::Blocked | State::Queued => Event::Submit(Box::new(self.recall_request(entry))),
+            EntryState::Blocked | EntryState::Queued => Event::Submit(Box::new(self.recall_request(entry))),
         }));
         events
     }
@@ -49,7 +51,7 @@ impl Scheduler {
         events
     }
 
-    fn recall_run(&self, entry: &Entry, run: &Run, state: AdoptedState) -> Adopted {
+    fn recall_run(&self, entry: &JobEntry, run: &GangRun, state: AdoptedState) -> Adopted {
         let until = |node: NodeId| {
             let bookings = self.fleet.bookings(node.0).iter();
             bookings.filter(|booking| booking.job == entry.request.id).map(|booking| booking.until).max()
@@ -68,7 +70,7 @@ impl Scheduler {
         }
     }
 
-    fn recall_request(&self, entry: &Entry) -> Request {
+    fn recall_request(&self, entry: &JobEntry) -> GangRequest {
         let history = History {
             submitted: entry.submitted,
             returned: entry.returned,
@@ -76,10 +78,10 @@ impl Scheduler {
             victims: entry.victims.clone(),
             has_claim: self.accounting.has_claim(entry.request.id),
         };
-        Request { history: Some(history), ..entry.request.clone() }
+        GangRequest { history: Some(history), ..entry.request.clone() }
     }
 }
 
-fn adopted_state(run: &Run) -> AdoptedState {
+fn adopted_state(run: &GangRun) -> AdoptedState {
     run.stopping.map_or(AdoptedState::Runs, AdoptedState::Stops)
 }

@@ -48,7 +48,7 @@ impl std::fmt::Display for JobId {
 
 /// One gang as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct GangRequest {
     pub id: JobId,
     pub name: Arc<str>,
     pub user: UserId,
@@ -79,7 +79,7 @@ pub struct Request {
     pub survives: bool,
     /// How often it comes back after a failure of its own.
     pub retries: u32,
-    pub dependencies: Vec<Dependency>,
+    pub dependencies: Vec<GangDependency>,
     pub array: Option<ArrayTask>,
     pub preemption: Preemption,
     pub minimum_run_time: Span,
@@ -91,7 +91,7 @@ pub struct Request {
     pub history: Option<History>,
 }
 
-impl Request {
+impl GangRequest {
     /// One role, on defaults: the first partition and account, no quota, one day.
     pub fn new(id: JobId, role: RoleRequest) -> Self {
         Self {
@@ -228,7 +228,7 @@ pub struct NodeFilter {
 /// A job waits until those it depends on are known to have ended. One that was never submitted never ends: the
 /// caller checks that the named jobs exist, or the job waits until it is cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependency {
+pub struct GangDependency {
     pub kind: DependencyKind,
     /// Empty for a singleton.
     pub jobs: Vec<JobId>,
@@ -282,7 +282,7 @@ mod tests {
     fn limits_run_no_faster_than_in_proportion_and_not_below_the_size_asked_for() {
         let check = |points: &[(u32, f64)], expected: [f64; 3]| {
             let rates = Some(Rates::new(points.to_vec()).expect("a curve"));
-            let request = Request { rates, ..Request::new(JobId(1), RoleRequest::new(4, 8)) };
+            let request = GangRequest { rates, ..GangRequest::new(JobId(1), RoleRequest::new(4, 8)) };
             assert_eq!([2, 4, 8].map(|nodes| request.limit_speed(nodes)), expected, "{points:?}");
         };
         check(&[(2, 0.5), (4, 1.0), (8, 1.5)], [0.5, 1.0, 1.5]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bedplate_topology::NodeId;
 
 use crate::amount::summed_by_node;
-use crate::fleet::Fleet;
+use crate::fleet::NodeFleet;
 use crate::{Amount, JobId, Span, Time};
 
 #[derive(Debug, Clone, Default)]
@@ -60,7 +60,7 @@ impl Reservations {
         self.on_nodes.get(node.0 as usize).into_iter().flat_map(|starts| starts.iter().copied())
     }
 
-    pub(crate) fn make(&mut self, reservation: Reservation, fleet: &mut Fleet) {
+    pub(crate) fn make(&mut self, reservation: Reservation, fleet: &mut NodeFleet) {
         for reserved in &reservation.nodes {
             fleet.reserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
             let place = reserved.node.0 as usize;
@@ -72,7 +72,7 @@ impl Reservations {
         self.by_job.insert(reservation.job, reservation);
     }
 
-    pub(crate) fn withdraw(&mut self, job: JobId, fleet: &mut Fleet) {
+    pub(crate) fn withdraw(&mut self, job: JobId, fleet: &mut NodeFleet) {
         let Some(reservation) = self.by_job.remove(&job) else {
             return;
         };
@@ -85,7 +85,7 @@ impl Reservations {
     }
 
     /// Withdraws all reservations and says what they were.
-    pub(crate) fn withdraw_all(&mut self, fleet: &mut Fleet, now: Time) -> BTreeMap<JobId, Reservation> {
+    pub(crate) fn withdraw_all(&mut self, fleet: &mut NodeFleet, now: Time) -> BTreeMap<JobId, Reservation> {
         self.on_nodes.clear();
         fleet.reset_plan(now);
         std::mem::take(&mut self.by_job)

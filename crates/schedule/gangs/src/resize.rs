@@ -11,14 +11,14 @@ use std::ops::Range;
 use crate::admission::rounded;
 use crate::calendar::Alarm;
 use crate::find::Horizon;
-use crate::jobs::{Entry, Run};
+use crate::jobs::{GangRun, JobEntry};
 use crate::scheduler::Scheduler;
 use crate::settings::SizesBy;
 use crate::sizes::{Change, Claim, share_out};
-use crate::victims::Candidate;
-use crate::view::{Class, Rule};
+use crate::victims::VictimCandidate;
+use crate::view::{NodeSetRule, RequestClass};
 use crate::views::Fit;
-use crate::{Elastic, JobId, Preemption, Request, Span, StartReason, Time};
+use crate::{Elastic, GangRequest, JobId, Preemption, Span, StartReason, Time};
 
 /// What the newest plan of sizes gives each gang; 0 where it has no room.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +47,7 @@ impl Scheduler {
             return;
         }
         for (class, gangs) in self.pools(waiting) {
-            let held: u32 = gangs.iter().filter_map(|job| self.jobs.run(*job)).map(Run::nodes).sum();
+            let held: u32 = gangs.iter().filter_map(|job| self.jobs.run(*job)).map(GangRun::nodes).sum();
             let nodes = held + self.views.open_now(&class, &self.fleet, now);
             let reach = self.within_reach(&class, &gangs, now);
             let claim = |job: JobId| Some((job, self.claim(job, &reach, now)?));
@@ -57,16 +57,16 @@ impl Scheduler {
     }
 
     /// The nodes that gangs of a pool hold or that are open to them, one flag each.
-    fn within_reach(&mut self, class: &Class, gangs: &[JobId], now: Time) -> Vec<bool> {
+    fn within_reach(&mut self, class: &RequestClass, gangs: &[JobId], now: Time) -> Vec<bool> {
         let mut reach = self.views.are_open_now(class, &self.fleet, now);
         let runs = gangs.iter().filter_map(|job| self.jobs.run(*job));
-        runs.flat_map(Run::node_ids).for_each(|node| reach[node as usize] = true);
+        runs.flat_map(GangRun::node_ids).for_each(|node| reach[node as usize] = true);
         reach
     }
 
     /// Gangs by what they need of a node, where any of them is elastic: those that run before those that wait.
-    fn pools(&self, waiting: &[JobId]) -> BTreeMap<Class, Vec<JobId>> {
-        let mut pools: BTreeMap<Class, Vec<JobId>> = BTreeMap::new();
+    fn pools(&self, waiting: &[JobId]) -> BTreeMap<RequestClass, Vec<JobId>> {
+        let mut pools: BTreeMap<RequestClass, Vec<JobId>> = BTreeMap::new();
         let running = self
             .jobs
             .elastic()
@@ -80,12 +80,12 @@ impl Scheduler {
         pools
     }
 
-    fn pool_of(&self, job: JobId) -> Class {
+    fn pool_of(&self, job: JobId) -> RequestClass {
         // Free at this very moment: how long for is looked at when nodes are chosen.
-        Class { nodes: 1, length: Span(1), rule: Rule::Anywhere, ..self.jobs[job].classes[0] }
+        RequestClass { nodes: 1, length: Span(1), rule: NodeSetRule::Anywhere, ..self.jobs[job].classes[0] }
     }
 
-    fn may_claim(&self, entry: &Entry) -> bool {
+    fn may_claim(&self, entry: &JobEntry) -> bool {
         entry.classes.len() == 1
             && entry.request.roles[0].gpu_share.is_none()
             && self.limited_by(entry.request.id, self.smallest_gpus(&entry.request)).is_none()
@@ -99,7 +99,7 @@ impl Scheduler {
             Some(elastic) => self.useful_sizes(&entry.request, elastic),
             None => vec![(entry.request.nodes(), 1.0)],
         };
-        let held = entry.run().map_or(0, Run::nodes);
+        let held = entry.run().map_or(0, GangRun::nodes);
         // The more nodes, the sooner a limit is reached.
         let can_have = |size: &(u32, f64)| size.0 <= held || size.0 <= most && self.allows(entry, size.0);
         sizes.truncate(sizes.partition_point(can_have));
@@ -113,7 +113,7 @@ impl Scheduler {
     }
 
     /// Whether limits and quotas let a gang have this many nodes, more than it holds.
-    fn allows(&self, entry: &Entry, nodes: u32) -> bool {
+    fn allows(&self, entry: &JobEntry, nodes: u32) -> bool {
         let gpus = |nodes: u32| u64::from(nodes) * u64::from(entry.request.roles[0].per_node.gpus);
         match entry.run() {
             Some(run) => {
@@ -125,14 +125,14 @@ impl Scheduler {
     }
 
     /// The most nodes within reach that a gang may take together; one that runs stays in its set.
-    fn most_by_rule(&self, entry: &Entry, reach: &[bool]) -> u32 {
+    fn most_by_rule(&self, entry: &JobEntry, reach: &[bool]) -> u32 {
         let count = |set: Range<u32>| set.filter(|node| reach[*node as usize]).count() as u32;
         let sets = |level: u8| self.fleet.levels()[usize::from(level)].sets.iter().cloned();
         match (entry.classes[0].rule, entry.run()) {
-            (Rule::Anywhere | Rule::Spread { .. }, _) => u32::MAX,
-            (rule @ Rule::OneSet { .. }, Some(run)) => count(self.home_of(rule, &run.node_ids())),
-            (Rule::OneSet { level }, None) => sets(level).map(count).max().unwrap_or(0),
-            (Rule::Segments { level, segment }, _) => {
+            (NodeSetRule::Anywhere | NodeSetRule::Spread { .. }, _) => u32::MAX,
+            (rule @ NodeSetRule::OneSet { .. }, Some(run)) => count(self.home_of(rule, &run.node_ids())),
+            (NodeSetRule::OneSet { level }, None) => sets(level).map(count).max().unwrap_or(0),
+            (NodeSetRule::Segments { level, segment }, _) => {
                 let segment = segment.max(1);
                 sets(level).map(|set| count(set) / segment * segment).sum()
             }
@@ -141,7 +141,7 @@ impl Scheduler {
 
     /// Sizes with their speeds: all up to what was asked for, and larger ones whose further nodes bring their part on average. Single
     /// nodes are not looked at: a prediction that is a little off at one size would end the range there.
-    fn useful_sizes(&self, request: &Request, elastic: Elastic) -> Vec<(u32, f64)> {
+    fn useful_sizes(&self, request: &GangRequest, elastic: Elastic) -> Vec<(u32, f64)> {
         let asked = request.nodes();
         let brings = |nodes: u32, speed: f64| {
             (speed - 1.0) * f64::from(asked) / f64::from(nodes.saturating_sub(asked))
@@ -155,9 +155,9 @@ impl Scheduler {
     }
 
     /// The class of a gang with this many nodes.
-    fn class_with(&self, job: JobId, nodes: u32) -> Class {
+    fn class_with(&self, job: JobId, nodes: u32) -> RequestClass {
         let length = rounded(self.planned_length(job, nodes), self.settings.backfill.resolution);
-        Class { nodes, length, ..self.jobs[job].classes[0] }
+        RequestClass { nodes, length, ..self.jobs[job].classes[0] }
     }
 
     /// How long reservations of a gang last: those at the size asked for, as long as the searches for it.
@@ -171,7 +171,7 @@ impl Scheduler {
     }
 
     /// The class for which room is made: that of the planned size.
-    pub(crate) fn wanted_class(&self, job: JobId) -> Class {
+    pub(crate) fn wanted_class(&self, job: JobId) -> RequestClass {
         let asked = self.jobs[job].classes[0];
         match self.planned_size(job) {
             Some(target) if target != asked.nodes => self.class_with(job, target),
@@ -231,7 +231,7 @@ impl Scheduler {
 
     /// What a running gang can do without for another: nodes beyond what it asked for, and for a gang of no lower standing nodes beyond
     /// its planned size.
-    pub(crate) fn excess_for(&self, job: JobId, other: JobId, now: Time) -> Option<Candidate> {
+    pub(crate) fn excess_for(&self, job: JobId, other: JobId, now: Time) -> Option<VictimCandidate> {
         let entry = &self.jobs[job];
         let asked = entry.request.nodes();
         let may_shrink = entry.run().is_some_and(|run| self.gives_from(entry, run) <= now);
@@ -245,8 +245,8 @@ impl Scheduler {
     }
 
     /// What a victim leaves: the wanted nodes, and with them all that the plan has for others, so that it stands still once and not for each of them.
-    pub(crate) fn wanted_and_planned(&self, victim: &Candidate, wanted: &[u32]) -> Vec<u32> {
-        let held = self.jobs.run(victim.job).map_or(0, Run::nodes);
+    pub(crate) fn wanted_and_planned(&self, victim: &VictimCandidate, wanted: &[u32]) -> Vec<u32> {
+        let held = self.jobs.run(victim.job).map_or(0, GangRun::nodes);
         let planned = self.planned_size(victim.job).map_or(0, |target| held.saturating_sub(target) as usize);
         let (mut leaves, others): (Vec<u32>, Vec<u32>) =
             victim.nodes.iter().partition(|node| wanted.contains(node));
@@ -265,12 +265,12 @@ impl Scheduler {
     }
 
     /// When a gang may change its size again. One that just started has not changed it yet.
-    fn settled_at(&self, run: &Run) -> Time {
+    fn settled_at(&self, run: &GangRun) -> Time {
         if run.resized == run.started { run.started } else { run.resized + self.settings.elastic.settle }
     }
 
     /// Until when a gang keeps what it asked for.
-    fn protected_until(&self, entry: &Entry, run: &Run) -> Time {
+    fn protected_until(&self, entry: &JobEntry, run: &GangRun) -> Time {
         match entry.request.preemption {
             Preemption::Never => Time::NEVER,
             _ => run.started + entry.request.minimum_run_time,
@@ -278,7 +278,7 @@ impl Scheduler {
     }
 
     /// From when on a gang leaves nodes of those it asked for.
-    fn gives_from(&self, entry: &Entry, run: &Run) -> Time {
+    fn gives_from(&self, entry: &JobEntry, run: &GangRun) -> Time {
         self.settled_at(run).max(self.protected_until(entry, run))
     }
 
@@ -347,10 +347,10 @@ impl Scheduler {
         let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
         let gpus = u64::from(entry.request.roles[0].per_node.gpus);
         let rule = match entry.classes[0].rule {
-            Rule::Spread { .. } => Rule::Anywhere,
+            NodeSetRule::Spread { .. } => NodeSetRule::Anywhere,
             other => other,
         };
-        let class = Class { length: ends.since(now), rule, ..entry.classes[0] };
+        let class = RequestClass { length: ends.since(now), rule, ..entry.classes[0] };
         let mut more = wish.target - wish.size;
         while more >= step {
             let is_allowed = self.accounting.allows_more(
@@ -358,8 +358,8 @@ impl Scheduler {
                 u64::from(more) * gpus,
                 &self.settings,
             );
-            let nodes =
-                is_allowed.then(|| self.nodes_to_grow_into(&Class { nodes: more, ..class }, &own, now));
+            let nodes = is_allowed
+                .then(|| self.nodes_to_grow_into(&RequestClass { nodes: more, ..class }, &own, now));
             if let Some(nodes) = nodes.flatten() {
                 self.add_nodes(wish.job, &nodes, ends, now);
                 return true;
@@ -409,7 +409,7 @@ impl Scheduler {
         home: &Range<u32>,
         missing: usize,
         now: Time,
-    ) -> Option<(Candidate, Vec<u32>)> {
+    ) -> Option<(VictimCandidate, Vec<u32>)> {
         let more = self.jobs.run(job)?.nodes().checked_sub(self.planned_size(job)?)?;
         let excess = self.excess_for(job, other, now)?;
         let usable = excess.nodes.iter().rev().copied().filter(|node| home.contains(node));

@@ -8,16 +8,16 @@ use crate::accounting::Accounting;
 use crate::calendar::Calendar;
 use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
-use crate::fleet::Fleet;
-use crate::jobs::{Jobs, State};
+use crate::fleet::NodeFleet;
+use crate::jobs::{EntryState, Jobs};
 use crate::news::News;
 use crate::reservations::Reservations;
 use crate::resize::Targets;
 use crate::victims::Eviction;
 use crate::views::Views;
 use crate::{
-    Amount, Decision, Event, JobId, NodeShare, NodeState, Outcome, Priority, Queues, Request, Reservation,
-    Settings, Span, StopReason, Then, Time, Usage, Wait,
+    Amount, Decision, Event, GangOutcome, GangRequest, JobId, NodeShare, NodeState, Priority, Queues,
+    Reservation, Settings, Span, StopReason, Then, Time, Usage, Wait,
 };
 
 /// The scheduler of one cluster.
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) fleet: Fleet,
+    pub(crate) fleet: NodeFleet,
     pub(crate) jobs: Jobs,
     pub(crate) dependencies: Dependencies,
     pub(crate) reservations: Reservations,
@@ -51,7 +51,7 @@ impl Scheduler {
             accounting: Accounting::new(&settings, &cluster),
             views: Views::new(settings.packing, EligibleSets::default()),
             settings: Arc::new(settings),
-            fleet: Fleet::new(cluster),
+            fleet: NodeFleet::new(cluster),
             jobs: Jobs::default(),
             dependencies: Dependencies::default(),
             reservations: Reservations::default(),
@@ -150,11 +150,11 @@ impl Scheduler {
         self.jobs.iter().filter_map(|(job, entry)| Some((job, &entry.run()?.shares[..])))
     }
 
-    pub fn request(&self, job: JobId) -> Option<&Request> {
+    pub fn request(&self, job: JobId) -> Option<&GangRequest> {
         self.jobs.get(job).map(|entry| &entry.request)
     }
 
-    pub fn outcome(&self, job: JobId) -> Option<Outcome> {
+    pub fn outcome(&self, job: JobId) -> Option<GangOutcome> {
         self.dependencies.outcome(job)
     }
 
@@ -178,8 +178,8 @@ impl Scheduler {
     /// When the time of a running gang is up, or was when it was suspended.
     pub fn ends_at(&self, job: JobId) -> Option<Time> {
         match &self.jobs.get(job)?.state {
-            State::Running(run) | State::Suspended(run) => Some(run.ends()),
-            State::Blocked | State::Queued => None,
+            EntryState::Running(run) | EntryState::Suspended(run) => Some(run.ends()),
+            EntryState::Blocked | EntryState::Queued => None,
         }
     }
 
@@ -212,12 +212,12 @@ impl Scheduler {
         self.news.count_event();
         match event {
             Event::Submit(request) => self.submit(*request, now),
-            Event::Cancel(job) => self.end(job, StopReason::Cancelled, Outcome::Cancelled, now),
+            Event::Cancel(job) => self.end(job, StopReason::Cancelled, GangOutcome::Cancelled, now),
             Event::Hold(job) => self.hold(job),
             Event::Release(job) => self.release(job, now),
             Event::Requeue(job) => self.stop(job, StopReason::Requeued, Then::Requeue, now),
             Event::Postpone { job, until, avoid } => self.postpone(job, until, &avoid),
-            Event::GiveUp(job) => self.end(job, StopReason::GivenUp, Outcome::Failed, now),
+            Event::GiveUp(job) => self.end(job, StopReason::GivenUp, GangOutcome::Failed, now),
             Event::Ended { job, outcome } => self.ended(job, outcome, now),
             Event::Checkpointed(job) => self.checkpointed(job, now),
             Event::Left { job, nodes } => self.left(job, &nodes, now),

@@ -4,14 +4,14 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Accounts, QosId, Queues, Request, Span};
+use crate::{Accounts, GangRequest, QosId, Queues, Span};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Orders gangs that are equal in everything else.
     pub seed: u64,
-    pub order: Order,
-    pub weights: Weights,
+    pub order: QueueOrder,
+    pub weights: PriorityWeights,
     /// The first is the default.
     pub partitions: Vec<Partition>,
     /// The first is the default.
@@ -29,8 +29,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 0,
-            order: Order::SmallestFirst,
-            weights: Weights::default(),
+            order: QueueOrder::SmallestFirst,
+            weights: PriorityWeights::default(),
             partitions: vec![Partition::named("main")],
             qos: vec![Qos::named("normal")],
             accounts: Accounts::default(),
@@ -48,30 +48,30 @@ impl Settings {
     /// waits longer than with the default.
     pub fn by_arrival() -> Self {
         Self {
-            order: Order::Arrival,
-            weights: Weights { age: 1_000, expansion: 10_000, ..Weights::default() },
+            order: QueueOrder::Arrival,
+            weights: PriorityWeights { age: 1_000, expansion: 10_000, ..PriorityWeights::default() },
             backfill: Backfill::conservative(),
             ..Self::default()
         }
     }
 
-    pub(crate) fn partition(&self, request: &Request) -> &Partition {
+    pub(crate) fn partition(&self, request: &GangRequest) -> &Partition {
         &self.partitions[usize::from(request.partition.0)]
     }
 
-    pub(crate) fn qos(&self, request: &Request) -> &Qos {
+    pub(crate) fn qos(&self, request: &GangRequest) -> &Qos {
         &self.qos[usize::from(request.qos.0)]
     }
 }
 
 /// How waiting gangs of a tier are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// By the sum of [`Weights`], then by arrival.
+pub enum QueueOrder {
+    /// By the sum of [`PriorityWeights`], then by arrival.
     Arrival,
-    /// By the sum of [`Weights`], then the smallest product of GPUs and the time that such gangs of the user took lately, or the limit where none
-    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`Weights::ageing`]. Reservations go to the small ones
-    /// ([`Weights::small_share`]), and of the others to the oldest of those with most points.
+    /// By the sum of [`PriorityWeights`], then the smallest product of GPUs and the time that such gangs of the user took lately, or the limit where none
+    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`PriorityWeights::ageing`]. Reservations go to the small ones
+    /// ([`PriorityWeights::small_share`]), and of the others to the oldest of those with most points.
     SmallestFirst,
     /// By a score that others have published, to compare with. Such an order knows neither QOS nor fair shares.
     Published(Score),
@@ -92,7 +92,7 @@ pub enum Score {
 
 /// What each factor, a number from 0 to 1, is worth in points of priority. As Slurm's multifactor plugin.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weights {
+pub struct PriorityWeights {
     pub age: i64,
     /// For the time waited over the time waited and asked for: short gangs rise fast, long ones slowly, and
     /// no gang waits a large multiple of what it asked for.
@@ -103,10 +103,10 @@ pub struct Weights {
     pub partition: i64,
     /// The age at which the age factor reaches 1.
     pub oldest: Span,
-    /// [`Order::SmallestFirst`]: the gang that waits longest counts as this many times smaller than it is; one that has waited half as long, the
+    /// [`QueueOrder::SmallestFirst`]: the gang that waits longest counts as this many times smaller than it is; one that has waited half as long, the
     /// eighth root of it.
     pub ageing: u32,
-    /// [`Order::SmallestFirst`]: the smallest gangs that together take this share of GPU time come first of their points, whatever waits how long.
+    /// [`QueueOrder::SmallestFirst`]: the smallest gangs that together take this share of GPU time come first of their points, whatever waits how long.
     pub small_share: f64,
     /// … and those that take this share come before gangs of any points.
     pub tiny_share: f64,
@@ -120,7 +120,7 @@ pub struct Weights {
     pub favours_small: bool,
 }
 
-impl Default for Weights {
+impl Default for PriorityWeights {
     fn default() -> Self {
         Self {
             age: 0,
@@ -204,7 +204,7 @@ impl Qos {
 /// How far gangs may start out of order without delaying others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backfill {
-    /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative. With [`Order::SmallestFirst`] only small ones
+    /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative. With [`QueueOrder::SmallestFirst`] only small ones
     /// and the oldest of the others do.
     pub reserved: usize,
     /// Whether gangs may start before earlier ones at all.

@@ -13,8 +13,8 @@ use bedplate_topology::{Cluster, NodeId, expand_hostlist};
 use bedplate_units::Seconds;
 
 use crate::{
-    ANY_GPU, Accounts, Backfill, ElasticRules, Grant, Order, Packing, Partition, PreemptionRules, Qos, QosId,
-    Queues, Settings, SizesBy, Span, Weights,
+    ANY_GPU, Accounts, Backfill, ElasticRules, Grant, Packing, Partition, PreemptionRules, PriorityWeights,
+    Qos, QosId, QueueOrder, Queues, Settings, SizesBy, Span,
 };
 
 pub use error::{PAGES, SettingsError};
@@ -76,12 +76,12 @@ fn named_tables(file: &Table, key: &'static str) -> Result<Vec<(String, Table)>,
     Ok(named)
 }
 
-fn order(file: &Table) -> Result<Order, DocumentError> {
+fn order(file: &Table) -> Result<QueueOrder, DocumentError> {
     if !file.has("order") {
         file.allow("order");
         return Ok(Settings::default().order);
     }
-    file.choice("order", &[("arrival", Order::Arrival), ("smallest_first", Order::SmallestFirst)])
+    file.choice("order", &[("arrival", QueueOrder::Arrival), ("smallest_first", QueueOrder::SmallestFirst)])
 }
 
 fn packing(file: &Table) -> Result<Packing, DocumentError> {
@@ -92,11 +92,11 @@ fn packing(file: &Table) -> Result<Packing, DocumentError> {
     file.choice("packing", &[("topology", Packing::Topology), ("first_fit", Packing::FirstFit)])
 }
 
-fn weights(table: &Option<Table>) -> Result<Weights, DocumentError> {
-    let default = Weights::default();
+fn weights(table: &Option<Table>) -> Result<PriorityWeights, DocumentError> {
+    let default = PriorityWeights::default();
     let Some(table) = table else { return Ok(default) };
     let weight = |key, default: i64| Ok(table.optional::<u32>(key)?.map_or(default, i64::from));
-    let weights = Weights {
+    let weights = PriorityWeights {
         age: weight("age", default.age)?,
         expansion: weight("expansion", default.expansion)?,
         fair_share: weight("fair_share", default.fair_share)?,

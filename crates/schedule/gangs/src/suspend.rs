@@ -1,7 +1,7 @@
 //! Gangs stopped in place: their GPUs and cores are free for others, their memory and their place are kept.
 
 use crate::amount::summed_by_node;
-use crate::jobs::State;
+use crate::jobs::EntryState;
 use crate::scheduler::Scheduler;
 use crate::{Amount, Decision, JobId, NodeShare, StopReason, Then, Time};
 
@@ -36,7 +36,7 @@ impl Scheduler {
     }
 
     fn can_resume(&self, job: JobId, now: Time) -> bool {
-        let State::Suspended(run) = &self.jobs[job].state else {
+        let EntryState::Suspended(run) = &self.jobs[job].state else {
             return false;
         };
         let left = run.time_left();

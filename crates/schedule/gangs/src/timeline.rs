@@ -45,7 +45,7 @@ impl Free {
 
 /// When something can start on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct StartWindow {
     pub(crate) start: Time,
     /// The last instant at which it can start without a gap.
     pub(crate) latest: Time,
@@ -132,7 +132,7 @@ impl Timeline {
     }
 
     /// The first time at or after `after` from which `need` is free for `length` without a gap.
-    pub(crate) fn earliest(&self, after: Time, need: Amount, length: Span) -> Window {
+    pub(crate) fn earliest(&self, after: Time, need: Amount, length: Span) -> StartWindow {
         let mut index = self.steps.partition_point(|step| step.from <= after).saturating_sub(1);
         while index < self.steps.len() {
             if !self.steps[index].free.covers(need) {
@@ -142,7 +142,7 @@ impl Timeline {
             let start = self.steps[index].from.max(after);
             let (end, least) = self.gap_from(index, need, start + length);
             if end >= start + length {
-                return Window {
+                return StartWindow {
                     start,
                     latest: (end - length).max(start),
                     spare_gpus: (least - i32::from(need.gpus)) as u16,
@@ -150,17 +150,17 @@ impl Timeline {
             }
             index = self.steps.partition_point(|step| step.from < end);
         }
-        Window { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 }
+        StartWindow { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 }
     }
 
     /// The window that begins exactly at `at`, where there is one.
-    pub(crate) fn window_at(&self, at: Time, need: Amount, length: Span) -> Option<Window> {
+    pub(crate) fn window_at(&self, at: Time, need: Amount, length: Span) -> Option<StartWindow> {
         let index = self.steps.partition_point(|step| step.from <= at).saturating_sub(1);
         if !self.steps[index].free.covers(need) {
             return None;
         }
         let (end, least) = self.gap_from(index, need, at + length);
-        (end >= at + length).then(|| Window {
+        (end >= at + length).then(|| StartWindow {
             start: at,
             latest: (end - length).max(at),
             spare_gpus: (least - i32::from(need.gpus)) as u16,

@@ -7,19 +7,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::fleet::Fleet;
-use crate::jobs::{Entry, Run};
+use crate::fleet::NodeFleet;
+use crate::jobs::{GangRun, JobEntry};
 use crate::opening::is_spread_enough;
 use crate::place::choose;
 use crate::priority::Rank;
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
-use crate::view::{Class, Openings};
+use crate::view::{Openings, RequestClass};
 use crate::views::Fit;
 use crate::{Amount, JobId, Preemption, QosId, Span, Time};
 
 /// A running gang that could make room.
 #[derive(Debug, Clone)]
-pub(crate) struct Candidate {
+pub(crate) struct VictimCandidate {
     pub(crate) job: JobId,
     /// What it would leave: all its nodes, or those it can do without.
     pub(crate) nodes: Arc<[u32]>,
@@ -40,8 +40,8 @@ pub(crate) struct Runner {
     pub(crate) rank: Rank,
     /// Before this it is left alone.
     pub(crate) settled: Time,
-    pub(crate) for_higher: Option<Candidate>,
-    pub(crate) for_any: Option<Candidate>,
+    pub(crate) for_higher: Option<VictimCandidate>,
+    pub(crate) for_any: Option<VictimCandidate>,
 }
 
 /// What the search for room remembers while a cycle lasts.
@@ -54,7 +54,7 @@ pub(crate) struct Eviction {
 }
 
 /// What makes gangs equal in the search for room: tier, QOS and class.
-type Equals = (u16, QosId, Class);
+type Equals = (u16, QosId, RequestClass);
 
 impl Eviction {
     pub(crate) fn begin_cycle(&mut self) {
@@ -113,7 +113,7 @@ impl Scheduler {
         }
     }
 
-    fn left_for_higher(&self, entry: &Entry, run: &Run, now: Time) -> Option<Candidate> {
+    fn left_for_higher(&self, entry: &JobEntry, run: &GangRun, now: Time) -> Option<VictimCandidate> {
         let job = entry.request.id;
         // One of the gangs that share a GPU frees nothing by going.
         if run.is_leaving() || entry.request.roles.iter().any(|role| role.gpu_share.is_some()) {
@@ -128,11 +128,11 @@ impl Scheduler {
         }
     }
 
-    fn whole(&self, entry: &Entry, run: &Run, now: Time) -> Candidate {
+    fn whole(&self, entry: &JobEntry, run: &GangRun, now: Time) -> VictimCandidate {
         let mut nodes = run.node_ids();
         nodes.sort_unstable();
         nodes.dedup();
-        Candidate {
+        VictimCandidate {
             job: entry.request.id,
             nodes: nodes.into(),
             shrinks: false,
@@ -143,18 +143,18 @@ impl Scheduler {
     }
 
     /// GPU milliseconds that are lost when a gang stops.
-    pub(crate) fn cost(&self, run: &Run, now: Time) -> u128 {
+    pub(crate) fn cost(&self, run: &GangRun, now: Time) -> u128 {
         let lost = now.since(run.safe_at) + self.settings.preemption.restart_cost;
         u128::from(lost.0) * u128::from(run.gpus())
     }
 
     /// Nodes beyond what an elastic gang asked for.
-    pub(crate) fn surplus(&self, job: JobId) -> Option<Candidate> {
+    pub(crate) fn surplus(&self, job: JobId) -> Option<VictimCandidate> {
         self.removable(job, self.jobs[job].request.nodes())
     }
 
     /// The last nodes of an elastic gang, down to `keep`, in whole steps.
-    pub(crate) fn removable(&self, job: JobId, keep: u32) -> Option<Candidate> {
+    pub(crate) fn removable(&self, job: JobId, keep: u32) -> Option<VictimCandidate> {
         let entry = &self.jobs[job];
         let step = entry.request.elastic()?.step.max(1);
         let run = entry.run().filter(|run| !run.is_leaving())?;
@@ -162,18 +162,19 @@ impl Scheduler {
         let first = run.shares.len() - (steps * step) as usize;
         let nodes: Arc<[u32]> = run.shares[first..].iter().map(|share| share.node.0).collect();
         let leaves_within = self.settings.elastic.leave_within.max(SHORTEST_GRACE);
-        let candidate = Candidate { job, nodes, shrinks: true, keeps_memory: false, cost: 0, leaves_within };
+        let candidate =
+            VictimCandidate { job, nodes, shrinks: true, keeps_memory: false, cost: 0, leaves_within };
         (!candidate.nodes.is_empty()).then_some(candidate)
     }
 
     /// The fewest of the cheapest candidates with which the gang fits, and of those only the ones in its way.
     pub(crate) fn cheapest_victims(
         &mut self,
-        class: &Class,
-        candidates: &[Candidate],
+        class: &RequestClass,
+        candidates: &[VictimCandidate],
         at: Time,
         now: Time,
-    ) -> Option<(Fit, Vec<Candidate>)> {
+    ) -> Option<(Fit, Vec<VictimCandidate>)> {
         let open = self.open_at(class, at, now);
         let held = self.held_by(candidates);
         let all = self.fits_without(class, &open, &held, candidates.len())?;
@@ -186,13 +187,13 @@ impl Scheduler {
             }
         }
         let chosen: BTreeSet<u32> = best.iter().copied().collect();
-        let in_the_way = |each: &&Candidate| each.nodes.iter().any(|node| chosen.contains(node));
-        let victims: Vec<Candidate> = candidates[..high].iter().filter(in_the_way).cloned().collect();
+        let in_the_way = |each: &&VictimCandidate| each.nodes.iter().any(|node| chosen.contains(node));
+        let victims: Vec<VictimCandidate> = candidates[..high].iter().filter(in_the_way).cloned().collect();
         (!victims.is_empty()).then_some((Fit { at, nodes: vec![best] }, victims))
     }
 
     /// Where a class could start at a time if no gang went.
-    fn open_at(&mut self, class: &Class, at: Time, now: Time) -> OpenAt {
+    fn open_at(&mut self, class: &RequestClass, at: Time, now: Time) -> OpenAt {
         let count = self.fleet.count() as usize;
         let mut open = OpenAt { at, starts: vec![Time::NEVER; count], spare: vec![0; count] };
         let (starts, ..) = self.views.follow_outlook(class, &self.fleet, now).windows();
@@ -203,7 +204,13 @@ impl Scheduler {
     }
 
     /// Where the gang would stand if the first `gone` candidates were gone.
-    fn fits_without(&mut self, class: &Class, open: &OpenAt, held: &[Held], gone: usize) -> Option<Vec<u32>> {
+    fn fits_without(
+        &mut self,
+        class: &RequestClass,
+        open: &OpenAt,
+        held: &[Held],
+        gone: usize,
+    ) -> Option<Vec<u32>> {
         let mut open = open.clone();
         for on_node in held.chunk_by(|a, b| a.node == b.node) {
             let lent = || on_node.iter().filter(|held| held.candidate < gone);
@@ -219,7 +226,7 @@ impl Scheduler {
     /// Looks at a node as if some of what is held there were free.
     fn look_without<'a, I: Iterator<Item = &'a Held>>(
         &mut self,
-        class: &Class,
+        class: &RequestClass,
         open: &mut OpenAt,
         node: u32,
         lent: impl Fn() -> I,
@@ -235,7 +242,7 @@ impl Scheduler {
     }
 
     /// What these would free, and until when they would have held it, node by node.
-    fn held_by(&self, candidates: &[Candidate]) -> Vec<Held> {
+    fn held_by(&self, candidates: &[VictimCandidate]) -> Vec<Held> {
         let mut all = Vec::new();
         for (place, candidate) in candidates.iter().enumerate() {
             let memory = |amount: Amount| if candidate.keeps_memory { 0 } else { amount.memory_mib };
@@ -255,7 +262,7 @@ impl Scheduler {
     }
 }
 
-impl Candidate {
+impl VictimCandidate {
     /// Whether it would be stopped in place, at once.
     pub(crate) fn is_suspended(&self) -> bool {
         self.keeps_memory
@@ -263,7 +270,7 @@ impl Candidate {
 }
 
 impl OpenAt {
-    fn look(&mut self, class: &Class, fleet: &Fleet, node: u32) {
+    fn look(&mut self, class: &RequestClass, fleet: &NodeFleet, node: u32) {
         let place = node as usize;
         let need = class.need_on(fleet.capacity(node));
         let window = need.and_then(|need| fleet.plan(node).window_at(self.at, need, class.length));

@@ -2,29 +2,29 @@
 //!
 //! Most gangs ask for one of few shapes, so what is found for one of them serves the next. A
 //! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. What
-//! it begins with is an [`Outlook`](crate::outlook::Outlook), which lasts from cycle to cycle.
+//! it begins with is a [`NodeOutlook`](crate::outlook::NodeOutlook), which lasts from cycle to cycle.
 
-use crate::fleet::Fleet;
+use crate::fleet::NodeFleet;
 use crate::levels::LevelSets;
-use crate::outlook::Outlook;
-use crate::timeline::Window;
+use crate::outlook::NodeOutlook;
+use crate::timeline::StartWindow;
 use crate::{Amount, Span, Time};
 
 /// What makes two requests interchangeable for the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Class {
+pub(crate) struct RequestClass {
     /// Index of the set of nodes that may be used at all.
     pub(crate) eligible: u32,
     pub(crate) nodes: u32,
     pub(crate) need: Amount,
     pub(crate) is_exclusive: bool,
     pub(crate) length: Span,
-    pub(crate) rule: Rule,
+    pub(crate) rule: NodeSetRule,
 }
 
 /// The part of a class that decides on which nodes it fits one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Shape {
+pub(crate) struct NodeNeed {
     /// Index of the set of nodes that may be used at all.
     pub(crate) eligible: u32,
     need: Amount,
@@ -32,7 +32,7 @@ pub(crate) struct Shape {
     pub(crate) length: Span,
 }
 
-impl Shape {
+impl NodeNeed {
     /// What it takes of a node; `None` when the node is too small.
     pub(crate) fn need_on(&self, capacity: Amount) -> Option<Amount> {
         let fits = capacity.covers(self.need);
@@ -40,7 +40,7 @@ impl Shape {
     }
 
     /// Whether the GPUs that it needs of a node are free. Cheaper to ask than the timeline, and needed too.
-    pub(crate) fn has_devices(&self, fleet: &Fleet, node: u32) -> bool {
+    pub(crate) fn has_devices(&self, fleet: &NodeFleet, node: u32) -> bool {
         let gpus = if self.is_exclusive { fleet.capacity(node).gpus } else { self.need.gpus };
         fleet.free_devices(node).count_ones() >= u32::from(gpus)
     }
@@ -48,7 +48,7 @@ impl Shape {
 
 /// Which nodes may be taken together. Levels are indices into the fleet's levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rule {
+pub(crate) enum NodeSetRule {
     Anywhere,
     /// All in one set.
     OneSet {
@@ -65,10 +65,10 @@ pub(crate) enum Rule {
     },
 }
 
-impl Class {
-    pub(crate) fn shape(&self) -> Shape {
+impl RequestClass {
+    pub(crate) fn shape(&self) -> NodeNeed {
         let Self { eligible, need, is_exclusive, length, .. } = *self;
-        Shape { eligible, need, is_exclusive, length }
+        NodeNeed { eligible, need, is_exclusive, length }
     }
 
     /// What it takes of a node; `None` when the node is too small.
@@ -77,7 +77,7 @@ impl Class {
     }
 
     /// What it takes of a node that was chosen for it.
-    pub(crate) fn need_on_chosen(&self, fleet: &Fleet, node: u32) -> Amount {
+    pub(crate) fn need_on_chosen(&self, fleet: &NodeFleet, node: u32) -> Amount {
         self.need_on(fleet.capacity(node)).expect("the node was chosen for its size")
     }
 }
@@ -88,7 +88,7 @@ pub(crate) type Eligible = Vec<bool>;
 /// The next window of every node at or after the cursor.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
-    class: Class,
+    class: RequestClass,
     cursor: Time,
     starts: Vec<Time>,
     latest: Vec<Time>,
@@ -101,10 +101,11 @@ pub(crate) struct View {
     seen: usize,
 }
 
-pub(crate) const NOWHERE: Window = Window { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 };
+pub(crate) const NOWHERE: StartWindow =
+    StartWindow { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 };
 
 impl View {
-    pub(crate) fn new(class: Class, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
+    pub(crate) fn new(class: RequestClass, fleet: &NodeFleet, eligible: &Eligible, now: Time) -> Self {
         let count = fleet.count() as usize;
         let mut view = Self {
             class,
@@ -124,10 +125,10 @@ impl View {
 
     /// Begins with what is known of the class on nodes where nothing is reserved.
     pub(crate) fn from_outlook(
-        class: Class,
-        fleet: &Fleet,
+        class: RequestClass,
+        fleet: &NodeFleet,
         eligible: &Eligible,
-        outlook: &Outlook,
+        outlook: &NodeOutlook,
         now: Time,
     ) -> Self {
         let (starts, latest, spare) = outlook.windows();
@@ -145,7 +146,7 @@ impl View {
     }
 
     /// The first time at which the class fits.
-    pub(crate) fn find(&mut self, fleet: &Fleet, eligible: &Eligible) -> Option<Time> {
+    pub(crate) fn find(&mut self, fleet: &NodeFleet, eligible: &Eligible) -> Option<Time> {
         self.follow(fleet, eligible);
         loop {
             self.expire(fleet);
@@ -162,7 +163,7 @@ impl View {
     }
 
     /// Accounts for what happened to the plan since.
-    fn follow(&mut self, fleet: &Fleet, eligible: &Eligible) {
+    fn follow(&mut self, fleet: &NodeFleet, eligible: &Eligible) {
         for change in &fleet.changes()[self.seen..] {
             let node = change.node as usize;
             if !eligible[node] || self.starts[node] == Time::NEVER && !change.frees {
@@ -179,7 +180,7 @@ impl View {
     }
 
     /// Moves on from windows that the cursor has passed.
-    fn expire(&mut self, fleet: &Fleet) {
+    fn expire(&mut self, fleet: &NodeFleet) {
         let cursor = self.cursor;
         if cursor <= self.expires {
             return;
@@ -193,7 +194,7 @@ impl View {
         }
     }
 
-    fn look(&mut self, fleet: &Fleet, node: usize, after: Time) {
+    fn look(&mut self, fleet: &NodeFleet, node: usize, after: Time) {
         let need = self.class.need_on(fleet.capacity(node as u32));
         let window =
             need.map_or(NOWHERE, |need| fleet.plan(node as u32).earliest(after, need, self.class.length));
@@ -204,20 +205,22 @@ impl View {
     }
 
     /// The first time at which enough windows have begun, if none of them closes before.
-    fn next_chance(&self, fleet: &Fleet) -> Option<Time> {
+    fn next_chance(&self, fleet: &NodeFleet) -> Option<Time> {
         let count = self.class.nodes as usize;
         let chance = match self.class.rule {
             // Most often enough have begun, and counting is much cheaper than finding when they do.
-            Rule::Anywhere if self.openings().count(0..fleet.count()) as usize >= count => Some(self.cursor),
-            Rule::Anywhere => nth_start(&self.starts, count),
-            Rule::OneSet { level } => {
+            NodeSetRule::Anywhere if self.openings().count(0..fleet.count()) as usize >= count => {
+                Some(self.cursor)
+            }
+            NodeSetRule::Anywhere => nth_start(&self.starts, count),
+            NodeSetRule::OneSet { level } => {
                 let sets = &fleet.levels()[usize::from(level)].sets;
                 let of_set = |set: &std::ops::Range<u32>| {
                     nth_start(&self.starts[set.start as usize..set.end as usize], count)
                 };
                 sets.iter().filter_map(of_set).min()
             }
-            Rule::Spread { level } => {
+            NodeSetRule::Spread { level } => {
                 let sets = &fleet.levels()[usize::from(level)].sets;
                 let first = |set: &std::ops::Range<u32>| {
                     self.starts[set.start as usize..set.end as usize].iter().copied().min()
@@ -226,7 +229,7 @@ impl View {
                 let apart = nth_of(&mut firsts, count.min(self.sets_to_use));
                 apart.max(nth_start(&self.starts, count))
             }
-            Rule::Segments { level, segment } => {
+            NodeSetRule::Segments { level, segment } => {
                 self.first_with_segments(&fleet.levels()[usize::from(level)], segment)
             }
         };
@@ -249,8 +252,8 @@ impl View {
     }
 }
 
-pub(crate) fn sets_to_use(class: &Class, fleet: &Fleet, eligible: &Eligible) -> usize {
-    let Rule::Spread { level } = class.rule else {
+pub(crate) fn sets_to_use(class: &RequestClass, fleet: &NodeFleet, eligible: &Eligible) -> usize {
+    let NodeSetRule::Spread { level } = class.rule else {
         return 0;
     };
     let will_do = |node: u32| eligible[node as usize] && class.need_on(fleet.capacity(node)).is_some();

@@ -1,16 +1,16 @@
 //! What is known of where gangs fit, shared by gangs of one class or shape.
 //!
 //! Three kinds of results are kept: the future for a class ([`View`], within one cycle), the present for a
-//! shape ([`NowView`], from pass to pass) and the future beside what runs ([`Outlook`], from cycle to cycle).
+//! shape ([`NowView`], from pass to pass) and the future beside what runs ([`NodeOutlook`], from cycle to cycle).
 
 use std::collections::BTreeMap;
 
 use crate::eligible::EligibleSets;
-use crate::fleet::Fleet;
+use crate::fleet::NodeFleet;
 use crate::opening::{NowView, is_spread_enough};
-use crate::outlook::Outlook;
+use crate::outlook::NodeOutlook;
 use crate::place::choose;
-use crate::view::{Class, Eligible, Shape, View};
+use crate::view::{Eligible, NodeNeed, RequestClass, View};
 use crate::{Packing, Time};
 
 /// Nodes by role.
@@ -27,11 +27,11 @@ pub(crate) struct Fit {
 pub(crate) struct Views {
     packing: Packing,
     pub(crate) eligible: EligibleSets,
-    ahead: BTreeMap<Class, View>,
-    now: BTreeMap<Shape, NowView>,
+    ahead: BTreeMap<RequestClass, View>,
+    now: BTreeMap<NodeNeed, NowView>,
     /// What every class had gained when it was last tried.
-    tried: BTreeMap<Class, u64>,
-    outlooks: BTreeMap<Shape, Outlook>,
+    tried: BTreeMap<RequestClass, u64>,
+    outlooks: BTreeMap<NodeNeed, NodeOutlook>,
 }
 
 impl Views {
@@ -47,12 +47,12 @@ impl Views {
     }
 
     /// The nodes that a class may use at all.
-    pub(crate) fn eligible(&self, class: &Class) -> &Eligible {
+    pub(crate) fn eligible(&self, class: &RequestClass) -> &Eligible {
         self.eligible.get(class.eligible)
     }
 
     /// The first time at which a class fits.
-    pub(crate) fn find(&mut self, class: &Class, fleet: &Fleet, now: Time) -> Option<Fit> {
+    pub(crate) fn find(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> Option<Fit> {
         if !self.ahead.contains_key(class) {
             let view = self.new_view(class, fleet, now);
             self.ahead.insert(*class, view);
@@ -63,7 +63,7 @@ impl Views {
         Some(Fit { at, nodes: vec![nodes] })
     }
 
-    fn new_view(&mut self, class: &Class, fleet: &Fleet, now: Time) -> View {
+    fn new_view(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> View {
         // To follow many changes takes longer than to look at every node.
         if fleet.is_near_bookings() {
             self.follow_outlook(class, fleet, now);
@@ -75,17 +75,22 @@ impl Views {
     }
 
     /// Where a class fits beside what runs, brought to `now`.
-    pub(crate) fn follow_outlook(&mut self, class: &Class, fleet: &Fleet, now: Time) -> &Outlook {
+    pub(crate) fn follow_outlook(
+        &mut self,
+        class: &RequestClass,
+        fleet: &NodeFleet,
+        now: Time,
+    ) -> &NodeOutlook {
         let shape = class.shape();
         let eligible = self.eligible.get(class.eligible);
-        let new = || Outlook::new(shape, fleet, eligible, now);
+        let new = || NodeOutlook::new(shape, fleet, eligible, now);
         let outlook = self.outlooks.entry(shape).or_insert_with(new);
         outlook.follow(fleet, eligible, now);
         outlook
     }
 
     /// Nodes on which a class can start at once.
-    pub(crate) fn find_now(&mut self, class: &Class, fleet: &Fleet, now: Time) -> Option<Fit> {
+    pub(crate) fn find_now(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> Option<Fit> {
         if self.now_view(class, fleet, now).open() < class.nodes {
             return None;
         }
@@ -98,14 +103,14 @@ impl Views {
     }
 
     /// Whether nodes opened for a class since it was last asked about.
-    pub(crate) fn has_gained(&mut self, class: &Class, fleet: &Fleet, now: Time) -> bool {
+    pub(crate) fn has_gained(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> bool {
         let view = self.now_view(class, fleet, now);
         let (gains, open) = (view.gains, view.open());
         let has_gained = self.tried.insert(*class, gains).is_none_or(|before| before < gains);
         has_gained && open >= class.nodes || class.need.gpus == 1 && class.nodes == 1
     }
 
-    fn now_view(&mut self, class: &Class, fleet: &Fleet, now: Time) -> &NowView {
+    fn now_view(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> &NowView {
         let eligible = self.eligible.get(class.eligible);
         let shape = class.shape();
         let view = self.now.entry(shape).or_insert_with(|| NowView::new(shape, fleet, eligible, now));
@@ -114,12 +119,12 @@ impl Views {
     }
 
     /// On how many nodes a class can start at once.
-    pub(crate) fn open_now(&mut self, class: &Class, fleet: &Fleet, now: Time) -> u32 {
+    pub(crate) fn open_now(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> u32 {
         self.now_view(class, fleet, now).open()
     }
 
     /// Whether a class can start at once, node by node.
-    pub(crate) fn are_open_now(&mut self, class: &Class, fleet: &Fleet, now: Time) -> Vec<bool> {
+    pub(crate) fn are_open_now(&mut self, class: &RequestClass, fleet: &NodeFleet, now: Time) -> Vec<bool> {
         let openings = self.now_view(class, fleet, now).openings(now);
         (0..fleet.count()).map(|node| openings.is_open(node)).collect()
     }
@@ -127,8 +132,8 @@ impl Views {
     /// Free nodes for a class of which some may not be used, beside everything that is planned.
     pub(crate) fn choose_now(
         &self,
-        class: &Class,
-        fleet: &Fleet,
+        class: &RequestClass,
+        fleet: &NodeFleet,
         may_use: impl Fn(u32) -> bool,
         now: Time,
     ) -> Option<Vec<u32>> {
@@ -145,11 +150,11 @@ impl Views {
     /// with the smallest choice of nodes comes first, so that another does not take them.
     pub(crate) fn find_roles(
         &self,
-        classes: &[Class],
-        fleet: &mut Fleet,
+        classes: &[RequestClass],
+        fleet: &mut NodeFleet,
         at: Time,
     ) -> Result<Placement, Time> {
-        let choice = |class: &Class| {
+        let choice = |class: &RequestClass| {
             let eligible = self.eligible(class).iter().filter(|flag| **flag).count();
             (eligible, std::cmp::Reverse(class.need.gpus))
         };
@@ -194,7 +199,7 @@ impl Views {
     }
 
     /// Forgets outlooks that the cycle did not ask for, or all when there is too much to follow.
-    pub(crate) fn tidy_outlooks(&mut self, fleet: &mut Fleet) {
+    pub(crate) fn tidy_outlooks(&mut self, fleet: &mut NodeFleet) {
         if fleet.forgets_rebooked() {
             self.outlooks.clear();
         }

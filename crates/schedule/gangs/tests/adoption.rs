@@ -15,19 +15,19 @@ fn at(minutes: u64) -> Time {
     Time::ZERO + Span::minutes(minutes)
 }
 
-fn request(id: u64, nodes: u32, gpus: u16) -> Request {
-    Request { time_limit: HOUR, ..Request::new(JobId(id), RoleRequest::new(nodes, gpus)) }
+fn request(id: u64, nodes: u32, gpus: u16) -> GangRequest {
+    GangRequest { time_limit: HOUR, ..GangRequest::new(JobId(id), RoleRequest::new(nodes, gpus)) }
 }
 
 fn share(node: u32, devices: u64) -> NodeShare {
     NodeShare { node: NodeId(node), role: 0, devices }
 }
 
-fn adopt(request: Request, shares: Vec<NodeShare>, started: Time) -> Event {
+fn adopt(request: GangRequest, shares: Vec<NodeShare>, started: Time) -> Event {
     Event::Adopt(Box::new(Adopted::new(request, shares, started)))
 }
 
-fn submit(request: Request) -> Event {
+fn submit(request: GangRequest) -> Event {
     Event::Submit(Box::new(request))
 }
 
@@ -51,7 +51,7 @@ fn its_limit_and_its_usage_count_from_its_start() {
     scheduler.apply(submit(request(2, 1, 8)), at(50));
     assert_eq!(scheduler.reservation(JobId(2)).map(|reservation| reservation.start), Some(at(60)));
     assert_eq!(scheduler.wakeup(), Some(at(60)));
-    scheduler.apply(Event::Ended { job: JobId(1), outcome: Outcome::Succeeded }, at(55));
+    scheduler.apply(Event::Ended { job: JobId(1), outcome: GangOutcome::Succeeded }, at(55));
     assert_eq!(scheduler.usage().total(), 8 * u128::from(Span::minutes(55).0));
 }
 
@@ -97,11 +97,11 @@ fn a_gang_that_is_said_to_hold_what_it_cannot_is_disowned_and_waits_again() {
 #[test]
 fn a_gang_that_may_not_be_requeued_is_dropped_when_it_is_disowned() {
     let mut scheduler = scheduler(1);
-    let request = Request { is_requeued: false, ..request(1, 1, 8) };
+    let request = GangRequest { is_requeued: false, ..request(1, 1, 8) };
     let decisions = scheduler.apply(adopt(request, vec![], at(0)), at(1));
-    let dropped = Decision::Drop { job: JobId(1), outcome: Outcome::NodeLost };
+    let dropped = Decision::Drop { job: JobId(1), outcome: GangOutcome::NodeLost };
     assert_eq!(decisions[1..], [dropped]);
-    assert_eq!(scheduler.outcome(JobId(1)), Some(Outcome::NodeLost));
+    assert_eq!(scheduler.outcome(JobId(1)), Some(GangOutcome::NodeLost));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn two_gangs_share_a_gpu_after_a_restart_as_before() {
     let mut scheduler = scheduler(1);
     let sharer = |id, share| {
         let role = RoleRequest { gpu_share: Some(share), ..RoleRequest::new(1, 1) };
-        Request { roles: vec![role], ..request(id, 1, 1) }
+        GangRequest { roles: vec![role], ..request(id, 1, 1) }
     };
     let gangs = [(1, 600), (2, 400), (3, 100)]
         .map(|(id, part)| adopt(sharer(id, part), vec![share(0, 0b100)], at(0)));
@@ -138,10 +138,10 @@ fn two_gangs_share_a_gpu_after_a_restart_as_before() {
 
 #[test]
 fn a_job_is_released_or_dropped_by_how_a_job_ended_before_the_restart() {
-    for (outcome, starts) in [(Outcome::Succeeded, true), (Outcome::Failed, false)] {
+    for (outcome, starts) in [(GangOutcome::Succeeded, true), (GangOutcome::Failed, false)] {
         for known_first in [true, false] {
-            let after = Dependency { kind: DependencyKind::AfterOk, jobs: vec![JobId(1)] };
-            let waiting = submit(Request { dependencies: vec![after], ..request(2, 1, 8) });
+            let after = GangDependency { kind: DependencyKind::AfterOk, jobs: vec![JobId(1)] };
+            let waiting = submit(GangRequest { dependencies: vec![after], ..request(2, 1, 8) });
             let mut events = [Event::Known { job: JobId(1), outcome }, waiting];
             if !known_first {
                 events.reverse();
@@ -159,7 +159,7 @@ fn a_job_is_released_or_dropped_by_how_a_job_ended_before_the_restart() {
 #[test]
 fn the_age_of_a_waiting_job_survives() {
     let mut scheduler = scheduler(1);
-    let old = Request { history: Some(History::since(at(0))), ..request(2, 1, 8) };
+    let old = GangRequest { history: Some(History::since(at(0))), ..request(2, 1, 8) };
     let gang = adopt(request(1, 1, 8), vec![share(0, 0xff)], at(0));
     scheduler.apply_all([gang, submit(request(3, 1, 8)), submit(old)], at(30));
     assert_eq!(scheduler.queue().collect::<Vec<_>>(), [JobId(2), JobId(3)]);

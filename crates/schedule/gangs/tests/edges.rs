@@ -228,7 +228,7 @@ fn a_job_without_end_that_fits_only_when_smaller_starts_smaller() {
     let mut scheduler = Scheduler::new(fixture::cluster(2, 8, 2, 1.0), Settings::default());
     let elastic = Some(Elastic { min: 1, max: u32::MAX, step: 1 });
     let role = RoleRequest { elastic, ..RoleRequest::new(3, 8) };
-    let request = Request { time_limit: Span::FOREVER, ..Request::new(JobId(1), role) };
+    let request = GangRequest { time_limit: Span::FOREVER, ..GangRequest::new(JobId(1), role) };
     let decisions = scheduler.apply(Event::Submit(Box::new(request)), Time::ZERO);
     assert!(matches!(&decisions[..], [Decision::Start { shares, .. }] if shares.len() == 2), "{decisions:?}");
 }
@@ -236,24 +236,26 @@ fn a_job_without_end_that_fits_only_when_smaller_starts_smaller() {
 #[test]
 fn numbers_out_of_range_are_answered_not_panicked_about() {
     let mut scheduler = Scheduler::new(fixture::cluster(2, 8, 2, 1.0), Settings::default());
-    let plain = |id| Request::new(JobId(id), RoleRequest::new(1, 8));
-    let endless = Request { time_limit: Span(u64::MAX), grace: Span(u64::MAX), ..plain(1) };
-    let pressing = Request { site_priority: i64::MAX, nice: i64::MIN, ..plain(2) };
-    let huge = Request { roles: vec![RoleRequest::new(u32::MAX, 8); 2], ..plain(3) };
+    let plain = |id| GangRequest::new(JobId(id), RoleRequest::new(1, 8));
+    let endless = GangRequest { time_limit: Span(u64::MAX), grace: Span(u64::MAX), ..plain(1) };
+    let pressing = GangRequest { site_priority: i64::MAX, nice: i64::MIN, ..plain(2) };
+    let huge = GangRequest { roles: vec![RoleRequest::new(u32::MAX, 8); 2], ..plain(3) };
     let empty = RoleRequest { elastic: Some(Elastic { min: 0, max: 2, step: 1 }), ..RoleRequest::new(1, 8) };
     let shared = RoleRequest { gpu_share: Some(500), is_exclusive: true, ..RoleRequest::new(1, 1) };
     let array = Some(ArrayTask { array: JobId(9), at_once: Some(0) });
-    let mut outcome = |request: Request| {
+    let mut outcome = |request: GangRequest| {
         let decisions = scheduler.apply(Event::Submit(Box::new(request)), Time::ZERO);
         matches!(decisions[..], [Decision::Start { .. }])
     };
     assert!(outcome(endless) && outcome(pressing));
-    assert!(!outcome(huge) && !outcome(Request { array, ..plain(4) }));
-    assert!(!outcome(Request::new(JobId(5), empty)) && !outcome(Request::new(JobId(6), shared)));
+    assert!(!outcome(huge) && !outcome(GangRequest { array, ..plain(4) }));
+    assert!(!outcome(GangRequest::new(JobId(5), empty)) && !outcome(GangRequest::new(JobId(6), shared)));
     let nowhere = vec![NodeId(77)];
     assert!(scheduler.apply(Event::Left { job: JobId(1), nodes: nowhere }, Time::ZERO).is_empty());
     assert!(
-        scheduler.apply(Event::Ended { job: JobId(1), outcome: Outcome::Succeeded }, Time::ZERO).is_empty()
+        scheduler
+            .apply(Event::Ended { job: JobId(1), outcome: GangOutcome::Succeeded }, Time::ZERO)
+            .is_empty()
     );
 }
 
@@ -261,13 +263,13 @@ fn numbers_out_of_range_are_answered_not_panicked_about() {
 fn a_long_chain_of_jobs_that_can_no_longer_run_is_refused_at_once() {
     let mut scheduler = Scheduler::new(fixture::cluster(1, 8, 1, 1.0), Settings::default());
     let link = |id| {
-        let mut request = Request::new(JobId(id), RoleRequest::new(1, 8));
-        let on = Dependency { kind: DependencyKind::AfterOk, jobs: vec![JobId(id - 1)] };
+        let mut request = GangRequest::new(JobId(id), RoleRequest::new(1, 8));
+        let on = GangDependency { kind: DependencyKind::AfterOk, jobs: vec![JobId(id - 1)] };
         request.dependencies.extend((id > 1).then_some(on));
         Event::Submit(Box::new(request))
     };
     scheduler.apply_all((1..=30_000).map(link), Time::ZERO);
-    let failed = Event::Ended { job: JobId(1), outcome: Outcome::Failed };
+    let failed = Event::Ended { job: JobId(1), outcome: GangOutcome::Failed };
     let decisions = scheduler.apply(failed, Time::seconds(1));
     assert_eq!(decisions.len(), 29_999);
 }

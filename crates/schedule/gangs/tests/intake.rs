@@ -11,10 +11,10 @@ fn cluster() -> Cluster {
     import(Format::Spec, &[source], &ImportOptions::default(), &Catalog::builtin()).expect("a sound spec")
 }
 
-fn request(lines: &str) -> Result<Request, Never> {
+fn request(lines: &str) -> Result<GangRequest, Never> {
     let text = format!("name = 'a'\ncommand = ['b']\n{lines}");
     let job = Job::from_toml(&text, "job.toml").expect("a sound job");
-    Request::from_job(JobId(1), &job, UserId(0), &cluster(), &Settings::default())
+    GangRequest::from_job(JobId(1), &job, UserId(0), &cluster(), &Settings::default())
 }
 
 #[test]

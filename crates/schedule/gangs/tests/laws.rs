@@ -150,7 +150,7 @@ proptest! {
         let mut scheduler = Scheduler::new(fixture::cluster(8, 8, 4, 1.0), settings);
         let jobs = running.iter().map(|(nodes, gpus, minutes)| (*nodes, *gpus, *minutes, false)).chain(waiting.iter().copied());
         for (id, (nodes, gpus, minutes, one_leaf)) in (1..).zip(jobs) {
-            let mut request = Request::new(JobId(id), RoleRequest::new(nodes, gpus));
+            let mut request = GangRequest::new(JobId(id), RoleRequest::new(nodes, gpus));
             request.time_limit = Span::minutes(minutes);
             if one_leaf && nodes > 1 {
                 request.closeness = Closeness::Required(bedplate_topology::Level::LEAF);

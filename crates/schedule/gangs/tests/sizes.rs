@@ -30,23 +30,23 @@ fn scheduler(nodes: u32) -> Scheduler {
 
 const SMALL: QosId = QosId(1);
 
-fn fixed(id: u64, nodes: u32) -> Request {
-    Request { time_limit: Span::hours(2), ..Request::new(JobId(id), RoleRequest::new(nodes, 8)) }
+fn fixed(id: u64, nodes: u32) -> GangRequest {
+    GangRequest { time_limit: Span::hours(2), ..GangRequest::new(JobId(id), RoleRequest::new(nodes, 8)) }
 }
 
 /// Each further node brings less.
-fn elastic(id: u64, nodes: u32, min: u32, max: u32) -> Request {
+fn elastic(id: u64, nodes: u32, min: u32, max: u32) -> GangRequest {
     let role = RoleRequest { elastic: Some(Elastic { min, max, step: 1 }), ..RoleRequest::new(nodes, 8) };
     let rates = Rates::new(vec![(1, 1.0), (2, 1.8), (4, 3.0), (8, 4.5)]).expect("a curve");
-    Request { roles: vec![role], rates: Some(rates), ..fixed(id, nodes) }
+    GangRequest { roles: vec![role], rates: Some(rates), ..fixed(id, nodes) }
 }
 
-fn submit(request: Request) -> Event {
+fn submit(request: GangRequest) -> Event {
     Event::Submit(Box::new(request))
 }
 
 fn ended(job: u64) -> Event {
-    Event::Ended { job: JobId(job), outcome: Outcome::Succeeded }
+    Event::Ended { job: JobId(job), outcome: GangOutcome::Succeeded }
 }
 
 /// The nodes that a gang is asked to leave.
@@ -68,11 +68,11 @@ fn a_reservation_of_more_than_was_asked_for_begins_only_within_the_limits() {
     let mut scheduler = scheduler(9);
     let at = |seconds| Time::ZERO + Span::minutes(20) + Span::seconds(seconds);
     scheduler.apply_all(vec![submit(elastic(1, 8, 1, 8)), submit(fixed(2, 1))], Time::ZERO);
-    let decisions = scheduler.apply(submit(Request { qos: SMALL, ..elastic(3, 2, 1, 8) }), at(0));
+    let decisions = scheduler.apply(submit(GangRequest { qos: SMALL, ..elastic(3, 2, 1, 8) }), at(0));
     let reserved = scheduler.reservation(JobId(3)).map(|reservation| reservation.nodes.len());
     assert_eq!(reserved, Some(4), "{decisions:?}");
     // Before the nodes are left, another gang of the user takes a part of what the limit allows.
-    assert!(started(&scheduler.apply(submit(Request { qos: SMALL, ..fixed(4, 1) }), at(1))).is_empty());
+    assert!(started(&scheduler.apply(submit(GangRequest { qos: SMALL, ..fixed(4, 1) }), at(1))).is_empty());
     assert_eq!(
         started(&scheduler.apply(ended(2), at(2))),
         [(JobId(4), 1, StartReason::Backfilled { past: 1 })]
@@ -87,7 +87,7 @@ fn a_reservation_of_less_than_was_asked_for_begins_when_the_limits_allow_that() 
     let mut scheduler = scheduler(8);
     let at = |seconds| Time::ZERO + Span::minutes(20) + Span::seconds(seconds);
     scheduler.apply(submit(elastic(1, 8, 1, 8)), Time::ZERO);
-    let decisions = scheduler.apply(submit(Request { qos: SMALL, ..elastic(2, 6, 1, 6) }), at(0));
+    let decisions = scheduler.apply(submit(GangRequest { qos: SMALL, ..elastic(2, 6, 1, 6) }), at(0));
     let smaller = StartReason::Smaller { nodes: 4, asked: 6 };
     assert_eq!(started(&scheduler.apply(leaves(&decisions), at(1))), [(JobId(2), 4, smaller)]);
 }
@@ -98,7 +98,7 @@ fn a_planned_start_says_whom_it_passes() {
     scheduler.apply(submit(fixed(1, 7)), Time::ZERO);
     scheduler.apply(submit(fixed(2, 8)), Time::seconds(1));
     // A gang that ends before the reserved start, looked at in a full cycle.
-    let short = Request { time_limit: Span::minutes(10), ..elastic(3, 1, 1, 1) };
+    let short = GangRequest { time_limit: Span::minutes(10), ..elastic(3, 1, 1, 1) };
     let decisions = scheduler.apply(submit(short), Time::ZERO + Span::minutes(20));
     assert_eq!(started(&decisions), [(JobId(3), 1, StartReason::Backfilled { past: 1 })]);
 }
@@ -235,7 +235,7 @@ fn a_gang_keeps_what_it_asked_for_until_it_has_run_for_its_minimum() {
 fn time_of(nodes: u32, left: &[u32], rates: &[(u32, f64)]) -> Span {
     let mut scheduler = scheduler(nodes);
     let rates = Some(Rates::new(rates.to_vec()).expect("a curve"));
-    let mut decisions = scheduler.apply(submit(Request { rates, ..elastic(1, 4, 1, 4) }), Time::ZERO);
+    let mut decisions = scheduler.apply(submit(GangRequest { rates, ..elastic(1, 4, 1, 4) }), Time::ZERO);
     let left = Event::Left { job: JobId(1), nodes: left.iter().map(|node| NodeId(*node)).collect() };
     scheduler.apply(left, Time::ZERO);
     let mut begin = Time::ZERO;

@@ -4,7 +4,7 @@ use bedplate_gangs::Span;
 
 /// One request to the API server. Actions on different pods may be carried out in any order, at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum PodAction {
     /// Bind the pod; what came of it is reported by [`PodScheduler::bound`](crate::PodScheduler::bound).
     Bind { uid: String, namespace: String, pod: String, node: String },
     /// Delete the pod. What controls it makes it again.
@@ -35,7 +35,7 @@ pub struct Waiting {
 
 /// What came of binding a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
+pub enum BindOutcome {
     Done,
     /// The server says no: the pod is gone, or may not be bound.
     Refused,

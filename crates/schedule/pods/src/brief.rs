@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_gangs::{
-    AccountId, Adopted, AdoptedState, Backfill, Closeness, Event, History, JobId, NodeShare, Order, Outcome,
-    PartitionId, Preemption, Qos, QosId, QueueId, Request, RoleRequest, Settings, Span, Then, Time,
-    UsageRecord, UserId,
+    AccountId, Adopted, AdoptedState, Backfill, Closeness, Event, GangOutcome, GangRequest, History, JobId,
+    NodeShare, PartitionId, Preemption, Qos, QosId, QueueId, QueueOrder, RoleRequest, Settings, Span, Then,
+    Time, UsageRecord, UserId,
 };
 
 use crate::shape::RoleSplit;
@@ -25,14 +25,14 @@ const OTHERS: JobId = JobId(u64::MAX - 2);
 const NEVER_FREE: JobId = JobId(u64::MAX - 1);
 
 /// The site's rules with the names that gangs use.
-pub(crate) struct Rules {
+pub(crate) struct PodRules {
     settings: Settings,
     /// Classes of priority, where the site has no qualities of service of its own.
     priorities: Vec<i32>,
     users: BTreeMap<String, UserId>,
 }
 
-impl Rules {
+impl PodRules {
     /// Without a site file gangs go by the priority of their class and then by arrival, so that nothing overtakes a large gang for
     /// ever; and every priority is a quality of service that preempts the lower ones.
     pub(crate) fn new(site: Option<Settings>, mut priorities: Vec<i32>) -> Self {
@@ -43,7 +43,7 @@ impl Rules {
         if has_site {
             priorities.clear();
         } else {
-            settings.order = Order::Arrival;
+            settings.order = QueueOrder::Arrival;
             settings.backfill = Backfill::conservative();
         }
         if !priorities.is_empty() {
@@ -82,7 +82,7 @@ impl Rules {
     }
 
     /// A request without its roles, or which name the site does not have.
-    fn request(&mut self, id: JobId, name: &str, policy: &GangPolicy) -> Result<Request, Waiting> {
+    fn request(&mut self, id: JobId, name: &str, policy: &GangPolicy) -> Result<GangRequest, Waiting> {
         let unknown = |what: &str, name: &Option<String>| Waiting {
             reason: "UnknownName",
             message: format!("the site has no {what} `{}`", name.as_deref().unwrap_or_default()),
@@ -104,7 +104,7 @@ impl Rules {
         let account = self.account(policy).ok_or_else(|| unknown("account", &policy.account))?;
         let queue: Option<QueueId> = self.settings.queues.find(self.settings.accounts.name(account));
         let user = self.user(&policy.user);
-        Ok(Request {
+        Ok(GangRequest {
             name: Arc::from(name),
             user,
             account,
@@ -117,7 +117,7 @@ impl Rules {
             closeness: policy.closeness,
             is_requeued: true,
             preemption: if policy.is_preemptible { Preemption::Requeue } else { Preemption::Never },
-            ..Request::new(id, RoleRequest::new(1, 0))
+            ..GangRequest::new(id, RoleRequest::new(1, 0))
         })
     }
 
@@ -135,14 +135,14 @@ fn of_priority(at: usize, priority: i32) -> Qos {
 
 /// Everything that the scheduler is told at once, in the order that it wants.
 pub(crate) struct Brief<'r> {
-    rules: &'r mut Rules,
+    rules: &'r mut PodRules,
     now: Time,
     adopted: Vec<Event>,
     submitted: Vec<Event>,
 }
 
 impl<'r> Brief<'r> {
-    pub(crate) fn new(rules: &'r mut Rules, now: Time) -> Self {
+    pub(crate) fn new(rules: &'r mut PodRules, now: Time) -> Self {
         Self { rules, now, adopted: Vec::new(), submitted: Vec::new() }
     }
 
@@ -161,7 +161,7 @@ impl<'r> Brief<'r> {
         let Ok(request) = self.rules.request(id, name, policy) else { return };
         let planned = started + request.time_limit;
         let ends = if policy.time_limit.is_some() { planned } else { planned.max(self.now + LONGER) };
-        let request = Request { roles, closeness: Closeness::Any, ..request };
+        let request = GangRequest { roles, closeness: Closeness::Any, ..request };
         let adopted =
             Adopted { ends: Some(ends), charged: Some(self.now), ..Adopted::new(request, shares, started) };
         self.adopt(adopted);
@@ -175,8 +175,8 @@ impl<'r> Brief<'r> {
         (roles, shares): (Vec<RoleRequest>, Vec<NodeShare>),
     ) {
         let Ok(request) = self.rules.request(id, name, policy) else { return };
-        let request = Request { roles, closeness: Closeness::Any, ..request };
-        let state = AdoptedState::Stops(Then::End(Outcome::Cancelled));
+        let request = GangRequest { roles, closeness: Closeness::Any, ..request };
+        let state = AdoptedState::Stops(Then::End(GangOutcome::Cancelled));
         let (ends, charged) = (Some(self.now + FAREWELL), Some(self.now));
         self.adopt(Adopted { state, ends, charged, ..Adopted::new(request, shares, self.now) });
     }
@@ -192,14 +192,14 @@ impl<'r> Brief<'r> {
     }
 
     fn stranger(&mut self, id: JobId, (roles, shares): (Vec<RoleRequest>, Vec<NodeShare>), until: Time) {
-        let request = Request {
+        let request = GangRequest {
             roles,
             qos: self.rules.others(),
             user: UserId(u32::MAX),
             preemption: Preemption::Never,
             is_requeued: false,
             time_limit: Span::FOREVER,
-            ..Request::new(id, RoleRequest::new(1, 0))
+            ..GangRequest::new(id, RoleRequest::new(1, 0))
         };
         self.adopt(Adopted {
             ends: Some(until),
@@ -226,7 +226,7 @@ impl<'r> Brief<'r> {
         let request = self.rules.request(id, name, policy)?;
         let history = History { victims: victims.to_vec(), ..History::since(since.min(self.now)) };
         let (roles, filter) = (split.roles.clone(), split.filter.clone());
-        self.submit(Request { roles, filter, history: Some(history), ..request });
+        self.submit(GangRequest { roles, filter, history: Some(history), ..request });
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl<'r> Brief<'r> {
     ) -> Result<(), Waiting> {
         let request = self.rules.request(id, name, policy)?;
         let (roles, filter) = (split.roles.clone(), split.filter.clone());
-        self.submit(Request {
+        self.submit(GangRequest {
             roles,
             filter,
             closeness: Closeness::Any,
@@ -249,7 +249,7 @@ impl<'r> Brief<'r> {
         Ok(())
     }
 
-    fn submit(&mut self, request: Request) {
+    fn submit(&mut self, request: GangRequest) {
         self.submitted.push(Event::Submit(Box::new(request)));
     }
 

@@ -14,12 +14,12 @@ const MOST_GPUS: i64 = 64;
 
 /// A cluster, and which of the nodes is which.
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct ClusterShape {
     pub(crate) cluster: Cluster,
     pub(crate) ids: BTreeMap<String, NodeId>,
 }
 
-impl Shape {
+impl ClusterShape {
     pub(crate) fn of(nodes: &BTreeMap<String, Node>, catalog: &Catalog) -> Result<Self, TopologyError> {
         let items: Vec<Value> = nodes.values().map(described).collect();
         let text = json!({"kind": "NodeList", "items": items}).to_string();

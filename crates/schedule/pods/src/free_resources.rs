@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_gangs::{Amount, NodeShare, RoleRequest, Scheduler};
 use bedplate_topology::NodeId;
 
-use crate::cluster::Shape;
+use crate::cluster::ClusterShape;
 use crate::{Node, Resources};
 
 /// What pods may still take of each node.
@@ -16,7 +16,7 @@ pub(crate) struct FreeResources {
 
 impl FreeResources {
     /// All that is allocatable.
-    pub(crate) fn of(nodes: &BTreeMap<String, Node>, shape: &Shape) -> Self {
+    pub(crate) fn of(nodes: &BTreeMap<String, Node>, shape: &ClusterShape) -> Self {
         let nodes = shape.cluster.nodes().iter().map(|id| &nodes[shape.name(id)]);
         Self { free: nodes.map(|node| node.allocatable.clone()).collect() }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_gangs::{JobId, Span, Time};
 
 use crate::growth::Growth;
-use crate::{Phase, Pod, Waiting};
+use crate::{Pod, PodPhase, Waiting};
 
 /// How long a gang that is being bound may be bound in part.
 const PATIENCE: Span = Span::seconds(5);
@@ -14,7 +14,7 @@ const PATIENCE: Span = Span::seconds(5);
 const PATIENCE_FOR_RETURN: Span = Span::seconds(25);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Gang {
+pub(crate) struct PodGang {
     number: u64,
     /// Places of pods whose binding has not been seen yet.
     pub(crate) assumed: BTreeMap<String, Assumed>,
@@ -37,11 +37,11 @@ pub(crate) struct Gang {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assumed {
     pub(crate) node: String,
-    pub(crate) progress: Progress,
+    pub(crate) progress: GangProgress,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum GangProgress {
     /// Asked for and not answered.
     Asked,
     /// Done; the pod will be seen on its node.
@@ -50,7 +50,7 @@ pub(crate) enum Progress {
     Again(Time),
 }
 
-impl Gang {
+impl PodGang {
     pub(crate) fn new(number: u64, was_there: bool) -> Self {
         Self {
             number,
@@ -128,9 +128,9 @@ impl<'p> Members<'p> {
         let mut members = Self::default();
         for pod in pods {
             match (pod.phase, &pod.node) {
-                (Phase::Succeeded, _) => members.succeeded += 1,
-                (Phase::Failed, _) if pod.is_leaving => continue,
-                (Phase::Failed, _) => members.failed += 1,
+                (PodPhase::Succeeded, _) => members.succeeded += 1,
+                (PodPhase::Failed, _) if pod.is_leaving => continue,
+                (PodPhase::Failed, _) => members.failed += 1,
                 (_, Some(_)) if pod.is_leaving => members.leaving.push(pod),
                 (_, Some(_)) => members.bound.push(pod),
                 (_, None) if pod.is_leaving => continue,

@@ -4,7 +4,7 @@ use bedplate_gangs::{Span, Time};
 
 use crate::action::{ASKS_FOR_NODES, UNSCHEDULABLE};
 use crate::scheduler::PodScheduler;
-use crate::{Action, Pod, Waiting};
+use crate::{Pod, PodAction, Waiting};
 
 /// How long a gang lacks room before it asks.
 const ASKED_AFTER: Span = Span::seconds(5);
@@ -64,7 +64,7 @@ impl Waiting {
 }
 
 impl PodScheduler {
-    /// Somebody makes requests of [`Action::AskForNodes`]: pods that lack room say so only once theirs is there, so that no autoscaler
+    /// Somebody makes requests of [`PodAction::AskForNodes`]: pods that lack room say so only once theirs is there, so that no autoscaler
     /// adds nodes for some of them.
     pub fn with_requests_for_nodes(mut self) -> Self {
         self.asks_for_nodes = true;
@@ -86,7 +86,7 @@ impl PodScheduler {
     }
 
     /// Those that have lacked room for a while ask for nodes; those that have found it ask no more.
-    pub(crate) fn ask_for_nodes(&mut self, now: Time) -> Vec<Action> {
+    pub(crate) fn ask_for_nodes(&mut self, now: Time) -> Vec<PodAction> {
         let mut actions = Vec::new();
         for (key, uids) in &self.members {
             let Some(gang) = self.gangs.get_mut(key) else { continue };
@@ -99,8 +99,8 @@ impl PodScheduler {
             let Some(first) = uids.first().map(|uid| &self.pods[uid]) else { continue };
             let (gang, namespace) = (key.clone(), first.namespace.clone());
             actions.push(match word {
-                Word::Ask => Action::AskForNodes { gang, namespace, kinds: kinds_of(pending()) },
-                Word::AskNoMore => Action::AskNoMore { gang, namespace },
+                Word::Ask => PodAction::AskForNodes { gang, namespace, kinds: kinds_of(pending()) },
+                Word::AskNoMore => PodAction::AskNoMore { gang, namespace },
             });
         }
         let deadline = self.gangs.values().filter_map(|gang| gang.growth.deadline()).min();

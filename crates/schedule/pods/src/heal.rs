@@ -9,11 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bedplate_blame::{Blame, Cause, Fault, FaultKind, NodeVerdict, Policy, Restart, Surroundings};
+use bedplate_blame::{
+    Blame, BlamePolicy, Circumstances, FaultKind, JobFault, NodeVerdict, Restart, RestartCause,
+};
 use bedplate_gangs::{JobId, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
-use crate::{Action, Node, Phase, Pod, Waiting};
+use crate::{Node, Pod, PodAction, PodPhase, Waiting};
 
 /// How long a node may be not ready before its pods are given up: what runs there may only restart its agent.
 const PATIENCE: Span = Span::seconds(10);
@@ -58,7 +60,7 @@ struct Pause {
 }
 
 impl Healing {
-    pub(crate) fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: BlamePolicy) -> Self {
         Self { blame: Blame::new(policy), ..Self::default() }
     }
 
@@ -68,14 +70,14 @@ impl Healing {
         nodes: &BTreeMap<String, Node>,
         pods: &BTreeMap<String, Pod>,
         now: Time,
-    ) -> Vec<Action> {
+    ) -> Vec<PodAction> {
         self.remarks.clear();
         self.forget_what_is_gone(nodes, pods, now);
         let users: BTreeSet<&str> =
             pods.values().filter(|pod| pod.is_ours).map(|pod| pod.policy.user.as_str()).collect();
         let is_out =
             |node: &&Node| node.is_cordoned || !node.is_ready || self.condemned.contains_key(&node.name);
-        let mut around = Surroundings {
+        let mut around = Circumstances {
             users: users.len(),
             nodes: nodes.len(),
             nodes_out: nodes.values().filter(is_out).count(),
@@ -87,7 +89,7 @@ impl Healing {
             self.condemned.iter_mut().filter(|(_, it)| it.asked.is_none_or(|at| now.since(at) >= AGAIN));
         let take_out = |(node, it): (&String, &mut Condemned)| {
             it.asked = Some(now);
-            Action::TakeOut { node: node.clone(), why: it.why.clone() }
+            PodAction::TakeOut { node: node.clone(), why: it.why.clone() }
         };
         due.map(take_out).collect()
     }
@@ -134,7 +136,7 @@ impl Healing {
         }
     }
 
-    fn hear_of_losses(&mut self, nodes: &BTreeMap<String, Node>, around: &mut Surroundings, now: Time) {
+    fn hear_of_losses(&mut self, nodes: &BTreeMap<String, Node>, around: &mut Circumstances, now: Time) {
         for node in nodes.values() {
             if node.is_ready {
                 self.unready.remove(&node.name);
@@ -142,7 +144,7 @@ impl Healing {
                 self.unready.insert(node.name.clone(), now);
                 let number = self.node(&node.name);
                 // It is out itself until it is ready again.
-                let others = Surroundings { nodes_out: around.nodes_out.saturating_sub(1), ..*around };
+                let others = Circumstances { nodes_out: around.nodes_out.saturating_sub(1), ..*around };
                 let verdict = self.blame.node_lost(number, others, now);
                 let losses = self.blame.losses(number).len();
                 let why = format!("it was lost {losses} times within minutes [node/flapping]");
@@ -155,12 +157,12 @@ impl Healing {
         &mut self,
         nodes: &BTreeMap<String, Node>,
         pods: &BTreeMap<String, Pod>,
-        around: &mut Surroundings,
+        around: &mut Circumstances,
         now: Time,
     ) {
         let is_news = |pod: &&Pod| {
             pod.is_ours
-                && pod.phase == Phase::Failed
+                && pod.phase == PodPhase::Failed
                 && !pod.is_disrupted
                 && !pod.is_leaving
                 && !self.counted.contains_key(&pod.uid)
@@ -176,10 +178,10 @@ impl Healing {
                 continue;
             };
             let (job, user) = (self.job(&pod.job), self.user(&pod.policy.user));
-            let fault = Fault { job, user, node: self.node(&node.name), kind: FaultKind::Crashed };
+            let fault = JobFault { job, user, node: self.node(&node.name), kind: FaultKind::Crashed };
             let verdict = self.blame.job_failed(fault, *around, now);
             let ran = ended.since(pod.bound_at.unwrap_or(ended));
-            let pause = match self.blame.restart(job, Cause::Failure, ran) {
+            let pause = match self.blame.restart(job, RestartCause::Failure, ran) {
                 Restart::After(pause) => pause,
                 Restart::Exhausted { .. } => self.blame.policy().longest_pause,
             };
@@ -191,7 +193,7 @@ impl Healing {
         }
     }
 
-    fn hear_of_findings(&mut self, nodes: &BTreeMap<String, Node>, around: &mut Surroundings) {
+    fn hear_of_findings(&mut self, nodes: &BTreeMap<String, Node>, around: &mut Circumstances) {
         let accused = nodes.values().filter(|node| node.gravest().is_some()).count();
         for node in nodes
             .values()
@@ -205,7 +207,7 @@ impl Healing {
     }
 
     /// Condemns a node, or says why it stays although it should go.
-    fn pass_on(&mut self, node: &Node, verdict: NodeVerdict, why: String, around: &mut Surroundings) {
+    fn pass_on(&mut self, node: &Node, verdict: NodeVerdict, why: String, around: &mut Circumstances) {
         let name = &node.name;
         match verdict {
             NodeVerdict::Keep => {}

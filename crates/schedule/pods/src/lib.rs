@@ -32,10 +32,10 @@ mod scheduler;
 mod shape;
 mod words;
 
-pub use action::{Action, Bound, Waiting};
+pub use action::{BindOutcome, PodAction, Waiting};
 pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};
 pub use node::{Effect, Node, NodeFinding, Taint};
 pub use others::{AskedBinding, Judged};
-pub use pod::{GangPolicy, Phase, Pod};
+pub use pod::{GangPolicy, Pod, PodPhase};
 pub use resources::Resources;
 pub use scheduler::{PodScheduler, SiteRules};

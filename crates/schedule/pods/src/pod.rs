@@ -28,7 +28,7 @@ pub struct Pod {
     pub nominated: Option<String>,
     /// When it was bound, where that is known.
     pub bound_at: Option<Time>,
-    pub phase: Phase,
+    pub phase: PodPhase,
     /// When its containers had ended, where that is known.
     pub ended_at: Option<Time>,
     /// It was stopped from outside: that it failed says nothing about it.
@@ -42,7 +42,7 @@ pub struct Pod {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum PodPhase {
     #[default]
     Pending,
     Running,
@@ -68,7 +68,7 @@ pub struct GangPolicy {
 
 impl Pod {
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+        matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
     /// Whether it takes room on a node.

@@ -5,21 +5,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bedplate_blame::Policy;
+use bedplate_blame::BlamePolicy;
 use bedplate_catalog::Catalog;
 use bedplate_gangs::{
     Decision, JobId, NodeShare, Scheduler, Settings, SettingsError, Span, StopReason, Time, UsageRecord,
 };
 use bedplate_topology::{Health, NodeId, TopologyError};
 
-use crate::action::{Action, Bound, UNSCHEDULABLE, Waiting};
-use crate::brief::{Brief, Rules};
-use crate::cluster::Shape;
+use crate::action::{BindOutcome, PodAction, UNSCHEDULABLE, Waiting};
+use crate::brief::{Brief, PodRules};
+use crate::cluster::ClusterShape;
 use crate::free_resources::{FreeResources, Ledger};
-use crate::gang::{Assumed, Gang, Members, Progress};
+use crate::gang::{Assumed, GangProgress, Members, PodGang};
 use crate::heal::Healing;
 use crate::others::Allowed;
-use crate::shape::{Choice, NodeMatcher, RoleSplit};
+use crate::shape::{NodeChoice, NodeMatcher, RoleSplit};
 use crate::words::{no_exact_fit, refused, waits};
 use crate::{GangPolicy, Node, Pod, Resources};
 
@@ -53,12 +53,12 @@ pub struct PodScheduler {
     pub(crate) pods: BTreeMap<String, Pod>,
     /// Pods of ours by gang.
     pub(crate) members: BTreeMap<String, BTreeSet<String>>,
-    pub(crate) gangs: BTreeMap<String, Gang>,
+    pub(crate) gangs: BTreeMap<String, PodGang>,
     /// Places that other schedulers were allowed to take, by pod.
     pub(crate) allowed: BTreeMap<String, Allowed>,
     /// Whether somebody makes requests for nodes.
     pub(crate) asks_for_nodes: bool,
-    shape: Option<Shape>,
+    shape: Option<ClusterShape>,
     /// When pods were told to go.
     pub(crate) evicted: BTreeMap<String, Time>,
     pub(crate) healing: Healing,
@@ -98,7 +98,7 @@ impl PodScheduler {
             asks_for_nodes: false,
             shape: None,
             evicted: BTreeMap::new(),
-            healing: Healing::new(Policy::default()),
+            healing: Healing::new(BlamePolicy::default()),
             usage: BTreeMap::new(),
             charged: None,
             last_gang: 0,
@@ -155,13 +155,13 @@ impl PodScheduler {
     }
 
     /// What came of binding a pod.
-    pub fn bound(&mut self, uid: &str, outcome: Bound, now: Time) {
+    pub fn bound(&mut self, uid: &str, outcome: BindOutcome, now: Time) {
         let Some(pod) = self.pods.get(uid) else { return };
         let Some(gang) = self.gangs.get_mut(&pod.gang) else { return };
         match (gang.assumed.get_mut(uid), outcome) {
-            (Some(assumed), Bound::Done) => assumed.progress = Progress::Done(now),
-            (Some(assumed), Bound::Unknown) => assumed.progress = Progress::Again(now + AGAIN),
-            (Some(_), Bound::Refused) => {
+            (Some(assumed), BindOutcome::Done) => assumed.progress = GangProgress::Done(now),
+            (Some(assumed), BindOutcome::Unknown) => assumed.progress = GangProgress::Again(now + AGAIN),
+            (Some(_), BindOutcome::Refused) => {
                 gang.assumed.remove(uid);
                 gang.not_before = now + AGAIN;
             }
@@ -190,7 +190,7 @@ impl PodScheduler {
 
     /// Whether the site's rules can be read for the nodes as they are now.
     pub fn check_site(&self) -> Result<(), SettingsError> {
-        match (&self.site, Shape::of(&self.nodes, &self.catalog)) {
+        match (&self.site, ClusterShape::of(&self.nodes, &self.catalog)) {
             (Some(site), Ok(shape)) => {
                 Settings::from_toml(&site.text, &site.source, &shape.cluster).map(drop)
             }
@@ -199,12 +199,12 @@ impl PodScheduler {
     }
 
     /// Decides on what is known now. An error means that the nodes as they are make no cluster.
-    pub fn decide(&mut self, now: Time) -> Result<Vec<Action>, TopologyError> {
+    pub fn decide(&mut self, now: Time) -> Result<Vec<PodAction>, TopologyError> {
         self.wakeup = None;
         self.forget_allowed(now);
         self.forget_what_is_gone(now);
         if self.shape.is_none() && !self.nodes.is_empty() {
-            self.shape = Some(Shape::of(&self.nodes, &self.catalog)?);
+            self.shape = Some(ClusterShape::of(&self.nodes, &self.catalog)?);
         }
         let mut actions = self.healing.judge(&self.nodes, &self.pods, now);
         actions.extend(self.evict_from_lost_nodes(now));
@@ -240,7 +240,7 @@ impl PodScheduler {
             let has_decided = self.has_decided;
             let gang = self.gangs.entry(key.clone()).or_insert_with(|| {
                 self.last_gang += 1;
-                Gang::new(self.last_gang, !has_decided)
+                PodGang::new(self.last_gang, !has_decided)
             });
             let is_open = |uid: &str| pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.is_leaving);
             gang.assumed.retain(|uid, _| is_open(uid));
@@ -251,9 +251,9 @@ impl PodScheduler {
             }
         }
         let going: BTreeSet<JobId> =
-            self.gangs.values().filter(|gang| gang.goes.is_some()).map(Gang::holds_as).collect();
+            self.gangs.values().filter(|gang| gang.goes.is_some()).map(PodGang::holds_as).collect();
         self.gangs.values_mut().for_each(|gang| gang.victims.retain(|victim| going.contains(victim)));
-        self.wake_at(self.gangs.values().filter_map(Gang::deadline).filter(|at| *at > now).min());
+        self.wake_at(self.gangs.values().filter_map(PodGang::deadline).filter(|at| *at > now).min());
     }
 
     pub(crate) fn wake_at(&mut self, time: Option<Time>) {
@@ -265,7 +265,7 @@ impl PodScheduler {
     }
 
     /// What is free now, after all that stands on nodes and all that was given a place.
-    fn free_resources(&self, shape: &Shape) -> FreeResources {
+    fn free_resources(&self, shape: &ClusterShape) -> FreeResources {
         let mut free_resources = FreeResources::of(&self.nodes, shape);
         let nominated = self.nominated();
         for (node, needs) in self.taken().map(|(node, _, needs)| (node, needs)).chain(nominated) {
@@ -277,18 +277,18 @@ impl PodScheduler {
     }
 
     /// Binds again what may not have been bound.
-    fn bind_again(&mut self, now: Time) -> Vec<Action> {
+    fn bind_again(&mut self, now: Time) -> Vec<PodAction> {
         let mut actions = Vec::new();
         let mut next: Option<Time> = None;
         for gang in self.gangs.values_mut().filter(|gang| gang.goes.is_none()) {
             for (uid, assumed) in &mut gang.assumed {
                 let due = match assumed.progress {
-                    Progress::Asked => continue,
-                    Progress::Done(at) => at + UNSEEN,
-                    Progress::Again(at) => at,
+                    GangProgress::Asked => continue,
+                    GangProgress::Done(at) => at + UNSEEN,
+                    GangProgress::Again(at) => at,
                 };
                 if due <= now {
-                    assumed.progress = Progress::Asked;
+                    assumed.progress = GangProgress::Asked;
                     actions.push(bind(&self.pods[uid], &assumed.node));
                 } else {
                     next = Some(next.map_or(due, |next| next.min(due)));
@@ -302,11 +302,11 @@ impl PodScheduler {
     /// Tells the scheduler of gangs how things stand, and makes actions of what it decides.
     fn schedule(
         &mut self,
-        shape: &Shape,
-        mut rules: Rules,
+        shape: &ClusterShape,
+        mut rules: PodRules,
         mut free_resources: FreeResources,
         now: Time,
-    ) -> Vec<Action> {
+    ) -> Vec<PodAction> {
         self.charge(&rules, now);
         let mut scheduler = Scheduler::new(shape.cluster.clone(), rules.settings().clone());
         let used: Vec<UsageRecord> =
@@ -342,7 +342,7 @@ impl PodScheduler {
         &self,
         decision: Decision,
         candidates: &BTreeMap<JobId, Candidate<'_>>,
-        shape: &Shape,
+        shape: &ClusterShape,
         free_resources: &mut FreeResources,
         verdicts: &mut Verdicts,
     ) {
@@ -387,15 +387,15 @@ impl PodScheduler {
     }
 
     /// The site's rules for the nodes as they are now: a node that they name may be gone.
-    fn rules(&self, shape: &Shape) -> Result<Rules, SettingsError> {
+    fn rules(&self, shape: &ClusterShape) -> Result<PodRules, SettingsError> {
         let read = |site: &SiteRules| Settings::from_toml(&site.text, &site.source, &shape.cluster);
         let settings = self.site.as_ref().map(read).transpose()?;
         let first_of = |uids: &BTreeSet<String>| uids.first().map(|uid| self.pods[uid].policy.priority);
-        Ok(Rules::new(settings, self.members.values().filter_map(first_of).collect()))
+        Ok(PodRules::new(settings, self.members.values().filter_map(first_of).collect()))
     }
 
     /// Without the site's rules nothing starts: quotas must not end because a node that they name is gone.
-    fn wait_for_rules(&mut self, why: &SettingsError, now: Time) -> Vec<Action> {
+    fn wait_for_rules(&mut self, why: &SettingsError, now: Time) -> Vec<PodAction> {
         let message = format!("the site's rules do not fit the nodes as they are now: {why}");
         self.healing.remark(message.clone());
         let waiting = Waiting { reason: "SiteRules", message };
@@ -404,7 +404,7 @@ impl PodScheduler {
     }
 
     /// GPU time since the last decision, to those who used it.
-    fn charge(&mut self, rules: &Rules, now: Time) {
+    fn charge(&mut self, rules: &PodRules, now: Time) {
         let Some(before) = self.charged.replace(now) else { return };
         let passed = now.since(before);
         let half_life = rules.settings().weights.half_life;
@@ -436,7 +436,7 @@ impl PodScheduler {
         &self,
         brief: &mut Brief<'_>,
         scheduler: &Scheduler,
-        shape: &Shape,
+        shape: &ClusterShape,
         free_resources: &FreeResources,
         now: Time,
     ) {
@@ -483,7 +483,7 @@ impl PodScheduler {
     fn candidates<'s>(
         &'s self,
         brief: &mut Brief<'_>,
-        shape: &'s Shape,
+        shape: &'s ClusterShape,
         free_resources: &FreeResources,
         told: &mut Vec<(String, Waiting)>,
         now: Time,
@@ -502,7 +502,7 @@ impl PodScheduler {
                 let standing = standing.chain(gang.assumed.values().map(|place| place.node.as_str()));
                 let stands = !members.bound.is_empty() || !gang.assumed.is_empty();
                 let job = open[0].job.as_str();
-                let choice = Choice {
+                let choice = NodeChoice {
                     takes_spares: stands || self.healing.was_struck(job),
                     avoided: self.healing.avoided(job),
                     standing: standing.collect(),
@@ -528,7 +528,7 @@ impl PodScheduler {
         candidates
     }
 
-    fn may_start(&self, gang: &Gang, members: &Members<'_>, now: Time) -> Result<(), Waiting> {
+    fn may_start(&self, gang: &PodGang, members: &Members<'_>, now: Time) -> Result<(), Waiting> {
         let waiting = |reason, message: String| Err(Waiting { reason, message });
         if let Some(why) = &gang.goes {
             return waiting("GangStops", format!("its gang starts again once all of it has stopped: {why}"));
@@ -563,7 +563,7 @@ impl PodScheduler {
         &self,
         candidate: &Candidate<'_>,
         shares: &[NodeShare],
-        shape: &Shape,
+        shape: &ClusterShape,
         free_resources: &mut FreeResources,
     ) -> Option<Vec<(String, NodeId)>> {
         let places = candidate.split.assign(shares);
@@ -578,7 +578,7 @@ impl PodScheduler {
         free_resources.take_all(&needs).then(|| places.into_iter().collect())
     }
 
-    fn start(&mut self, key: &str, places: Vec<(String, NodeId)>, shape: &Shape) -> Vec<Action> {
+    fn start(&mut self, key: &str, places: Vec<(String, NodeId)>, shape: &ClusterShape) -> Vec<PodAction> {
         let Some(gang) = self.gangs.get_mut(key) else { return Vec::new() };
         gang.told = None;
         gang.victims.clear();
@@ -586,13 +586,13 @@ impl PodScheduler {
         for (uid, node) in places {
             let node = shape.name(node).to_owned();
             actions.push(bind(&self.pods[&uid], &node));
-            gang.assumed.insert(uid, Assumed { node, progress: Progress::Asked });
+            gang.assumed.insert(uid, Assumed { node, progress: GangProgress::Asked });
         }
         actions
     }
 
     /// A gang must make room, or its time is up.
-    fn stop(&mut self, job: JobId, why: &StopReason, now: Time) -> Vec<Action> {
+    fn stop(&mut self, job: JobId, why: &StopReason, now: Time) -> Vec<PodAction> {
         let names = self.names();
         let name = |job: &JobId| names.get(job).cloned().unwrap_or_else(|| "another gang".to_owned());
         let words = match why {
@@ -614,13 +614,14 @@ impl PodScheduler {
     }
 
     fn names(&self) -> BTreeMap<JobId, String> {
-        let both =
-            |(key, gang): (&String, &Gang)| [(gang.holds_as(), key.clone()), (gang.waits_as(), key.clone())];
+        let both = |(key, gang): (&String, &PodGang)| {
+            [(gang.holds_as(), key.clone()), (gang.waits_as(), key.clone())]
+        };
         self.gangs.iter().flat_map(both).collect()
     }
 
     /// Tells all waiting pods of a gang the same, unless they have just been told.
-    fn tell(&mut self, key: &str, waiting: &Waiting, now: Time) -> Vec<Action> {
+    fn tell(&mut self, key: &str, waiting: &Waiting, now: Time) -> Vec<PodAction> {
         let waiting = &self.for_autoscalers(key, waiting);
         let pending = self.members_of(key).pending;
         let made = pending.iter().map(|pod| pod.created).max().unwrap_or_default();
@@ -645,14 +646,14 @@ impl PodScheduler {
         let tell = |uid: String| {
             let pod = &self.pods[&uid];
             let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
-            Action::Tell { uid, namespace, pod: name, waiting: said.clone() }
+            PodAction::Tell { uid, namespace, pod: name, waiting: said.clone() }
         };
         untold.into_iter().map(tell).collect()
     }
 }
 
-fn bind(pod: &Pod, node: &str) -> Action {
-    Action::Bind {
+fn bind(pod: &Pod, node: &str) -> PodAction {
+    PodAction::Bind {
         uid: pod.uid.clone(),
         namespace: pod.namespace.clone(),
         pod: pod.name.clone(),

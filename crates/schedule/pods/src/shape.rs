@@ -7,20 +7,20 @@ use bedplate_gangs::{NodeFilter, NodeShare, RoleRequest};
 use bedplate_topology::NodeId;
 
 use crate::action::UNSCHEDULABLE;
-use crate::cluster::Shape;
+use crate::cluster::ClusterShape;
 use crate::free_resources::{FreeResources, rounded_up};
 use crate::{Constraints, Node, Pod, Resources, Waiting};
 
 /// The nodes as pods see them, with answers that many pods share.
 pub(crate) struct NodeMatcher<'a> {
-    shape: &'a Shape,
+    shape: &'a ClusterShape,
     nodes: Vec<&'a Node>,
     allowed: BTreeMap<Constraints, Arc<Vec<bool>>>,
     shapes: BTreeMap<(Constraints, Resources, usize), usize>,
 }
 
 /// What a gang may choose from beside what its pods ask for.
-pub(crate) struct Choice<'a> {
+pub(crate) struct NodeChoice<'a> {
     /// It has lost a node: spares are for it.
     pub(crate) takes_spares: bool,
     /// Nodes that have failed its job.
@@ -53,7 +53,7 @@ struct EqualPods<'p> {
 }
 
 impl<'a> NodeMatcher<'a> {
-    pub(crate) fn new(shape: &'a Shape, nodes: &'a BTreeMap<String, Node>) -> Self {
+    pub(crate) fn new(shape: &'a ClusterShape, nodes: &'a BTreeMap<String, Node>) -> Self {
         let nodes = shape.cluster.nodes().iter().map(|id| &nodes[shape.name(id)]).collect();
         Self { shape, nodes, allowed: BTreeMap::new(), shapes: BTreeMap::new() }
     }
@@ -62,7 +62,7 @@ impl<'a> NodeMatcher<'a> {
     pub(crate) fn split(
         &mut self,
         pods: &[&Pod],
-        choice: &Choice<'_>,
+        choice: &NodeChoice<'_>,
         free_resources: &FreeResources,
     ) -> Result<RoleSplit, Waiting> {
         let mut equal: BTreeMap<(&Constraints, &Resources), Vec<&Pod>> = BTreeMap::new();
@@ -83,7 +83,7 @@ impl<'a> NodeMatcher<'a> {
     fn equal_pods<'p>(
         &mut self,
         pods: Vec<&'p Pod>,
-        choice: &Choice<'_>,
+        choice: &NodeChoice<'_>,
         free_resources: &FreeResources,
     ) -> Result<EqualPods<'p>, Waiting> {
         let pod = pods[0];
@@ -119,7 +119,7 @@ impl<'a> NodeMatcher<'a> {
         &self,
         allowed: &mut [bool],
         pods: &[&Pod],
-        choice: &Choice<'_>,
+        choice: &NodeChoice<'_>,
         free_resources: &FreeResources,
     ) {
         if choice.standing.is_empty() || !choice.takes_spares {
@@ -213,7 +213,7 @@ impl<'a> NodeMatcher<'a> {
     }
 }
 
-impl Choice<'_> {
+impl NodeChoice<'_> {
     fn allows(&self, pod: &Pod, node: &Node) -> bool {
         let is_taken = pod.constraints.is_apart && self.standing.contains(node.name.as_str());
         let is_kept = node.is_spare && !self.takes_spares;

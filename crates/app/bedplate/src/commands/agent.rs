@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bedplate_agent::{JobUsers, Observe, Options};
+use bedplate_agent::{AgentOptions, JobUsers, Observe};
 use bedplate_control::wire::Probe;
 use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::expand_hostlist;
@@ -65,7 +65,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliError> {
     // The agent outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
-    let mut options = Options::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
+    let mut options =
+        AgentOptions::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
     options.fingerprint = arguments.fingerprint;
     options.address = arguments.address;
     options.cores = arguments.cores.as_deref().map_or(Ok(Vec::new()), read_cores)?;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use bedplate_drivers::Driver as _;
 use bedplate_drivers::{
-    Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Kubernetes, KubernetesPlace,
-    KubernetesSite, Place, Token, TransportFound,
+    Capability, ClusterKind, ClusterPlace, Context as ClusterContext, Contexts, DriverError, Kubernetes,
+    KubernetesPlace, KubernetesSite, Token, TransportFound,
 };
 use bedplate_job::kubernetes::ManifestKind;
 use bedplate_local::{state_directory, variable};
@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             } else if context.kind == ClusterKind::Slurm {
                 say_transports(&context.slurm_place()?.check()?, console);
             } else if let (Some(url), Some(_)) = (&context.url, &context.token) {
-                Place::from_url(url, Some(String::new()), context.fingerprint.clone())?;
+                ClusterPlace::from_url(url, Some(String::new()), context.fingerprint.clone())?;
             }
             let name = &arguments.name;
             let said =

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bedplate_daemon::{Options, serve};
+use bedplate_daemon::{DaemonOptions, serve};
 use bedplate_local::{Machine, Shape, Wanted, state_directory};
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use nix::sys::stat::{Mode, umask};
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     };
     let cluster = shape.read_cluster(&catalog)?;
     let site = shape.site.as_deref().map(|path| site::read(path, &cluster)).transpose()?.unwrap_or_default();
-    let mut options = Options::new(state.path().to_owned(), cluster);
+    let mut options = DaemonOptions::new(state.path().to_owned(), cluster);
     options.settings = site.settings;
     options.rules = site.rules;
     options.retention = site.retention;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_doctor::{Check, Facts, Sources, Verdict, examine, gather, worst};
+use bedplate_doctor::{Check, CheckVerdict, NodeFacts, Sources, examine, gather, worst};
 use bedplate_terminal::{CliError, Console, Context};
 use serde_json::{Value, json};
 
@@ -139,7 +139,12 @@ fn sources(arguments: &Arguments) -> Sources {
     Sources { root, nvidia_smi, environment: BTreeMap::new(), ..Sources::this(node) }
 }
 
-fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
+fn node(
+    facts: &NodeFacts,
+    like: Option<&str>,
+    catalog: &Catalog,
+    console: &mut Console,
+) -> Result<(), CliError> {
     let examination = examine(facts, catalog, like);
     let checks = &examination.checks;
     if console.is_json() {
@@ -159,10 +164,10 @@ fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Cons
 
 /// What fails makes the command fail.
 fn end(checks: &[Check]) -> Result<(), CliError> {
-    if worst(checks) == Verdict::Fail { Err(CliError::Refused) } else { Ok(()) }
+    if worst(checks) == CheckVerdict::Fail { Err(CliError::Refused) } else { Ok(()) }
 }
 
 fn verdicts(checks: &[Check]) -> Value {
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
-    json!({ "pass": count(Verdict::Pass), "warn": count(Verdict::Warn), "fail": count(Verdict::Fail) })
+    json!({ "pass": count(CheckVerdict::Pass), "warn": count(CheckVerdict::Warn), "fail": count(CheckVerdict::Fail) })
 }

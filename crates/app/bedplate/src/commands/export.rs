@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_diag::Page;
-use bedplate_exporter::{Exporter, HostnameLabel, Options, Root, Target, watchable};
+use bedplate_exporter::{Exporter, ExporterOptions, HostnameLabel, Root, ScrapeTarget, watchable};
 use bedplate_finding::OpenFinding;
 use bedplate_health::{Profile, Rules};
 use bedplate_record::{Exposure, MetricsServer};
@@ -128,8 +128,8 @@ impl ProfileName {
 }
 
 impl Watching {
-    pub(crate) fn options(&self, node: &str) -> Result<Options, CliError> {
-        let mut options = Options::new(self.name.as_deref().unwrap_or(node));
+    pub(crate) fn options(&self, node: &str) -> Result<ExporterOptions, CliError> {
+        let mut options = ExporterOptions::new(self.name.as_deref().unwrap_or(node));
         let interval = self.interval.map_or(1.0, Seconds::get);
         if !(0.05..=3600.0).contains(&interval) {
             let message = "--interval is between 50ms and 1h".to_owned();
@@ -165,7 +165,8 @@ pub(crate) fn rules(profile: Option<ProfileName>, own: Option<&std::path::Path>)
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let mut options = arguments.watching.options(&host_name())?;
-    options.targets = arguments.scrape.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?;
+    options.targets =
+        arguments.scrape.iter().map(|text| ScrapeTarget::parse(text)).collect::<Result<_, _>>()?;
     options.job_folder.clone_from(&arguments.job_mapping_dir);
     options.neuron_monitor = arguments.neuron_monitor.clone().or_else(neuron_monitor);
     if arguments.once {
@@ -179,7 +180,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
 }
 
 /// Two readings, because some metrics compare the newest with the one before.
-fn once(mut options: Options, console: &mut Console) -> Result<(), CliError> {
+fn once(mut options: ExporterOptions, console: &mut Console) -> Result<(), CliError> {
     let interval = options.interval.min(Duration::from_secs(1));
     options.interval = interval;
     let exporter = Exporter::start(options)?;
@@ -192,7 +193,7 @@ fn once(mut options: Options, console: &mut Console) -> Result<(), CliError> {
 
 fn serve(
     arguments: &Arguments,
-    mut options: Options,
+    mut options: ExporterOptions,
     actor: Option<act::Actor>,
     console: &mut Console,
 ) -> Result<(), CliError> {

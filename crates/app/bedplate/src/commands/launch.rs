@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_launch::{Allocation, HelperOptions, Options};
+use bedplate_launch::{Allocation, HelperOptions, LaunchOptions};
 use bedplate_terminal::{CliError, Console};
 use bedplate_units::Seconds;
 
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliErro
     };
     let console = console.clone();
     let program = std::env::current_exe().map_or("bedplate".into(), |path| path.display().to_string());
-    let options = Options {
+    let options = LaunchOptions {
         allocation,
         spares: arguments.spares,
         ranks_per_node: arguments.ranks_per_node,

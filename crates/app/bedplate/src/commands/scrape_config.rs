@@ -1,6 +1,6 @@
 //! `bedplate scrape-config`: how Prometheus finds what to scrape.
 
-use bedplate_prometheus::{Finding, Scrape, targets_file};
+use bedplate_prometheus::{NodeDiscovery, Scrape, targets_file};
 use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_topology::expand_hostlist;
 use serde_json::json;
@@ -89,7 +89,7 @@ fn usage(message: String) -> CliError {
     ProgramError::Usage { message }.into()
 }
 
-fn finding(command: &Command) -> Result<Finding, CliError> {
+fn finding(command: &Command) -> Result<NodeDiscovery, CliError> {
     Ok(match command {
         Command::Static { nodes } => {
             let mut all = Vec::new();
@@ -98,19 +98,19 @@ fn finding(command: &Command) -> Result<Finding, CliError> {
                 let is_address = each.contains(':');
                 all.extend(if is_address { vec![each.clone()] } else { expand_hostlist(each)? });
             }
-            Finding::Static(all)
+            NodeDiscovery::Static(all)
         }
-        Command::Cluster { file, .. } => Finding::File(file.clone()),
+        Command::Cluster { file, .. } => NodeDiscovery::File(file.clone()),
         Command::Ec2 { region, tag } => {
             let (tag, value) =
                 tag.split_once('=').ok_or_else(|| usage(format!("`{tag}` is not of the form name=value")))?;
-            Finding::Ec2 { region: region.clone(), tag: tag.to_owned(), value: value.to_owned() }
+            NodeDiscovery::Ec2 { region: region.clone(), tag: tag.to_owned(), value: value.to_owned() }
         }
-        Command::Kubernetes { namespace } => Finding::Kubernetes { namespace: namespace.clone() },
+        Command::Kubernetes { namespace } => NodeDiscovery::Kubernetes { namespace: namespace.clone() },
     })
 }
 
-fn scrape(arguments: &Arguments, finding: Finding) -> Result<Scrape, CliError> {
+fn scrape(arguments: &Arguments, finding: NodeDiscovery) -> Result<Scrape, CliError> {
     Ok(Scrape {
         finding,
         interval_s: arguments.interval,

@@ -14,7 +14,7 @@ use super::error::ApiError;
 use super::query::Query;
 use crate::tokens::Identity;
 
-pub(crate) struct Call {
+pub(crate) struct ApiCall {
     pub(crate) app: Arc<App>,
     /// Who asks; absent where nobody needs to be known.
     pub(crate) identity: Option<Identity>,
@@ -26,7 +26,7 @@ pub(crate) struct Call {
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 
-impl Call {
+impl ApiCall {
     pub(crate) fn identity(&self) -> &Identity {
         self.identity.as_ref().expect("the route asks for a role")
     }

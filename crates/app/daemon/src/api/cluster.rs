@@ -7,10 +7,10 @@ use bedplate_topology::Cluster;
 use serde_json::{Value, json};
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::error::ApiError;
 
-pub(crate) async fn cluster(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn cluster(call: ApiCall) -> Result<Answer, ApiError> {
     let asked = call.app.control.ask(|control, now| (control.counts(now), control.nodes(now)));
     let (counts, nodes) = asked.await?;
     let settings = &call.app.options.settings;

@@ -13,7 +13,7 @@ use hyper::{Method, StatusCode};
 use tokio::sync::{Semaphore, watch};
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::error::ApiError;
 use super::query::{self, Query};
 use super::routes::{ROUTES, Route};
@@ -21,24 +21,24 @@ use crate::clock::Clock;
 use crate::control_thread::ControlThread;
 use crate::hub::Hub;
 use crate::limits::{Client, Clients};
-use crate::links::Links;
-use crate::metrics::Metrics;
-use crate::options::Options;
+use crate::links::AgentLinks;
+use crate::metrics::DaemonMetrics;
+use crate::options::DaemonOptions;
 use crate::readers::Readers;
-use crate::tokens::{Identity, Tokens};
+use crate::tokens::{Identity, TokenStore};
 
 /// All that handlers need.
 pub(crate) struct App {
-    pub(crate) options: Options,
+    pub(crate) options: DaemonOptions,
     pub(crate) cluster: Cluster,
     pub(crate) clock: Arc<Clock>,
     pub(crate) control: ControlThread,
     pub(crate) writer: Arc<Writer>,
     pub(crate) readers: Readers,
-    pub(crate) links: Arc<Links>,
+    pub(crate) links: Arc<AgentLinks>,
     pub(crate) hub: Arc<Hub>,
-    pub(crate) tokens: Arc<Tokens>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tokens: Arc<TokenStore>,
+    pub(crate) metrics: Arc<DaemonMetrics>,
     pub(crate) server: Server,
     pub(crate) clients: Arc<Clients>,
     pub(crate) at_once: Arc<Semaphore>,
@@ -100,7 +100,7 @@ async fn handle(
     let upgrade = route.is_upgrade().then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let metrics = app.metrics.clone();
-    let call = Call { app, identity, parameters, query, headers: head.headers, body, upgrade };
+    let call = ApiCall { app, identity, parameters, query, headers: head.headers, body, upgrade };
     // On a task of its own: its panic is its own, and a client that hangs up does not leave a change half made.
     let handled = tokio::spawn((route.handler)(call)).await;
     let mut answer = handled.unwrap_or_else(|_| {

@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::answer::{self, Answer, Body, with_header};
-use super::call::Call;
+use super::call::ApiCall;
 use super::error::ApiError;
 use super::history;
-use crate::hub::{Event, Subscription};
+use crate::hub::{NumberedNotice, Subscription};
 
 /// A comment this often shows both sides that the other is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -40,7 +40,7 @@ impl Filter {
     }
 }
 
-pub(crate) async fn events(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn events(call: ApiCall) -> Result<Answer, ApiError> {
     let jobs = match call.query.text("job") {
         Some(label) => {
             Some(history::find_jobs(&call.app, label).await?.into_iter().map(|job| job.0).collect())
@@ -91,7 +91,7 @@ async fn tell(
     }
 }
 
-fn event_text(event: &Arc<Event>) -> Bytes {
+fn event_text(event: &Arc<NumberedNotice>) -> Bytes {
     let kind = match event.notice {
         Notice::Job { .. } => "job",
         Notice::Note(_) => "note",

@@ -1,18 +1,18 @@
 //! Jobs and runs as the journal has them.
 
-use bedplate_control::record::{JobRow, JobState, RunPhase, RunRow, Share};
+use bedplate_control::record::{HeldShare, JobRow, JobState, RunPhase, RunRow};
 use bedplate_control::{JobName, JobView};
 use bedplate_gangs::{JobId, Settings, Span};
 use bedplate_job::Job;
-use bedplate_journal::Subject;
+use bedplate_journal::NoteSubject;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
-use crate::retention::{self, Outcome, Retention};
+use crate::retention::{self, PruneOutcome, Retention};
 
 /// A job that is known, live or ended.
 pub(crate) struct Known {
@@ -101,7 +101,8 @@ pub(crate) fn ended_view(row: JobRow, settings: &Settings) -> JobView {
 /// All runs of a job and what was noted about it.
 pub(crate) async fn past(app: &App, id: JobId) -> Result<(Vec<RunRow>, Value), ApiError> {
     const NOTES: u32 = 500;
-    let asked = app.readers.ask(move |reader| Ok((reader.runs(id)?, reader.notes(Subject::Job(id), NOTES)?)));
+    let asked =
+        app.readers.ask(move |reader| Ok((reader.runs(id)?, reader.notes(NoteSubject::Job(id), NOTES)?)));
     let (runs, notes) = asked.await?;
     Ok((runs, json!(notes)))
 }
@@ -123,7 +124,7 @@ pub(crate) fn run_json(run: &RunRow) -> Value {
     })
 }
 
-fn share_json(share: &Share) -> Value {
+fn share_json(share: &HeldShare) -> Value {
     let devices: Vec<u32> = (0..64).filter(|device| share.devices >> device & 1 == 1).collect();
     json!({ "node": share.node, "role": share.role, "devices": devices })
 }
@@ -140,13 +141,13 @@ struct Prune {
 }
 
 /// `POST /v1/history/prune`
-pub(crate) async fn prune(mut call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn prune(mut call: ApiCall) -> Result<Answer, ApiError> {
     let Prune { older_than_s, keep, dry_run } = call.take_json().await?;
     let retention = match (older_than_s, keep) {
         (None, None) => call.app.options.retention,
         (age, jobs) => Retention { age: age.map(|seconds| Span(seconds.saturating_mul(1000))), jobs },
     };
-    let Outcome { pruned, before } = retention::prune(&call.app, retention, dry_run).await?;
+    let PruneOutcome { pruned, before } = retention::prune(&call.app, retention, dry_run).await?;
     Ok(answer::ok(&json!({
         "jobs": pruned.jobs,
         "runs": pruned.runs,

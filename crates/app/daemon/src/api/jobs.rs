@@ -3,12 +3,12 @@
 use bedplate_control::record::JobState;
 use bedplate_control::{JobFilter, JobView};
 use bedplate_diag::Reason;
-use bedplate_gangs::{Explanation, JobId, Remedy, Time};
+use bedplate_gangs::{JobId, Remedy, Time, WaitExplanation};
 use bedplate_job::Job;
 use serde_json::{Value, json};
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
 use super::history::{self, Known, ended_view};
@@ -19,7 +19,7 @@ const LONGEST_PAGE: usize = 1_000;
 const USUAL_PAGE: usize = 100;
 
 /// `GET /v1/jobs`
-pub(crate) async fn list(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn list(call: ApiCall) -> Result<Answer, ApiError> {
     let query = &call.query;
     let limit = query.value::<usize>("limit")?.unwrap_or(USUAL_PAGE).clamp(1, LONGEST_PAGE);
     let filter = JobFilter {
@@ -47,12 +47,12 @@ fn states(text: Option<&str>) -> Result<Vec<JobState>, ApiError> {
     text.split(',').map(state).collect()
 }
 
-async fn live(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
+async fn live(call: &ApiCall, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
     Ok(call.app.control.ask(move |control, _| control.jobs(&filter)).await?)
 }
 
 /// From the journal, the newest first; what lives is shown as it is now.
-async fn with_history(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
+async fn with_history(call: &ApiCall, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
     let wanted = bedplate_journal::JobFilter {
         states: filter.states,
         user: filter.user,
@@ -88,7 +88,7 @@ async fn with_history(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, Ap
 }
 
 /// `GET /v1/jobs/{label}`
-pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn show(call: ApiCall) -> Result<Answer, ApiError> {
     let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
     let Known { id, view, text } = history::known(&call.app, jobs[0]).await?;
     let (runs, notes) = history::past(&call.app, id).await?;
@@ -126,7 +126,7 @@ async fn tasks(app: &App, array: JobId) -> Result<Vec<Value>, ApiError> {
 }
 
 /// `GET /v1/jobs/{label}/explain`
-pub(crate) async fn explain(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn explain(call: ApiCall) -> Result<Answer, ApiError> {
     let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
     let _turn = call.app.explanations.acquire().await.map_err(|_| ApiError::Stopping)?;
     // The search is done elsewhere: nobody waits for it.
@@ -142,7 +142,7 @@ pub(crate) async fn explain(call: Call) -> Result<Answer, ApiError> {
     Ok(answer::ok(&explanation_json(&explanation, now)))
 }
 
-fn explanation_json(explanation: &Explanation, now: Time) -> Value {
+fn explanation_json(explanation: &WaitExplanation, now: Time) -> Value {
     let mut priority = json!({ "total": explanation.priority.total() });
     for (name, points) in explanation.priority.terms() {
         priority[name.replace(' ', "_")] = json!(points);
@@ -173,7 +173,7 @@ fn remedy_reason(remedy: &Remedy, now: Time) -> Reason {
 }
 
 /// `GET /v1/jobs/{label}/ranks`
-pub(crate) async fn rank_places(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn rank_places(call: ApiCall) -> Result<Answer, ApiError> {
     let label = &call.parameters[0];
     let id = history::find_job(&call.app, label).await?;
     let known = history::known(&call.app, id).await?;

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use bedplate_control::wire::{LogName, RunId, Stream};
+use bedplate_control::wire::{LogName, LogStream, RunId};
 use bedplate_diag::Reason;
 use bedplate_gangs::JobId;
 use bedplate_job::Job;
@@ -20,12 +20,12 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::answer::{self, Answer, Body, with_header};
-use super::call::Call;
+use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
 use super::history;
 use super::query::malformed;
-use crate::links::Chunk;
+use crate::links::LogChunk;
 use crate::ranks;
 
 /// What is asked of a node at a time.
@@ -42,7 +42,7 @@ pub(crate) const MOST_READS: usize = 16;
 struct Wanted {
     job: JobId,
     rank: u32,
-    stream: Stream,
+    stream: LogStream,
     /// The newest when absent.
     run: Option<u32>,
 }
@@ -54,7 +54,7 @@ struct Located {
     node: String,
 }
 
-pub(crate) async fn logs(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn logs(call: ApiCall) -> Result<Answer, ApiError> {
     let label = &call.parameters[0];
     let job = history::find_job(&call.app, label).await?;
     let owner = history::known(&call.app, job).await?.view.user;
@@ -62,8 +62,8 @@ pub(crate) async fn logs(call: Call) -> Result<Answer, ApiError> {
         return Err(ApiError::ForeignJob { label: label.clone(), owner });
     }
     let stream = match call.query.text("stream").unwrap_or("stdout") {
-        "stdout" => Stream::Stdout,
-        "stderr" => Stream::Stderr,
+        "stdout" => LogStream::Stdout,
+        "stderr" => LogStream::Stderr,
         _ => return Err(malformed("`stream` may be stdout or stderr".into())),
     };
     let rank = call.query.value("rank")?.unwrap_or(0);
@@ -96,7 +96,7 @@ async fn whole(app: &App, wanted: Wanted, offset: u64) -> Result<Answer, ApiErro
 }
 
 /// What there is and what comes, run after run unless one was named, until the job has ended.
-fn follow(call: Call, wanted: Wanted, offset: u64) -> Answer {
+fn follow(call: ApiCall, wanted: Wanted, offset: u64) -> Answer {
     let (sender, receiver) = mpsc::channel(4);
     tokio::spawn(async move {
         // The client may go, the node may fall silent, the daemon may stop: in each case there is no more to send.
@@ -176,7 +176,7 @@ async fn locate(app: &App, wanted: Wanted) -> Result<Option<Located>, ApiError> 
     Ok(Some(Located { log, node: place.node }))
 }
 
-async fn read(app: &App, located: &Located, offset: u64) -> Result<Chunk, ApiError> {
+async fn read(app: &App, located: &Located, offset: u64) -> Result<LogChunk, ApiError> {
     let node = located.node.clone();
     let link = app.control.ask(move |control, _| control.link_of(&node)).await?;
     let from_node = match link {
@@ -184,7 +184,7 @@ async fn read(app: &App, located: &Located, offset: u64) -> Result<Chunk, ApiErr
         None => None,
     };
     match from_node {
-        Some(Chunk { error: Some(why), .. }) => {
+        Some(LogChunk { error: Some(why), .. }) => {
             Err(ApiError::Refused { why: Reason::new("unreadable_log", why) })
         }
         Some(chunk) => Ok(chunk),
@@ -193,11 +193,11 @@ async fn read(app: &App, located: &Located, offset: u64) -> Result<Chunk, ApiErr
 }
 
 /// From a directory of this machine.
-async fn read_left_behind(app: &App, located: &Located, offset: u64) -> Result<Chunk, ApiError> {
+async fn read_left_behind(app: &App, located: &Located, offset: u64) -> Result<LogChunk, ApiError> {
     let Located { log, node } = located;
     let ending = match log.stream {
-        Stream::Stdout => "out",
-        Stream::Stderr => "err",
+        LogStream::Stdout => "out",
+        LogStream::Stderr => "err",
     };
     let name = format!("runs/{}.{}/{node}/rank-{}.{ending}", log.run.job, log.run.number, log.rank);
     let away = || ApiError::NoLog {
@@ -220,7 +220,7 @@ async fn read_left_behind(app: &App, located: &Located, offset: u64) -> Result<C
         let mut bytes = Vec::new();
         file.take(CHUNK).read_to_end(&mut bytes).ok()?;
         let next_offset = offset + bytes.len() as u64;
-        Some(Chunk { bytes, next_offset, error: None })
+        Some(LogChunk { bytes, next_offset, error: None })
     });
     match timeout(READ_TIME, reading).await {
         Ok(read) => read.ok().flatten().ok_or_else(away),

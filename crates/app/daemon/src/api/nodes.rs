@@ -1,34 +1,34 @@
 //! Nodes: looking at them, draining, resuming, breaking.
 
 use bedplate_control::wire::{Chaos, ToAgent};
-use bedplate_control::{NodeView, Order};
+use bedplate_control::{ClientOrder, NodeView};
 use bedplate_diag::Reason;
-use bedplate_journal::Subject;
+use bedplate_journal::NoteSubject;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::error::ApiError;
 
 /// `GET /v1/nodes`
-pub(crate) async fn list(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn list(call: ApiCall) -> Result<Answer, ApiError> {
     let nodes = call.app.control.ask(|control, now| control.nodes(now)).await?;
     Ok(answer::ok(&json!({ "nodes": nodes })))
 }
 
 /// `GET /v1/nodes/{name}`
-pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn show(call: ApiCall) -> Result<Answer, ApiError> {
     const NOTES: u32 = 200;
     let view = find(&call).await?;
     let name = view.name.clone();
-    let notes = call.app.readers.ask(move |reader| reader.notes(Subject::Node(&name), NOTES)).await?;
+    let notes = call.app.readers.ask(move |reader| reader.notes(NoteSubject::Node(&name), NOTES)).await?;
     let mut shown = json!(view);
     shown["notes"] = json!(notes);
     Ok(answer::ok(&shown))
 }
 
-async fn find(call: &Call) -> Result<NodeView, ApiError> {
+async fn find(call: &ApiCall) -> Result<NodeView, ApiError> {
     let name = call.parameters[0].clone();
     let wanted = name.clone();
     let found = call
@@ -46,21 +46,21 @@ struct Drain {
 }
 
 /// `POST /v1/nodes/{name}/drain`
-pub(crate) async fn drain(mut call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn drain(mut call: ApiCall) -> Result<Answer, ApiError> {
     const LONGEST_REASON: usize = 500;
     let Drain { reason } = call.take_json().await?;
     let reason: String = reason.as_deref().unwrap_or("drained").chars().take(LONGEST_REASON).collect();
     let node = call.parameters[0].clone();
-    order(call, Order::Drain { node, reason }).await
+    order(call, ClientOrder::Drain { node, reason }).await
 }
 
 /// `POST /v1/nodes/{name}/resume`
-pub(crate) async fn resume(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn resume(call: ApiCall) -> Result<Answer, ApiError> {
     let node = call.parameters[0].clone();
-    order(call, Order::Resume { node }).await
+    order(call, ClientOrder::Resume { node }).await
 }
 
-async fn order(call: Call, order: Order) -> Result<Answer, ApiError> {
+async fn order(call: ApiCall, order: ClientOrder) -> Result<Answer, ApiError> {
     let by = call.identity().user.clone();
     call.app.control.change(move |control, now| control.order(order, &by, now)).await??;
     let view = find(&call).await?;
@@ -68,7 +68,7 @@ async fn order(call: Call, order: Order) -> Result<Answer, ApiError> {
 }
 
 /// `POST /v1/nodes/{name}/chaos`
-pub(crate) async fn chaos(mut call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn chaos(mut call: ApiCall) -> Result<Answer, ApiError> {
     let chaos: Chaos = call.take_json().await?;
     let view = find(&call).await?;
     let name = view.name.clone();

@@ -1,34 +1,34 @@
 //! What people want done with jobs: cancel, hold, release, requeue.
 
-use bedplate_control::{Control, Order, OrderRefusal};
+use bedplate_control::{ClientOrder, Control, OrderRefusal};
 use bedplate_gangs::{JobId, Time};
 use serde_json::json;
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
 use super::history;
 use crate::tokens::Identity;
 
 /// `DELETE /v1/jobs/{label}`
-pub(crate) async fn cancel(call: Call) -> Result<Answer, ApiError> {
-    order(call, Order::Cancel).await
+pub(crate) async fn cancel(call: ApiCall) -> Result<Answer, ApiError> {
+    order(call, ClientOrder::Cancel).await
 }
 
-pub(crate) async fn hold(call: Call) -> Result<Answer, ApiError> {
-    order(call, Order::Hold).await
+pub(crate) async fn hold(call: ApiCall) -> Result<Answer, ApiError> {
+    order(call, ClientOrder::Hold).await
 }
 
-pub(crate) async fn release(call: Call) -> Result<Answer, ApiError> {
-    order(call, Order::Release).await
+pub(crate) async fn release(call: ApiCall) -> Result<Answer, ApiError> {
+    order(call, ClientOrder::Release).await
 }
 
-pub(crate) async fn requeue(call: Call) -> Result<Answer, ApiError> {
-    order(call, Order::Requeue).await
+pub(crate) async fn requeue(call: ApiCall) -> Result<Answer, ApiError> {
+    order(call, ClientOrder::Requeue).await
 }
 
-async fn order(call: Call, order: fn(JobId) -> Order) -> Result<Answer, ApiError> {
+async fn order(call: ApiCall, order: fn(JobId) -> ClientOrder) -> Result<Answer, ApiError> {
     let identity = call.identity().clone();
     let label = call.parameters[0].clone();
     let asked = label.clone();
@@ -57,7 +57,7 @@ async fn not_live(app: &App, label: &str) -> Result<ApiError, ApiError> {
 fn carry_out(
     control: &mut Control,
     label: &str,
-    order: fn(JobId) -> Order,
+    order: fn(JobId) -> ClientOrder,
     identity: &Identity,
     now: Time,
 ) -> Result<Vec<u64>, ApiError> {

@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use super::answer::Answer;
-use super::call::Call;
+use super::call::ApiCall;
 use super::error::ApiError;
 use super::{cluster, events, history, jobs, logs, nodes, orders, status, submit, tokens, usage};
-use crate::tokens::Role;
+use crate::tokens::AccessRole;
 
 type Handled = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
 
@@ -16,12 +16,12 @@ pub(crate) struct Route {
     /// With `{name}` where a parameter stands.
     pub(crate) path: &'static str,
     /// Nobody needs to be known where it is absent.
-    pub(crate) role: Option<Role>,
+    pub(crate) role: Option<AccessRole>,
     pub(crate) summary: &'static str,
     pub(crate) query: &'static [Parameter],
     pub(crate) body: &'static [Content],
     pub(crate) answer: Returned,
-    pub(crate) handler: fn(Call) -> Handled,
+    pub(crate) handler: fn(ApiCall) -> Handled,
 }
 
 impl Route {
@@ -117,11 +117,11 @@ const NEW_TOKEN: &[Content] = &[content("application/json", "NewToken")];
 const PRUNE: &[Content] = &[content("application/json", "Prune")];
 const SHUTDOWN: &[Content] = &[content("application/json", "Shutdown")];
 
-const READER: Option<Role> = Some(Role::Reader);
-const USER: Option<Role> = Some(Role::User);
-const OPERATOR: Option<Role> = Some(Role::Operator);
-const ADMIN: Option<Role> = Some(Role::Admin);
-const AGENT: Option<Role> = Some(Role::Agent);
+const READER: Option<AccessRole> = Some(AccessRole::Reader);
+const USER: Option<AccessRole> = Some(AccessRole::User);
+const OPERATOR: Option<AccessRole> = Some(AccessRole::Operator);
+const ADMIN: Option<AccessRole> = Some(AccessRole::Admin);
+const AGENT: Option<AccessRole> = Some(AccessRole::Agent);
 
 pub(crate) const ROUTES: &[Route] = &[
     route!("POST" "/v1/jobs" USER, "takes a job in", &[], JOB_FILE, json(201, "Submitted"), submit::submit),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bedplate_control::Counts;
-use bedplate_journal::Health;
+use bedplate_journal::DiskHealth;
 use bedplate_record::Exposition;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Response, StatusCode};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::answer::{self, Answer, Body};
-use super::call::Call;
+use super::call::ApiCall;
 use super::dispatch::Shutdown;
 use super::error::ApiError;
 use super::openapi;
@@ -21,27 +21,27 @@ use super::openapi;
 const LINK: &str = "bedplate-link";
 
 /// `GET /healthz`
-pub(crate) async fn health(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn health(call: ApiCall) -> Result<Answer, ApiError> {
     let journal = match call.app.writer.health() {
-        Health::Healthy => "healthy",
-        Health::Failing { .. } => "failing",
-        Health::Broken { .. } => "broken",
+        DiskHealth::Healthy => "healthy",
+        DiskHealth::Failing { .. } => "failing",
+        DiskHealth::Broken { .. } => "broken",
     };
     Ok(answer::ok(&json!({ "status": "up", "journal": journal })))
 }
 
 /// `GET /version`
-pub(crate) async fn version(_call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn version(_call: ApiCall) -> Result<Answer, ApiError> {
     Ok(answer::ok(&json!({ "version": env!("CARGO_PKG_VERSION"), "api": 1 })))
 }
 
 /// `GET /openapi.json`
-pub(crate) async fn contract(_call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn contract(_call: ApiCall) -> Result<Answer, ApiError> {
     Ok(answer::ok(&openapi::document()))
 }
 
 /// `GET /metrics`
-pub(crate) async fn metrics(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn metrics(call: ApiCall) -> Result<Answer, ApiError> {
     let app = &call.app;
     let counts = app.control.ask(|control, now| control.counts(now)).await?;
     let mut text = Exposition::default();
@@ -121,7 +121,7 @@ enum Fate {
 }
 
 /// `POST /v1/shutdown`
-pub(crate) async fn shutdown(mut call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn shutdown(mut call: ApiCall) -> Result<Answer, ApiError> {
     let ShutdownRequest { jobs } = call.take_json().await?;
     let (how, name) = match jobs {
         Fate::Stop => (Shutdown::StopJobs, "stop"),
@@ -132,7 +132,7 @@ pub(crate) async fn shutdown(mut call: Call) -> Result<Answer, ApiError> {
 }
 
 /// `POST /v1/agents/link`
-pub(crate) async fn link(mut call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn link(mut call: ApiCall) -> Result<Answer, ApiError> {
     const WITHIN: Duration = Duration::from_secs(10);
     let wanted = call.header("upgrade").is_some_and(|protocol| protocol.eq_ignore_ascii_case(LINK));
     let (Some(upgrade), true) = (call.upgrade.take(), wanted) else {

@@ -7,18 +7,18 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
 use super::history;
 use crate::intake::{self, JobFormat};
-use crate::tokens::Role;
+use crate::tokens::AccessRole;
 
 /// No key of a submission is longer.
 const LONGEST_KEY: usize = 128;
 
 /// Takes a job in. The answer comes once it is on disk.
-pub(crate) async fn submit(mut call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn submit(mut call: ApiCall) -> Result<Answer, ApiError> {
     let metrics = call.app.metrics.clone();
     let submitted = submit_body(&mut call).await;
     match &submitted {
@@ -28,7 +28,7 @@ pub(crate) async fn submit(mut call: Call) -> Result<Answer, ApiError> {
     submitted
 }
 
-async fn submit_body(call: &mut Call) -> Result<Answer, ApiError> {
+async fn submit_body(call: &mut ApiCall) -> Result<Answer, ApiError> {
     let Some(format) = JobFormat::of(call.content_type()) else {
         let found: String = call.content_type().chars().take(80).collect();
         let allowed = "application/toml, application/json or text/x-shellscript";
@@ -39,7 +39,7 @@ async fn submit_body(call: &mut Call) -> Result<Answer, ApiError> {
     let intake::Read { job, remarks } = intake::read(format, &body, call.app.options.limits.array_tasks)?;
     drop(body);
     let raises = job.policy.priority > 0 || job.policy.nice < 0;
-    if raises && call.identity().role < Role::Operator {
+    if raises && call.identity().role < AccessRole::Operator {
         return Err(ApiError::RaisesPriority);
     }
     let user = call.identity().user.clone();
@@ -85,7 +85,7 @@ async fn past_of(app: &App, job: &Job) -> Result<Past, ApiError> {
     Ok(past)
 }
 
-fn key(call: &Call) -> Result<Option<String>, ApiError> {
+fn key(call: &ApiCall) -> Result<Option<String>, ApiError> {
     let Some(value) = call.headers.get("idempotency-key") else {
         return Ok(None);
     };

@@ -5,11 +5,11 @@ use bedplate_journal::{UsageBy, UsageFilter, UsageRow};
 use serde_json::{Value, json};
 
 use super::answer::{self, Answer};
-use super::call::Call;
+use super::call::ApiCall;
 use super::error::ApiError;
 use super::query::malformed;
 
-pub(crate) async fn usage(call: Call) -> Result<Answer, ApiError> {
+pub(crate) async fn usage(call: ApiCall) -> Result<Answer, ApiError> {
     let query = &call.query;
     let by = match query.text("by").unwrap_or("user") {
         "user" => UsageBy::User,

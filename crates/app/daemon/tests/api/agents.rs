@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use bedplate_control::wire::{FromAgent, Held, HeldPhase, Hello, Host, NodeEnd, RunId, ToAgent};
+use bedplate_control::wire::{FromAgent, HeldPhase, HeldRun, Hello, HostMachine, NodeEnd, RunId, ToAgent};
 use serde_json::json;
 
 use crate::support::{Client, Daemon, JOB, until};
@@ -27,14 +27,20 @@ impl Agent {
         }
     }
 
-    pub(crate) fn join(address: SocketAddr, token: &str, node: &str, held: Vec<Held>) -> Self {
+    pub(crate) fn join(address: SocketAddr, token: &str, node: &str, held: Vec<HeldRun>) -> Self {
         let mut agent = Self::link(address, token).unwrap();
         agent.hello(node, held);
         agent
     }
 
-    fn hello(&mut self, node: &str, held: Vec<Held>) {
-        let host = Host { name: "here".into(), cores: 2, memory_mib: 1000, gpus: 0, ..Host::default() };
+    fn hello(&mut self, node: &str, held: Vec<HeldRun>) {
+        let host = HostMachine {
+            name: "here".into(),
+            cores: 2,
+            memory_mib: 1000,
+            gpus: 0,
+            ..HostMachine::default()
+        };
         let (node, address) = (node.to_owned(), "127.0.0.1".to_owned());
         self.say(&FromAgent::Hello(Hello { node, address, incarnation: 1, held, host }));
     }
@@ -116,7 +122,7 @@ fn a_running_job_is_adopted_after_a_restart() {
     assert_eq!(agent.hear(), None, "the old link is closed");
     assert_eq!(daemon.admin().get("/v1/jobs/1").json()["state"], "running");
     // The token was used before; for the same node it stays good.
-    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
+    let held = vec![HeldRun { run, phase: HeldPhase::Running, is_suspended: false }];
     let mut agent = Agent::join(daemon.address, &secret, "n1", held);
     match agent.hear() {
         Some(ToAgent::Welcome { keep, .. }) => assert_eq!(keep, [run]),
@@ -256,7 +262,7 @@ fn a_decision_that_takes_long_ends_no_lease_and_is_named_as_the_cause() {
     assert!(matches!(agent.hear(), Some(ToAgent::Welcome { .. })));
     let run = start_job(&daemon, &mut agent);
     gate.set(true);
-    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
+    let held = vec![HeldRun { run, phase: HeldPhase::Running, is_suspended: false }];
     // Well past the silence after which a node is given up.
     let began = Instant::now();
     let mut sequence = 1_000;

@@ -4,7 +4,7 @@
 mod suite;
 
 use bedplate_control::wire::{FromAgent, NodeEnd, ToAgent};
-use bedplate_drivers::{Local, Place};
+use bedplate_drivers::{ClusterPlace, Local};
 
 use crate::agents::{Agent, token};
 use crate::support::Daemon;
@@ -35,7 +35,10 @@ fn local_conforms() {
     let agent = Agent::join(daemon.address, &token(&daemon, "n1"), "n1", Vec::new());
     std::thread::spawn(move || play(agent));
     let token = std::fs::read_to_string(daemon.folder.path().join("admin.token")).unwrap();
-    let place =
-        Place { address: daemon.address.to_string(), fingerprint: None, token: token.trim().to_owned() };
+    let place = ClusterPlace {
+        address: daemon.address.to_string(),
+        fingerprint: None,
+        token: token.trim().to_owned(),
+    };
     suite::conforms(&Local::new(place));
 }

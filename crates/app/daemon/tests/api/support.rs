@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
-use bedplate_daemon::{Options, Running, start};
+use bedplate_daemon::{DaemonOptions, RunningDaemon, start};
 use bedplate_topology::Cluster;
 use serde_json::{Value, json};
 
@@ -42,8 +42,8 @@ pub(crate) fn cluster() -> Cluster {
 }
 
 /// Options for a test: a free port and nothing else unusual.
-pub(crate) fn options(folder: &Folder) -> Options {
-    let mut options = Options::new(folder.path().to_owned(), cluster());
+pub(crate) fn options(folder: &Folder) -> DaemonOptions {
+    let mut options = DaemonOptions::new(folder.path().to_owned(), cluster());
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     options.administrator = "root".into();
     options
@@ -51,7 +51,7 @@ pub(crate) fn options(folder: &Folder) -> Options {
 
 pub(crate) struct Daemon {
     pub(crate) folder: Folder,
-    pub(crate) running: Option<Running>,
+    pub(crate) running: Option<RunningDaemon>,
     pub(crate) address: SocketAddr,
 }
 
@@ -60,7 +60,7 @@ impl Daemon {
         Self::start_with(|_| {})
     }
 
-    pub(crate) fn start_with(change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) fn start_with(change: impl FnOnce(&mut DaemonOptions)) -> Self {
         let folder = Folder::new();
         let mut options = options(&folder);
         change(&mut options);

@@ -8,7 +8,7 @@ use bedplate_topology::Level;
 use bedplate_units::Seconds;
 
 use super::read_kubernetes;
-use super::values::{NodeNames, Plain, Share, SignalNumber, StepTime, parsed};
+use super::values::{GpuShare, NodeNames, Plain, SignalNumber, StepSeconds, parsed};
 use crate::notation::TimeLimit;
 use crate::{
     CheckpointSignal, Closeness, Elastic, Environment, Gang, HealthPolicy, Hooks, Job, Placement, Policy,
@@ -104,7 +104,7 @@ fn gang(table: &Table) -> Read<Gang> {
 
 fn role(table: &Table, name: String) -> Read<Role> {
     let blank = Role::named(name);
-    let gpu_share = table.optional("gpu_share")?.map(|Share(thousandths)| thousandths);
+    let gpu_share = table.optional("gpu_share")?.map(|GpuShare(thousandths)| thousandths);
     Ok(Role {
         nodes: table.or("nodes", blank.nodes)?,
         tasks_per_node: table.or("tasks_per_node", blank.tasks_per_node)?,
@@ -267,5 +267,5 @@ fn expected(table: &Table) -> Read<Option<Breakdown<Predicted>>> {
 }
 
 fn part_time(table: &Table, part: Part) -> Read<Seconds> {
-    Ok(table.optional(part.name())?.map_or(Seconds::ZERO, |StepTime(time)| time))
+    Ok(table.optional(part.name())?.map_or(Seconds::ZERO, |StepSeconds(time)| time))
 }

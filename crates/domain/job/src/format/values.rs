@@ -63,9 +63,9 @@ impl Readable for NodeNames {
 }
 
 /// Time of a part of a step: a duration, or a number of seconds as programs write it.
-pub(crate) struct StepTime(pub(crate) Seconds);
+pub(crate) struct StepSeconds(pub(crate) Seconds);
 
-impl Readable for StepTime {
+impl Readable for StepSeconds {
     const EXPECTED: &'static str = "a duration such as \"120ms\" or a number of seconds";
 
     fn read(value: &Value) -> Result<Self, Misfit> {
@@ -80,9 +80,9 @@ impl Readable for StepTime {
 }
 
 /// A share of a GPU, kept in thousandths.
-pub(crate) struct Share(pub(crate) u16);
+pub(crate) struct GpuShare(pub(crate) u16);
 
-impl Readable for Share {
+impl Readable for GpuShare {
     const EXPECTED: &'static str = "a number such as 0.25";
 
     fn read(value: &Value) -> Result<Self, Misfit> {

@@ -12,18 +12,18 @@ struct Fixture {
     peers: Vec<Peer>,
     devices: Vec<u32>,
     set: BTreeMap<String, String>,
-    facts: Facts,
+    facts: JobFacts,
 }
 
 impl Fixture {
     fn new() -> Self {
-        let facts = Facts {
+        let facts = JobFacts {
             partition: "main".to_owned(),
             account: "lab".to_owned(),
             qos: "normal".to_owned(),
             tasks_per_node: 2,
             started_ms: 5_000,
-            ..Facts::default()
+            ..JobFacts::default()
         };
         let peers = vec![peer("n1", "127.0.0.1", 2), peer("n2", "127.0.0.2", 2)];
         Self { peers, devices: vec![4, 5], set: BTreeMap::new(), facts }

@@ -8,7 +8,8 @@ use bedplate_document::Table;
 
 use crate::cluster::AttachedStorage;
 use crate::draft::{
-    Culprit, Draft, DraftSwitch, MAX_GPUS_PER_NODE, MAX_NODES, NamedDraft, check_limit, shown, undefined,
+    ClusterDraft, Culprit, DraftSwitch, MAX_GPUS_PER_NODE, MAX_NODES, NamedDraft, check_limit, shown,
+    undefined,
 };
 use crate::hostlist::Hostlist;
 use crate::spec::{GeneratedNames, Unit, add_unit};
@@ -445,7 +446,7 @@ impl Group<'_> {
         self.count.saturating_mul(self.member.nodes().into())
     }
 
-    fn add_to(&self, draft: &mut Draft, names: &mut impl Iterator<Item = String>) {
+    fn add_to(&self, draft: &mut ClusterDraft, names: &mut impl Iterator<Item = String>) {
         for _ in 0..self.count {
             match self.member {
                 Member::Catalog(unit, kind) => add_unit(draft, unit, kind, names),

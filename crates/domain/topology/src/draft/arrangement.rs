@@ -1,6 +1,6 @@
 //! The order of a draft: switches and nodes numbered depth-first, nodes of one domain side by side.
 
-use super::Draft;
+use super::ClusterDraft;
 use crate::cluster::NONE;
 
 /// Switches and nodes in depth-first order. Switches without nodes are left out.
@@ -19,7 +19,7 @@ pub(super) struct Arrangement {
 }
 
 impl Arrangement {
-    pub(super) fn of(draft: &Draft, children: &[Vec<u32>]) -> Self {
+    pub(super) fn of(draft: &ClusterDraft, children: &[Vec<u32>]) -> Self {
         let own = own_nodes(draft);
         let mut order = Self::default();
         let mut open: Vec<Step> =
@@ -97,7 +97,7 @@ enum Step {
 
 /// Nodes by draft switch, the last list for nodes without one. Nodes of a domain are adjacent, at the
 /// position of the first of them.
-fn own_nodes(draft: &Draft) -> Vec<Vec<u32>> {
+fn own_nodes(draft: &ClusterDraft) -> Vec<Vec<u32>> {
     let mut own = vec![Vec::new(); draft.switches.len() + 1];
     let mut first_of_domain = vec![u32::MAX; draft.domains.len()];
     for (index, node) in draft.nodes.iter().enumerate() {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use bedplate_diag::{Place, nearest};
 
-use super::{Draft, DraftSwitch, MAX_NODES, check_limit, shown};
+use super::{ClusterDraft, DraftSwitch, MAX_NODES, check_limit, shown};
 use crate::TopologyError;
 use crate::hostlist::Hostlist;
 
@@ -16,7 +16,7 @@ type At<'a> = &'a dyn Fn() -> Place;
 
 #[derive(Debug, Default)]
 pub(crate) struct NamedDraft {
-    pub(crate) draft: Draft,
+    pub(crate) draft: ClusterDraft,
     nodes: HashMap<String, u32>,
     switches: HashMap<String, u32>,
     domains: HashSet<String>,

@@ -2,7 +2,7 @@
 
 use crate::support::random::{KINDS, RandomCluster, Shape, clusters};
 use crate::support::{CATALOG, read};
-use bedplate_topology::{Cluster, Format, GpuId, ImportOptions, Level, NodeId, ScaleOut, Stage};
+use bedplate_topology::{Cluster, Format, GpuId, ImportOptions, Level, NodeId, PathStage, ScaleOut};
 use bedplate_units::Bandwidth;
 use proptest::prelude::*;
 
@@ -204,15 +204,15 @@ fn the_network_is_as_fast_as_its_narrowest_stage() {
     let of = |gb_per_s: f64, narrowest| ScaleOut { per_gpu: Bandwidth::gb_per_s(gb_per_s), narrowest };
     // Eight GPUs share the node's cards, and the other seven are assumed busy.
     let leaf: Vec<u32> = (0..16).collect();
-    assert_eq!(per_gpu(&leaf), of(50.0, Stage::Cards(NodeId(0))));
-    assert_eq!(per_gpu(&[0, 8]), of(50.0, Stage::Cards(NodeId(0))));
-    assert_eq!(per_gpu(&[3]), of(50.0, Stage::Cards(NodeId(0))));
+    assert_eq!(per_gpu(&leaf), of(50.0, PathStage::Cards(NodeId(0))));
+    assert_eq!(per_gpu(&[0, 8]), of(50.0, PathStage::Cards(NodeId(0))));
+    assert_eq!(per_gpu(&[3]), of(50.0, PathStage::Cards(NodeId(0))));
     // Neither order nor repetition matters.
-    assert_eq!(per_gpu(&[9, 0, 8, 0]), of(50.0, Stage::Cards(NodeId(0))));
+    assert_eq!(per_gpu(&[9, 0, 8, 0]), of(50.0, PathStage::Cards(NodeId(0))));
     // Between leaves the uplinks have half of it.
     let first_leaf = cluster.node(NodeId(0)).switch().unwrap().id();
     let all: Vec<u32> = (0..32).collect();
-    assert_eq!(per_gpu(&all), of(25.0, Stage::Uplinks(first_leaf)));
+    assert_eq!(per_gpu(&all), of(25.0, PathStage::Uplinks(first_leaf)));
     assert_eq!(cluster.scale_out_bandwidth(std::iter::empty()), None);
 }
 

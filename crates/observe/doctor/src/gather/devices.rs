@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Sources, names, read_text};
-use crate::facts::{Card, Driver, Facts, Mount};
+use crate::facts::{Card, Driver, Mount, NodeFacts};
 use crate::version::Version;
 
 const MODULES: [&str; 12] = [
@@ -24,7 +24,7 @@ const DEVICES: [&str; 5] =
     ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/gdrdrv", "/dev/infiniband", "/dev/nvidia-fs0"];
 const SERVICES: [&str; 3] = ["nv-fabricmanager", "nvidia-persiste", "nvidia-imex"];
 
-pub(super) fn gather(sources: &Sources, facts: &mut Facts) {
+pub(super) fn gather(sources: &Sources, facts: &mut NodeFacts) {
     facts.product = sources.text("/sys/devices/virtual/dmi/id/product_name").filter(|name| !name.is_empty());
     facts.kernel = sources.text("/proc/sys/kernel/osrelease").and_then(|text| Version::parse(&text));
     modules(sources, facts);
@@ -37,7 +37,7 @@ pub(super) fn gather(sources: &Sources, facts: &mut Facts) {
     facts.mounts = mounts(sources);
 }
 
-fn modules(sources: &Sources, facts: &mut Facts) {
+fn modules(sources: &Sources, facts: &mut NodeFacts) {
     let loaded = sources.text("/proc/modules").unwrap_or_default();
     for name in MODULES {
         let is_loaded = loaded.lines().any(|line| line.split(' ').next() == Some(name))
@@ -58,7 +58,7 @@ fn driver(text: &str) -> Option<Driver> {
     Some(Driver { version, is_open: line.contains("Open Kernel Module") })
 }
 
-fn pci(sources: &Sources, facts: &mut Facts) {
+fn pci(sources: &Sources, facts: &mut NodeFacts) {
     let folder = sources.at("/sys/bus/pci/devices");
     for name in names(&folder) {
         let read = |file: &str| read_text(&folder.join(&name).join(file)).unwrap_or_default();

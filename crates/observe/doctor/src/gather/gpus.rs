@@ -3,7 +3,7 @@
 //! It is the driver's own tool, on every node with a driver, and dies alone when a lost GPU keeps the driver waiting.
 
 use super::{Sources, command, remark};
-use crate::facts::{Facts, Gpu};
+use crate::facts::{Gpu, NodeFacts};
 
 const FIELDS: [&str; 13] = [
     "index",
@@ -23,7 +23,7 @@ const FIELDS: [&str; 13] = [
 /// Renamed to `clocks_event_reasons.active` by drivers since 535, which still know the old name.
 const THROTTLE: &str = "clocks_throttle_reasons.active";
 
-pub(super) fn gather(sources: &Sources, facts: &mut Facts) {
+pub(super) fn gather(sources: &Sources, facts: &mut NodeFacts) {
     match query(sources) {
         Ok(text) => facts.gpus = parse_nvidia_smi(&text),
         Err(told) => return remark(facts, "nvidia-smi", told),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Sources, names, read_bytes, read_text};
-use crate::facts::{Facts, Library};
+use crate::facts::{LibraryCopy, NodeFacts};
 use crate::version::Version;
 
 /// Folders that the loader and the usual installers use; `LD_LIBRARY_PATH` comes before them.
@@ -40,7 +40,7 @@ const FILES: [(&str, &str); 4] = [
 const CONFIGURED: [(&str, &str); 2] = [("libfabric.pc", "libfabric"), ("ucx.pc", "ucx")];
 const LARGEST_PLUGIN: u64 = 64 << 20;
 
-pub(super) fn gather(sources: &Sources, facts: &mut Facts) {
+pub(super) fn gather(sources: &Sources, facts: &mut NodeFacts) {
     let mut seen: Vec<PathBuf> = Vec::new();
     for folder in folders(sources) {
         let real = std::fs::canonicalize(&folder).unwrap_or_else(|_| folder.clone());
@@ -62,7 +62,7 @@ fn folders(sources: &Sources) -> Vec<PathBuf> {
     named.chain(FOLDERS.iter().map(|folder| sources.at(folder))).collect()
 }
 
-fn in_folder(sources: &Sources, folder: &Path, facts: &mut Facts) {
+fn in_folder(sources: &Sources, folder: &Path, facts: &mut NodeFacts) {
     let files = names(folder);
     for (file, name) in FILES {
         if let Some(library) = versioned(sources, folder, &files, file, name) {
@@ -86,17 +86,23 @@ fn in_folder(sources: &Sources, folder: &Path, facts: &mut Facts) {
 }
 
 /// The copy of a library with the longest version in its name: `libnccl.so`, `.so.2` and `.so.2.21.5` are one.
-fn versioned(sources: &Sources, folder: &Path, files: &[String], file: &str, name: &str) -> Option<Library> {
+fn versioned(
+    sources: &Sources,
+    folder: &Path,
+    files: &[String],
+    file: &str,
+    name: &str,
+) -> Option<LibraryCopy> {
     let suffix = |it: &&String| it.strip_prefix(file).map(|rest| rest.trim_start_matches('.').to_owned());
     let found: Vec<(String, &String)> = files.iter().filter_map(|it| Some((suffix(&it)?, it))).collect();
     let (version, file) = found.into_iter().max_by_key(|(version, _)| version.matches('.').count())?;
     Some(library(sources, name, Version::parse(&version), &folder.join(file)))
 }
 
-fn library(sources: &Sources, name: &str, version: Option<Version>, path: &Path) -> Library {
+fn library(sources: &Sources, name: &str, version: Option<Version>, path: &Path) -> LibraryCopy {
     let shown =
         path.strip_prefix(&sources.root).map_or_else(|_| path.to_owned(), |rest| Path::new("/").join(rest));
-    Library { name: name.to_owned(), version, path: shown.display().to_string(), cuda: None }
+    LibraryCopy { name: name.to_owned(), version, path: shown.display().to_string(), cuda: None }
 }
 
 /// The word after a mark inside a file.
@@ -108,7 +114,7 @@ fn text_inside(path: &Path, mark: &[u8]) -> Option<Version> {
 }
 
 /// `/usr/local/cuda/version.json`
-fn toolkit(sources: &Sources, facts: &mut Facts) {
+fn toolkit(sources: &Sources, facts: &mut NodeFacts) {
     const PATH: &str = "/usr/local/cuda/version.json";
     let Some(text) = sources.text(PATH) else { return };
     let document: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -140,7 +146,7 @@ fn site_packages(sources: &Sources) -> Vec<PathBuf> {
 }
 
 /// Packages whose metadata folders name the version: `torch-2.5.1+cu124.dist-info`.
-fn in_packages(sources: &Sources, folder: &Path, facts: &mut Facts) {
+fn in_packages(sources: &Sources, folder: &Path, facts: &mut NodeFacts) {
     const PACKAGES: [(&str, &str); 7] = [
         ("torch", "pytorch"),
         ("nvidia_nccl_cu12", "nccl"),

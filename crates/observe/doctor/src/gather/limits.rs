@@ -1,9 +1,9 @@
 //! Limits of the operating system and settings of the kernel.
 
 use super::Sources;
-use crate::facts::{Facts, Limit};
+use crate::facts::{NodeFacts, SystemLimit};
 
-pub(super) fn gather(sources: &Sources, facts: &mut Facts) {
+pub(super) fn gather(sources: &Sources, facts: &mut NodeFacts) {
     let text = sources.text(&format!("/proc/{}/limits", sources.process)).unwrap_or_default();
     let limits = &mut facts.limits;
     limits.locked_memory = limit(&text, "Max locked memory");
@@ -18,11 +18,11 @@ pub(super) fn gather(sources: &Sources, facts: &mut Facts) {
 }
 
 /// `Max locked memory         8388608              8388608              bytes`: the soft limit.
-fn limit(text: &str, name: &str) -> Option<Limit> {
+fn limit(text: &str, name: &str) -> Option<SystemLimit> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     match rest.split_whitespace().next()? {
-        "unlimited" => Some(Limit::Unlimited),
-        number => number.parse().ok().map(Limit::At),
+        "unlimited" => Some(SystemLimit::Unlimited),
+        number => number.parse().ok().map(SystemLimit::At),
     }
 }
 
@@ -45,8 +45,8 @@ mod tests {
         let text = "Limit                     Soft Limit           Hard Limit           Units\n\
                     Max locked memory         8388608              unlimited            bytes\n\
                     Max open files            unlimited            unlimited            files";
-        assert_eq!(limit(text, "Max locked memory"), Some(Limit::At(8_388_608)));
-        assert_eq!(limit(text, "Max open files"), Some(Limit::Unlimited));
+        assert_eq!(limit(text, "Max locked memory"), Some(SystemLimit::At(8_388_608)));
+        assert_eq!(limit(text, "Max open files"), Some(SystemLimit::Unlimited));
         assert_eq!(limit(text, "Max processes"), None);
     }
 }

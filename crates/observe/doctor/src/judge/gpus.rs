@@ -2,9 +2,9 @@
 
 use super::Expected;
 use crate::check::{Check, Stack};
-use crate::facts::{Facts, Gpu};
+use crate::facts::{Gpu, NodeFacts};
 
-pub(super) fn judge(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+pub(super) fn judge(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = vec![count(facts, expected)];
     checks.extend(kind(facts, expected));
     for gpu in &facts.gpus {
@@ -32,7 +32,7 @@ fn fail(rule: &str, gpu: &Gpu, found: String) -> Check {
     Check::fail(rule, Stack::Hardware, format!("GPU {}: {found}", gpu.index)).of_gpu(gpu.index)
 }
 
-fn count(facts: &Facts, expected: &Expected<'_>) -> Check {
+fn count(facts: &NodeFacts, expected: &Expected<'_>) -> Check {
     const RULE: &str = "gpu/count";
     let seen = facts.gpus.len() as u32;
     let by_catalog = expected.instance.map_or(0, |instance| instance.accelerators);
@@ -57,7 +57,7 @@ fn count(facts: &Facts, expected: &Expected<'_>) -> Check {
         .fixed_by("look for XID 79 in the kernel log; drain the node, power-cycle it, and replace it when the GPU stays away")
 }
 
-fn kind(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn kind(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     let (accelerator, gpu) = (expected.accelerator?, facts.gpus.first()?);
     expected.instance?;
     let is_it = accelerator.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(&gpu.name))
@@ -188,7 +188,7 @@ fn links(gpu: &Gpu, expected: &Expected<'_>) -> Option<Check> {
     )
 }
 
-fn fabric_manager(facts: &Facts) -> Option<Check> {
+fn fabric_manager(facts: &NodeFacts) -> Option<Check> {
     if facts.pci.nvswitches == 0 {
         return None;
     }

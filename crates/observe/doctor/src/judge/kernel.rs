@@ -2,9 +2,9 @@
 
 use super::Expected;
 use crate::check::{Check, Stack};
-use crate::facts::{Facts, Limit};
+use crate::facts::{NodeFacts, SystemLimit};
 
-pub(super) fn judge(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+pub(super) fn judge(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     checks.extend(nvidia(facts));
     checks.extend(gpu_direct(facts, expected));
@@ -31,7 +31,7 @@ fn fail(rule: &str, found: impl Into<String>) -> Check {
     Check::fail(rule, Stack::Kernel, found)
 }
 
-fn nvidia(facts: &Facts) -> Option<Check> {
+fn nvidia(facts: &NodeFacts) -> Option<Check> {
     if !facts.has_gpus() {
         return None;
     }
@@ -50,7 +50,7 @@ fn nvidia(facts: &Facts) -> Option<Check> {
 }
 
 /// Cards read GPU memory through nvidia-peermem, EFA's own module, or DMA-BUF of the open modules.
-fn gpu_direct(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn gpu_direct(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     if !facts.has_gpus() || !facts.has_rdma() {
         return None;
     }
@@ -72,7 +72,7 @@ fn gpu_direct(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
     )
 }
 
-fn gdrcopy(facts: &Facts) -> Option<Check> {
+fn gdrcopy(facts: &NodeFacts) -> Option<Check> {
     if !facts.has_gpus() || !facts.has_rdma() {
         return None;
     }
@@ -86,7 +86,7 @@ fn gdrcopy(facts: &Facts) -> Option<Check> {
     )
 }
 
-fn storage(facts: &Facts) -> Vec<Check> {
+fn storage(facts: &NodeFacts) -> Vec<Check> {
     let mut checks = Vec::new();
     for mount in &facts.mounts {
         let rule = "storage/lustre";
@@ -108,14 +108,14 @@ fn storage(facts: &Facts) -> Vec<Check> {
 }
 
 /// RDMA pins memory: a buffer that cannot be locked cannot be registered.
-fn locked_memory(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn locked_memory(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     const RULE: &str = "limit/locked-memory";
     match facts.limits.locked_memory? {
-        Limit::Unlimited => Some(pass(RULE, "locked memory is unlimited")),
-        Limit::At(bytes) if !facts.has_rdma() && expected.instance.is_none() => {
+        SystemLimit::Unlimited => Some(pass(RULE, "locked memory is unlimited")),
+        SystemLimit::At(bytes) if !facts.has_rdma() && expected.instance.is_none() => {
             Some(pass(RULE, format!("locked memory is limited to {}; no RDMA here", mib(bytes))))
         }
-        Limit::At(bytes) => Some(
+        SystemLimit::At(bytes) => Some(
             fail(RULE, format!("locked memory is limited to {}", mib(bytes)))
                 .because("RDMA cannot register its buffers; NCCL fails with `ibv_reg_mr failed: Cannot allocate memory` or falls back")
                 .costing(expected.price.as_ref().and_then(|price| price.without_rdma()))
@@ -128,23 +128,23 @@ fn mib(bytes: u64) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
-fn open_files(facts: &Facts) -> Option<Check> {
+fn open_files(facts: &NodeFacts) -> Option<Check> {
     const ENOUGH: u64 = 65_536;
     match facts.limits.open_files? {
-        Limit::At(count) if count < ENOUGH => Some(
+        SystemLimit::At(count) if count < ENOUGH => Some(
             warn("limit/open-files", format!("a process may open {count} files"))
                 .because("a rank holds sockets to all others and files of its data; large jobs end with `Too many open files`")
                 .fixed_by("`* - nofile 1048576` in /etc/security/limits.d, LimitNOFILE for the service that starts jobs"),
         ),
-        Limit::At(count) => Some(pass("limit/open-files", format!("a process may open {count} files"))),
-        Limit::Unlimited => Some(pass("limit/open-files", "open files are unlimited")),
+        SystemLimit::At(count) => Some(pass("limit/open-files", format!("a process may open {count} files"))),
+        SystemLimit::Unlimited => Some(pass("limit/open-files", "open files are unlimited")),
     }
 }
 
-fn processes(facts: &Facts) -> Option<Check> {
+fn processes(facts: &NodeFacts) -> Option<Check> {
     const ENOUGH: u64 = 16_384;
     match facts.limits.processes? {
-        Limit::At(count) if count < ENOUGH && facts.has_gpus() => Some(
+        SystemLimit::At(count) if count < ENOUGH && facts.has_gpus() => Some(
             warn("limit/processes", format!("a user may have {count} processes and threads"))
                 .because("eight ranks with their loaders and NCCL's threads use thousands")
                 .fixed_by("`* - nproc unlimited` in /etc/security/limits.d"),
@@ -154,7 +154,7 @@ fn processes(facts: &Facts) -> Option<Check> {
 }
 
 /// libfabric's EFA provider takes its buffers from huge pages.
-fn huge_pages(facts: &Facts) -> Option<Check> {
+fn huge_pages(facts: &NodeFacts) -> Option<Check> {
     let count = facts.limits.huge_pages?;
     if facts.pci.efa_cards == 0 && !facts.has_module("efa") {
         return None;
@@ -169,7 +169,7 @@ fn huge_pages(facts: &Facts) -> Option<Check> {
     )
 }
 
-fn shared_memory(facts: &Facts) -> Option<Check> {
+fn shared_memory(facts: &NodeFacts) -> Option<Check> {
     const RULE: &str = "limit/shared-memory";
     let bytes = facts.limits.shared_memory_bytes?;
     let gpus = facts.gpus.len().max(1) as u64;
@@ -184,7 +184,7 @@ fn shared_memory(facts: &Facts) -> Option<Check> {
     )
 }
 
-fn processor(facts: &Facts) -> Vec<Check> {
+fn processor(facts: &NodeFacts) -> Vec<Check> {
     let mut checks = Vec::new();
     if facts.limits.numa_balancing == Some(true) && facts.has_gpus() {
         checks.push(

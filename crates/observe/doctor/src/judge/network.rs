@@ -2,9 +2,9 @@
 
 use super::Expected;
 use crate::check::{Check, Stack};
-use crate::facts::Facts;
+use crate::facts::NodeFacts;
 
-pub(super) fn hardware(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+pub(super) fn hardware(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     checks.extend(drivers(facts, expected));
     checks.extend(count(facts, expected));
@@ -23,7 +23,7 @@ pub(super) fn hardware(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
     checks
 }
 
-fn drivers(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn drivers(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     let cards = facts.pci.efa_cards;
     if cards == 0 && !expected.is_efa() {
         return None;
@@ -45,7 +45,7 @@ fn drivers(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
     facts.has_module("efa").then(|| Check::pass("driver/efa", Stack::Kernel, format!("efa {told}")))
 }
 
-fn count(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn count(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     const RULE: &str = "network/cards";
     let seen = facts.cards.len() as u32;
     let should = expected.instance.and_then(|instance| instance.scale_out_cards);
@@ -70,7 +70,7 @@ fn count(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
     )
 }
 
-pub(super) fn libraries(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+pub(super) fn libraries(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     if facts.pci.efa_cards > 0 || expected.is_efa() {
         checks.push(plugin(facts, expected));
@@ -89,7 +89,7 @@ pub(super) fn libraries(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
 }
 
 /// Without the plugin NCCL does not know EFA at all.
-fn plugin(facts: &Facts, expected: &Expected<'_>) -> Check {
+fn plugin(facts: &NodeFacts, expected: &Expected<'_>) -> Check {
     const RULE: &str = "library/aws-ofi-nccl";
     let Some(copy) = facts.copies("aws-ofi-nccl").next() else {
         return Check::fail(RULE, Stack::Communication, "aws-ofi-nccl is in none of the usual folders nor on LD_LIBRARY_PATH")
@@ -111,7 +111,7 @@ fn plugin(facts: &Facts, expected: &Expected<'_>) -> Check {
 }
 
 /// The plugin says which libfabric it needs: 1.18 since 1.8, 1.22 since 1.13.
-fn libfabric(facts: &Facts, expected: &Expected<'_>) -> Check {
+fn libfabric(facts: &NodeFacts, expected: &Expected<'_>) -> Check {
     const RULE: &str = "library/libfabric";
     let Some(version) = facts.version("libfabric") else {
         return Check::warn(RULE, Stack::Communication, "no libfabric was found by its pkg-config file")

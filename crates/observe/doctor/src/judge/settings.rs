@@ -3,9 +3,9 @@
 use super::Expected;
 use crate::check::{Check, Stack};
 use crate::environment::{misspelled, remark};
-use crate::facts::Facts;
+use crate::facts::NodeFacts;
 
-pub(super) fn judge(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+pub(super) fn judge(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks: Vec<Check> = facts
         .environment
         .iter()
@@ -46,7 +46,7 @@ fn unknown(name: &str) -> Option<Check> {
 }
 
 /// One hardware queue orders tensor-parallel overlap before Blackwell; since then it only prevents overlap.
-fn connections(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn connections(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     let value = facts.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")?;
     if value != "1" || !expected.generation().starts_with("blackwell") {
         return None;

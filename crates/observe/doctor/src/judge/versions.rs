@@ -2,10 +2,10 @@
 
 use super::Expected;
 use crate::check::{Check, Stack};
-use crate::facts::{Facts, Library};
+use crate::facts::{LibraryCopy, NodeFacts};
 use crate::version::Version;
 
-pub(super) fn judge(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+pub(super) fn judge(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     checks.extend(driver_for_hardware(facts, expected));
     checks.extend(driver_for_cuda(facts));
@@ -19,7 +19,7 @@ pub(super) fn judge(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
 /// The oldest driver for a CUDA version, from the release notes of the toolkit; minor releases of one major run on all of them.
 const DRIVER_FOR_CUDA: [(u64, u64, &str); 3] = [(11, 450, "11"), (12, 525, "12"), (13, 580, "13")];
 
-fn driver_for_hardware(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn driver_for_hardware(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     let driver = facts.driver.as_ref()?;
     let (oldest, needs_open) = match expected.generation() {
         "hopper" => (525, false),
@@ -56,7 +56,7 @@ fn driver_for_hardware(facts: &Facts, expected: &Expected<'_>) -> Option<Check> 
 }
 
 /// Every CUDA runtime that is installed against the driver.
-fn driver_for_cuda(facts: &Facts) -> Option<Check> {
+fn driver_for_cuda(facts: &NodeFacts) -> Option<Check> {
     let driver = &facts.driver.as_ref()?.version;
     let runtimes = facts.copies("cuda-runtime").filter_map(|library| library.version.as_ref());
     let torch = facts.copies("pytorch").filter_map(|library| library.cuda.as_ref());
@@ -76,7 +76,7 @@ fn driver_for_cuda(facts: &Facts) -> Option<Check> {
     )
 }
 
-fn cuda_for_hardware(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
+fn cuda_for_hardware(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let needed: [u64; 2] = match expected.generation() {
         "hopper" => [11, 8],
         "blackwell" => [12, 8],
@@ -86,7 +86,7 @@ fn cuda_for_hardware(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
     let title = expected.accelerator.map_or("the GPU", |accelerator| accelerator.title.as_str());
     let built = facts.copies("pytorch").filter_map(|library| Some((library, library.cuda.as_ref()?)));
     let old = built.filter(|(_, cuda)| !cuda.is_at_least(&needed));
-    let check = |(library, cuda): (&Library, &Version)| {
+    let check = |(library, cuda): (&LibraryCopy, &Version)| {
         Check::fail(
             "cuda/hardware",
             Stack::Framework,
@@ -99,7 +99,7 @@ fn cuda_for_hardware(facts: &Facts, expected: &Expected<'_>) -> Vec<Check> {
     old.map(check).collect()
 }
 
-fn nccl(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
+fn nccl(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     const RULE: &str = "library/nccl";
     let version = facts.version("nccl")?;
     let (needed, why): (&[u64], &str) = match expected.generation() {
@@ -121,11 +121,11 @@ fn nccl(facts: &Facts, expected: &Expected<'_>) -> Option<Check> {
 }
 
 /// PyTorch from pip loads the copy that it brings, unless LD_LIBRARY_PATH or LD_PRELOAD put another one first.
-fn several_nccl(facts: &Facts) -> Option<Check> {
-    let copies: Vec<&Library> = facts.copies("nccl").filter(|copy| copy.version.is_some()).collect();
+fn several_nccl(facts: &NodeFacts) -> Option<Check> {
+    let copies: Vec<&LibraryCopy> = facts.copies("nccl").filter(|copy| copy.version.is_some()).collect();
     let first = copies.first()?.version.as_ref()?;
     let differs =
-        |copy: &&&Library| copy.version.as_ref().is_some_and(|version| !version.agrees_with(first, 2));
+        |copy: &&&LibraryCopy| copy.version.as_ref().is_some_and(|version| !version.agrees_with(first, 2));
     let other = copies.iter().find(differs)?;
     let mut check = Check::warn(
         "library/nccl-copies",
@@ -140,8 +140,8 @@ fn several_nccl(facts: &Facts) -> Option<Check> {
     Some(check)
 }
 
-fn pytorch(facts: &Facts) -> Vec<Check> {
-    let told = |library: &Library| {
+fn pytorch(facts: &NodeFacts) -> Vec<Check> {
+    let told = |library: &LibraryCopy| {
         let version =
             library.version.as_ref().map_or_else(|| "of unknown version".to_owned(), ToString::to_string);
         match &library.cuda {
@@ -149,7 +149,7 @@ fn pytorch(facts: &Facts) -> Vec<Check> {
             None => format!("PyTorch {version} without CUDA"),
         }
     };
-    let check = |library: &Library| {
+    let check = |library: &LibraryCopy| {
         if library.cuda.is_none() && facts.has_gpus() {
             return Check::fail("framework/pytorch", Stack::Framework, told(library))
                 .because("a build for processors does not see the GPUs")

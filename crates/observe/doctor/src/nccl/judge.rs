@@ -1,12 +1,12 @@
 //! What a log says about a run: which transports were used, what NCCL fell back from, and why.
 
 use crate::check::{Check, Stack};
-use crate::cost::Price;
+use crate::cost::FlawPricing;
 
 use super::log::{NcclLog, Plugin};
 
 /// What is judged good or bad about a log. `price` says what a flaw costs, where the instance is known.
-pub fn judge_log(log: &NcclLog, price: Option<&Price>) -> Vec<Check> {
+pub fn judge_log(log: &NcclLog, price: Option<&FlawPricing>) -> Vec<Check> {
     if log.lines == 0 {
         return vec![
             Check::fail("nccl/no-lines", Stack::Communication, "no line of NCCL was found")
@@ -53,7 +53,7 @@ fn networks_used(log: &NcclLog) -> Vec<&str> {
     if log.nodes > 1 { log.networks.iter().map(String::as_str).collect() } else { Vec::new() }
 }
 
-fn between_nodes(log: &NcclLog, price: Option<&Price>) -> Check {
+fn between_nodes(log: &NcclLog, price: Option<&FlawPricing>) -> Check {
     const RULE: &str = "nccl/network";
     let used = networks_used(log);
     if used.is_empty() {
@@ -67,7 +67,7 @@ fn between_nodes(log: &NcclLog, price: Option<&Price>) -> Check {
     let cause = socket_cause(log);
     let mut check = fail(RULE, format!("fell back to sockets: {}", cause.told))
         .because("TCP goes through the kernel and the host's memory: a fraction of the network's bandwidth, and processor time")
-        .costing(price.and_then(Price::without_rdma))
+        .costing(price.and_then(FlawPricing::without_rdma))
         .fixed_by(cause.fix);
     if let Some(line) = cause.line {
         check = check.seen_in(line);
@@ -136,7 +136,7 @@ fn unusable(told: &str) -> String {
     }
 }
 
-fn gpu_direct(log: &NcclLog, price: Option<&Price>) -> Option<Check> {
+fn gpu_direct(log: &NcclLog, price: Option<&FlawPricing>) -> Option<Check> {
     const RULE: &str = "nccl/gpu-direct";
     let (direct, staged) = (log.transport.network_gpu_direct, log.transport.network_staged);
     let is_rdma = networks_used(log).iter().any(|name| !is_socket(name));
@@ -156,7 +156,7 @@ fn gpu_direct(log: &NcclLog, price: Option<&Price>) -> Option<Check> {
             ),
         )
         .because("without GPUDirect RDMA every byte crosses PCIe and the host's memory twice")
-        .costing(price.and_then(Price::without_gpu_direct))
+        .costing(price.and_then(FlawPricing::without_gpu_direct))
         .fixed_by(fix),
     )
 }
@@ -186,7 +186,7 @@ fn gpu_direct_cause(log: &NcclLog) -> (String, &'static str) {
     ("the log does not say why".to_owned(), "run with NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV")
 }
 
-fn provider(log: &NcclLog, price: Option<&Price>) -> Vec<Check> {
+fn provider(log: &NcclLog, price: Option<&FlawPricing>) -> Vec<Check> {
     const RULE: &str = "nccl/provider";
     let mut checks = Vec::new();
     let Some(provider) = &log.ofi.provider else { return checks };
@@ -197,11 +197,11 @@ fn provider(log: &NcclLog, price: Option<&Price>) -> Vec<Check> {
         checks.push(
             fail(RULE, format!("the plugin uses libfabric's provider {provider}, not efa"))
                 .because("any other provider sends through sockets")
-                .costing(price.and_then(Price::without_rdma))
+                .costing(price.and_then(FlawPricing::without_rdma))
                 .fixed_by("unset FI_PROVIDER, check that `fi_info -p efa` lists a card for each EFA device, and that the driver efa is loaded"),
         );
     }
-    let expected = price.and_then(Price::cards);
+    let expected = price.and_then(FlawPricing::cards);
     if let (Some(cards), Some(expected)) = (log.ofi.cards, expected)
         && cards < expected
     {
@@ -215,7 +215,7 @@ fn provider(log: &NcclLog, price: Option<&Price>) -> Vec<Check> {
     checks
 }
 
-fn within_nodes(log: &NcclLog, price: Option<&Price>) -> Check {
+fn within_nodes(log: &NcclLog, price: Option<&FlawPricing>) -> Check {
     const RULE: &str = "nccl/within-node";
     let (peer, host) = (log.transport.peer_to_peer, log.transport.shared_memory);
     if host == 0 {
@@ -231,7 +231,7 @@ fn within_nodes(log: &NcclLog, price: Option<&Price>) -> Check {
         format!("{host} of {} connections within a node go through the host's memory: {cause}", host + peer);
     fail(RULE, found)
         .because("NVLink is ten to twenty times as fast as the way through PCIe and the host's memory")
-        .costing(price.and_then(Price::without_nvlink))
+        .costing(price.and_then(FlawPricing::without_nvlink))
         .fixed_by(fix)
 }
 

@@ -9,9 +9,9 @@ use bedplate_health::kernel_log::PciAddress;
 
 use crate::collectors::{Collector, Failed};
 use crate::metrics::gpu as metric;
-use crate::nvml::{Events, NoLibrary, Nvml, Said};
+use crate::nvml::{NoLibrary, Nvml, Said, XidEvents};
 use crate::root::{Root, read};
-use crate::series::{Batch, Naming, Spot};
+use crate::series::{Naming, SeriesBatch, Spot};
 
 /// How long to wait before looking for the driver again.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -142,7 +142,7 @@ impl Gpus {
     }
 
     /// Opens NVML; events are for another thread to wait for.
-    pub(crate) fn open(&mut self) -> Option<Events> {
+    pub(crate) fn open(&mut self) -> Option<XidEvents> {
         if self.nvml.is_some() || self.looked.is_some_and(|looked| looked.elapsed() < LOOK_AGAIN) {
             return None;
         }
@@ -199,7 +199,7 @@ impl Gpus {
         labels
     }
 
-    fn read_all(&mut self, to: &mut Batch) {
+    fn read_all(&mut self, to: &mut SeriesBatch) {
         let jobs = self.jobs();
         let count = self.nvml.as_ref().map_or(0, |nvml| nvml.gpus.len());
         let mut answering = 0;
@@ -249,7 +249,7 @@ impl Gpus {
     }
 
     /// GPUs on the bus that the driver does not list.
-    fn count_missing(&mut self, to: &mut Batch) {
+    fn count_missing(&mut self, to: &mut SeriesBatch) {
         let on_the_bus = self.count_on_the_bus();
         let listed = self.nvml.as_ref().and_then(Nvml::listed);
         if let Some(listed) = listed.filter(|_| on_the_bus > 0) {
@@ -265,7 +265,7 @@ impl Collector for Gpus {
         "gpu"
     }
 
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed> {
         if self.nvml.is_some() {
             self.read_all(to);
             self.count_missing(to);

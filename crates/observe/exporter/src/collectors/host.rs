@@ -4,24 +4,24 @@ use crate::collectors::{Collector, Failed};
 use crate::metrics::host as metric;
 use crate::metrics::storage;
 use crate::root::{Root, list, read, read_number};
-use crate::series::{Batch, Naming, Spot};
+use crate::series::{Naming, SeriesBatch, Spot};
 
 /// `/proc/diskstats` counts in sectors of this size, whatever the disk has.
 const SECTOR: f64 = 512.0;
 
-pub(crate) struct Host {
+pub(crate) struct HostCollector {
     root: Root,
     naming: Naming,
     ticks_per_second: f64,
 }
 
-impl Host {
+impl HostCollector {
     pub(crate) fn new(root: Root, naming: Naming) -> Self {
         let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten();
         Self { root, naming, ticks_per_second: ticks.unwrap_or(100) as f64 }
     }
 
-    fn pressure(&self, to: &mut Batch) {
+    fn pressure(&self, to: &mut SeriesBatch) {
         let labels = self.naming.labels(&[]);
         for (file, some, full) in [
             ("cpu", &metric::PRESSURE_CPU_WAITING, None),
@@ -39,7 +39,7 @@ impl Host {
         }
     }
 
-    fn memory(&self, to: &mut Batch) {
+    fn memory(&self, to: &mut SeriesBatch) {
         let labels = self.naming.labels(&[]);
         let text = self.root.read("proc/meminfo").unwrap_or_default();
         for (key, metric) in [
@@ -72,7 +72,7 @@ impl Host {
         }
     }
 
-    fn processors(&self, to: &mut Batch) {
+    fn processors(&self, to: &mut SeriesBatch) {
         let labels = self.naming.labels(&[]);
         if let Some(load) = self.root.read("proc/loadavg").as_deref().and_then(first_number) {
             to.put(&metric::LOAD1, &labels, &Spot::Node, load);
@@ -89,7 +89,7 @@ impl Host {
         }
     }
 
-    fn disks(&self, to: &mut Batch) {
+    fn disks(&self, to: &mut SeriesBatch) {
         let text = self.root.read("proc/diskstats").unwrap_or_default();
         for disk in disks(&text) {
             let labels = self.naming.labels(&[("device", disk.name)]);
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    fn nvme(&self, to: &mut Batch) {
+    fn nvme(&self, to: &mut SeriesBatch) {
         const FOLDER: &str = "sys/class/nvme";
         for name in self.root.list(FOLDER) {
             let folder = self.root.path(&format!("{FOLDER}/{name}"));
@@ -127,12 +127,12 @@ impl Host {
     }
 }
 
-impl Collector for Host {
+impl Collector for HostCollector {
     fn name(&self) -> &'static str {
         "host"
     }
 
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed> {
         self.pressure(to);
         self.memory(to);
         self.processors(to);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::collectors::{Collector, Failed};
 use crate::metrics::storage as metric;
 use crate::root::{Root, list, read, read_number};
-use crate::series::{Batch, Naming, Spot};
+use crate::series::{Naming, SeriesBatch, Spot};
 
 const FOLDERS: [&str; 3] = ["sys/kernel/debug/lustre", "sys/fs/lustre", "proc/fs/lustre"];
 
@@ -99,7 +99,7 @@ impl Lustre {
         found
     }
 
-    fn mount(&self, name: &str, stats: &str, to: &mut Batch) {
+    fn mount(&self, name: &str, stats: &str, to: &mut SeriesBatch) {
         // `fs-ffff8a1b2c3d4e5f`: the file system, then an address of the kernel that differs at each mount.
         let target = name.rsplit_once('-').map_or(name, |(target, _)| target);
         let labels = self.naming.labels(&[("component", "client"), ("target", target)]);
@@ -129,7 +129,7 @@ impl Lustre {
         statistic: &Statistic<'_>,
         range: Option<(f64, f64, f64)>,
         spot: &Spot,
-        to: &mut Batch,
+        to: &mut SeriesBatch,
     ) {
         let pairs = [("component", "client"), ("target", target), ("operation", operation)];
         let labels = self.naming.labels(&pairs);
@@ -139,7 +139,7 @@ impl Lustre {
         }
     }
 
-    fn target(&self, kind: &str, name: &str, folders: &[std::path::PathBuf], to: &mut Batch) {
+    fn target(&self, kind: &str, name: &str, folders: &[std::path::PathBuf], to: &mut SeriesBatch) {
         let target = name.split("-osc").next().unwrap_or(name).split("-mdc").next().unwrap_or(name);
         let labels: Arc<str> =
             self.naming.labels(&[("component", "client"), ("target", target), ("type", kind)]);
@@ -168,7 +168,7 @@ impl Collector for Lustre {
         "lustre"
     }
 
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed> {
         for (name, folders) in self.folders("llite") {
             if let Some(stats) = folders.iter().find_map(|folder| read(&folder.join("stats"))) {
                 self.mount(&name, &stats, to);

@@ -15,7 +15,7 @@ use nix::sys::statvfs::statvfs;
 use crate::collectors::{Collector, Failed};
 use crate::metrics::storage as metric;
 use crate::root::Root;
-use crate::series::{Batch, Naming, Spot};
+use crate::series::{Naming, SeriesBatch, Spot};
 
 /// Kinds of file systems that can fill up, break or hang.
 const WATCHED: [&str; 13] = [
@@ -186,7 +186,7 @@ impl Mounts {
         }
     }
 
-    fn put(&self, mount: &Mount, to: &mut Batch) {
+    fn put(&self, mount: &Mount, to: &mut SeriesBatch) {
         let Some(asked) = self.asked.get(&mount.folder) else { return };
         let labels = self.naming.labels(&[
             ("device", &mount.device),
@@ -213,7 +213,7 @@ impl Collector for Mounts {
         "filesystem"
     }
 
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed> {
         let mounts = watched_mounts(&self.root.read("proc/self/mounts").unwrap_or_default());
         self.asked.retain(|folder, _| mounts.iter().any(|mount| mount.folder == *folder));
         for mount in &mounts {
@@ -276,7 +276,7 @@ mod tests {
         let began = Instant::now();
         let (mut stalled, mut answered) = (0.0, false);
         while (stalled < 1.0 || !answered) && began.elapsed() < Duration::from_secs(60) {
-            let mut batch = Batch::default();
+            let mut batch = SeriesBatch::default();
             mounts.collect(&mut batch).unwrap();
             for series in &batch.0 {
                 let is_bad = series.spot == Spot::Mount("/bad".into());

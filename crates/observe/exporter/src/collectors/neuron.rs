@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::collectors::{Collector, Failed};
 use crate::metrics::Metric;
 use crate::metrics::host as metric;
-use crate::series::{Batch, Naming, Spot};
+use crate::series::{Naming, SeriesBatch, Spot};
 
 /// The longest report that is read.
 const LONGEST: u64 = 4 << 20;
@@ -222,7 +222,7 @@ impl Collector for Neuron {
         "neuron"
     }
 
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed> {
         self.start()?;
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some((at, values)) = newest.filter(|(at, _)| at.elapsed() < STALE) else {
@@ -273,7 +273,7 @@ mod tests {
         let mut neuron = Neuron::new(program, Naming::new("n1", HostnameLabel::Capital));
         let began = Instant::now();
         let child = loop {
-            neuron.collect(&mut Batch::default()).unwrap();
+            neuron.collect(&mut SeriesBatch::default()).unwrap();
             let text = std::fs::read_to_string(&pid).unwrap_or_default();
             if let Ok(pid) = text.trim().parse::<i32>() {
                 break pid;
@@ -281,9 +281,9 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(60), "the command does not start");
             thread::sleep(Duration::from_millis(20));
         };
-        assert_eq!(neuron.collect(&mut Batch::default()), Ok(()), "at first it may be silent");
+        assert_eq!(neuron.collect(&mut SeriesBatch::default()), Ok(()), "at first it may be silent");
         neuron.started = Instant::now().checked_sub(STALE);
-        assert_eq!(neuron.collect(&mut Batch::default()), Err(Failed));
+        assert_eq!(neuron.collect(&mut SeriesBatch::default()), Err(Failed));
         neuron.end();
         let is_there = || nix::sys::signal::kill(Pid::from_raw(child), None).is_ok() && !is_zombie(child);
         while is_there() {

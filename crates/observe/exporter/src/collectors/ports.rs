@@ -7,7 +7,7 @@ use crate::collectors::{Collector, Failed};
 use crate::metrics::Metric;
 use crate::metrics::network as metric;
 use crate::root::{Root, list, number, read, read_number};
-use crate::series::{Batch, Naming, Spot};
+use crate::series::{Naming, SeriesBatch, Spot};
 
 const CARDS: &str = "sys/class/infiniband";
 const EFA_PREFIX: &str = "node_amazonefa_";
@@ -42,7 +42,7 @@ impl Ports {
         Self { root, naming }
     }
 
-    fn port(&self, card: &str, port: &str, folder: &Path, to: &mut Batch) {
+    fn port(&self, card: &str, port: &str, folder: &Path, to: &mut SeriesBatch) {
         let labels = self.naming.labels(&[("device", card), ("port", port)]);
         let spot = Spot::Card(card.into());
         match is_efa(folder) {
@@ -57,7 +57,7 @@ impl Collector for Ports {
         "network"
     }
 
-    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+    fn collect(&mut self, to: &mut SeriesBatch) -> Result<(), Failed> {
         for card in self.root.list(CARDS) {
             let ports = self.root.path(&format!("{CARDS}/{card}/ports"));
             for port in list(&ports) {
@@ -73,7 +73,7 @@ fn is_efa(folder: &Path) -> bool {
     folder.join("hw_counters/send_wrs").exists() || folder.join("hw_counters/completed_cmds").exists()
 }
 
-fn efa(folder: &Path, labels: &Arc<str>, spot: &Spot, to: &mut Batch) {
+fn efa(folder: &Path, labels: &Arc<str>, spot: &Spot, to: &mut SeriesBatch) {
     let counters = metric::NETWORK.iter().filter(|metric| metric.name.starts_with(EFA_PREFIX));
     for metric in counters {
         let file = folder.join("hw_counters").join(&metric.name[EFA_PREFIX.len()..]);
@@ -83,7 +83,7 @@ fn efa(folder: &Path, labels: &Arc<str>, spot: &Spot, to: &mut Batch) {
     }
 }
 
-fn infiniband(folder: &Path, labels: &Arc<str>, spot: &Spot, to: &mut Batch) {
+fn infiniband(folder: &Path, labels: &Arc<str>, spot: &Spot, to: &mut SeriesBatch) {
     for (file, metric, factor) in COUNTERS {
         if let Some(value) = read_number(&folder.join(file)) {
             to.put(metric, labels, spot, value * factor);

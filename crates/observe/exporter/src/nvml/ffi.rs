@@ -172,7 +172,7 @@ macro_rules! call {
 
 /// The library, open and initialised.
 #[derive(Clone, Copy)]
-pub(crate) struct Library {
+pub(crate) struct NvmlLibrary {
     functions: Functions,
 }
 
@@ -187,7 +187,7 @@ pub(crate) enum NoLibrary {
     Refuses(Code),
 }
 
-impl Library {
+impl NvmlLibrary {
     pub(crate) fn open(path: &Path) -> Result<Self, NoLibrary> {
         let functions = Functions::find(Opened::open(path).map_err(NoLibrary::Absent)?);
         if functions.init.is_none() || functions.count.is_none() || functions.device.is_none() {
@@ -415,7 +415,7 @@ impl Handle {
 
 /// Room for one sample of the activity counters; given back when dropped.
 pub(crate) struct GpmSample {
-    library: Library,
+    library: NvmlLibrary,
     sample: usize,
 }
 

@@ -4,13 +4,13 @@ use bedplate_finding::Action;
 use expect_test::{Expect, expect};
 
 use super::*;
-use crate::{Place, Profile, XidSource};
+use crate::{Profile, ReadingPlace, XidSource};
 
 fn health(profile: Profile) -> Health {
     Health::new("n1", Rules::built_in(profile))
 }
 
-fn read(health: &mut Health, metric: &str, place: Place<'_>, value: f64, now_s: u64) {
+fn read(health: &mut Health, metric: &str, place: ReadingPlace<'_>, value: f64, now_s: u64) {
     health.take([Reading { metric, place, value }].into_iter(), now_s * 1000);
 }
 
@@ -33,15 +33,15 @@ fn check(health: &Health, expected: Expect) {
 #[test]
 fn a_lost_gpu_takes_its_node_out_and_its_return_settles_it() {
     let mut health = health(Profile::Nvidia);
-    read(&mut health, "bedplate_gpu_lost", Place::Gpu(3), 1.0, 10);
-    read(&mut health, "bedplate_gpu_lost", Place::Gpu(3), 1.0, 11);
+    read(&mut health, "bedplate_gpu_lost", ReadingPlace::Gpu(3), 1.0, 10);
+    read(&mut health, "bedplate_gpu_lost", ReadingPlace::Gpu(3), 1.0, 11);
     check(
         &health,
         expect![[r#"
         critical gpu/lost GPU 3 of node n1 -> reboot x1 [1]
     "#]],
     );
-    read(&mut health, "bedplate_gpu_lost", Place::Gpu(3), 0.0, 12);
+    read(&mut health, "bedplate_gpu_lost", ReadingPlace::Gpu(3), 0.0, 12);
     check(&health, expect![""]);
 }
 
@@ -49,16 +49,16 @@ fn a_lost_gpu_takes_its_node_out_and_its_return_settles_it() {
 fn double_bit_errors_of_before_are_no_news_and_new_ones_are() {
     let mut health = health(Profile::Nvidia);
     let metric = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL";
-    read(&mut health, metric, Place::Gpu(0), 7.0, 0);
+    read(&mut health, metric, ReadingPlace::Gpu(0), 7.0, 0);
     check(&health, expect![""]);
-    read(&mut health, metric, Place::Gpu(0), 8.0, 1);
+    read(&mut health, metric, ReadingPlace::Gpu(0), 8.0, 1);
     check(
         &health,
         expect![[r#"
         critical gpu/ecc-double-bit GPU 0 of node n1 -> reset-device x1 [+1 within 10 min]
     "#]],
     );
-    read(&mut health, metric, Place::Gpu(0), 8.0, 700);
+    read(&mut health, metric, ReadingPlace::Gpu(0), 8.0, 700);
     check(&health, expect![""]);
 }
 
@@ -68,9 +68,9 @@ fn single_bit_errors_matter_only_when_they_accelerate() {
     let (mut steady, mut accelerating) = (health(Profile::Nvidia), health(Profile::Nvidia));
     let mut fired_at = None;
     for minute in 0..=600_u64 {
-        read(&mut steady, metric, Place::Gpu(0), minute as f64, minute * 60);
+        read(&mut steady, metric, ReadingPlace::Gpu(0), minute as f64, minute * 60);
         let faster = if minute > 420 { (minute - 420) as f64 } else { 0.0 };
-        read(&mut accelerating, metric, Place::Gpu(0), faster, minute * 60);
+        read(&mut accelerating, metric, ReadingPlace::Gpu(0), faster, minute * 60);
         if fired_at.is_none() && !accelerating.findings().is_empty() {
             fired_at = Some(minute);
         }
@@ -84,10 +84,10 @@ fn a_hot_minute_is_needed_and_a_cool_reading_ends_it() {
     let mut health = health(Profile::Nvidia);
     let metric = "DCGM_FI_DEV_GPU_TEMP";
     for (at, value, open) in [(0, 95.0, 0), (30, 95.0, 0), (31, 80.0, 0), (40, 95.0, 0), (99, 95.0, 0)] {
-        read(&mut health, metric, Place::Gpu(1), value, at);
+        read(&mut health, metric, ReadingPlace::Gpu(1), value, at);
         assert_eq!(health.findings().len(), open, "at {at} s");
     }
-    read(&mut health, metric, Place::Gpu(1), 95.0, 101);
+    read(&mut health, metric, ReadingPlace::Gpu(1), 95.0, 101);
     check(
         &health,
         expect![[r#"
@@ -100,7 +100,7 @@ fn a_hot_minute_is_needed_and_a_cool_reading_ends_it() {
 fn counters_that_read_zero_on_a_busy_gpu_are_a_fault_of_telemetry() {
     let mut health = health(Profile::Nvidia);
     for second in 0..200 {
-        let reading = |metric, value| Reading { metric, place: Place::Gpu(0), value };
+        let reading = |metric, value| Reading { metric, place: ReadingPlace::Gpu(0), value };
         let readings =
             [reading("DCGM_FI_DEV_GPU_UTIL", 100.0), reading("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.0)];
         health.take(readings.into_iter(), second * 1000);
@@ -113,7 +113,7 @@ fn counters_that_read_zero_on_a_busy_gpu_are_a_fault_of_telemetry() {
     );
     let mut idle = self::health(Profile::Nvidia);
     for second in 0..200 {
-        let reading = |metric| Reading { metric, place: Place::Gpu(0), value: 0.0 };
+        let reading = |metric| Reading { metric, place: ReadingPlace::Gpu(0), value: 0.0 };
         let readings = [reading("DCGM_FI_DEV_GPU_UTIL"), reading("DCGM_FI_PROF_GR_ENGINE_ACTIVE")];
         idle.take(readings.into_iter(), second * 1000);
     }
@@ -124,7 +124,7 @@ fn counters_that_read_zero_on_a_busy_gpu_are_a_fault_of_telemetry() {
 fn a_narrow_link_is_one_that_could_be_wider() {
     let mut health = health(Profile::Nvidia);
     for second in 0..70 {
-        let reading = |metric, value| Reading { metric, place: Place::Gpu(2), value };
+        let reading = |metric, value| Reading { metric, place: ReadingPlace::Gpu(2), value };
         let width = reading("DCGM_FI_DEV_PCIE_LINK_WIDTH", 8.0);
         let most = reading("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", 16.0);
         health.take([width, most].into_iter(), second * 1000);
@@ -240,13 +240,13 @@ fn the_text_of_a_message_decides_where_the_code_does_not() {
 fn what_an_operator_acknowledged_stays_silent_until_it_was_gone() {
     let mut health = health(Profile::Nvidia);
     xid(&mut health, 0, 79, "gone", 1);
-    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", Place::Gpu(1), 1.0, 1);
+    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", ReadingPlace::Gpu(1), 1.0, 1);
     assert_eq!(health.findings().len(), 2);
     health.acknowledge(1_000);
-    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", Place::Gpu(1), 1.0, 2);
+    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", ReadingPlace::Gpu(1), 1.0, 2);
     check(&health, expect![""]);
-    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", Place::Gpu(1), 0.0, 3);
-    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", Place::Gpu(1), 1.0, 4);
+    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", ReadingPlace::Gpu(1), 0.0, 3);
+    read(&mut health, "DCGM_FI_DEV_ROW_REMAP_FAILURE", ReadingPlace::Gpu(1), 1.0, 4);
     xid(&mut health, 0, 79, "again", 5);
     assert_eq!(health.findings().len(), 2);
 }
@@ -267,7 +267,7 @@ fn lines_of_the_kernel_log_are_matched_by_their_words() {
 #[test]
 fn a_reading_that_stops_says_nothing_any_more() {
     let mut health = health(Profile::Nvidia);
-    read(&mut health, "bedplate_mount_stalled_seconds", Place::Mount("/fsx"), 31.0, 0);
+    read(&mut health, "bedplate_mount_stalled_seconds", ReadingPlace::Mount("/fsx"), 31.0, 0);
     assert_eq!(health.findings().len(), 1);
     health.tick(61_001);
     check(&health, expect![""]);
@@ -276,7 +276,8 @@ fn a_reading_that_stops_says_nothing_any_more() {
 #[test]
 fn a_value_that_was_not_read_in_between_has_not_lasted() {
     let mut health = health(Profile::Nvidia);
-    let hot = |health: &mut Health, now_s| read(health, "DCGM_FI_DEV_GPU_TEMP", Place::Gpu(0), 99.0, now_s);
+    let hot =
+        |health: &mut Health, now_s| read(health, "DCGM_FI_DEV_GPU_TEMP", ReadingPlace::Gpu(0), 99.0, now_s);
     hot(&mut health, 0);
     // The exporter was stopped for an hour.
     hot(&mut health, 3600);
@@ -288,7 +289,9 @@ fn a_value_that_was_not_read_in_between_has_not_lasted() {
 #[test]
 fn readings_at_long_intervals_last_too() {
     let mut health = health(Profile::Nvidia);
-    (0..6).for_each(|number| read(&mut health, "DCGM_FI_DEV_GPU_TEMP", Place::Gpu(0), 99.0, 300 * number));
+    (0..6).for_each(|number| {
+        read(&mut health, "DCGM_FI_DEV_GPU_TEMP", ReadingPlace::Gpu(0), 99.0, 300 * number)
+    });
     assert_eq!(health.findings().len(), 1);
 }
 
@@ -297,7 +300,7 @@ fn counters_of_parts_that_are_gone_are_forgotten() {
     let mut health = health(Profile::Nvidia);
     for number in 0..1000 {
         let card = format!("card{number}");
-        read(&mut health, "node_amazonefa_retrans_pkts", Place::Card(&card), 1.0, 3600 * number);
+        read(&mut health, "node_amazonefa_retrans_pkts", ReadingPlace::Card(&card), 1.0, 3600 * number);
     }
     assert!((1..100).contains(&health.histories.len()), "{}", health.histories.len());
 }

@@ -4,7 +4,7 @@
 //! findings are the metric.
 
 use bedplate_exporter::metrics;
-use bedplate_health::{Condition, Limit, Profile, Rule, Trend};
+use bedplate_health::{Condition, Profile, Rule, Threshold, Trend};
 
 use crate::alert::{Alert, Example, camel_case, duration, literal};
 
@@ -61,12 +61,12 @@ fn expression(rule: &Rule) -> (String, u64) {
     }
 }
 
-fn level(metric: &str, limit: &Limit) -> String {
+fn level(metric: &str, limit: &Threshold) -> String {
     match limit {
-        Limit::Above(limit) => format!("{metric} > {limit}"),
-        Limit::Below(limit) => format!("{metric} < {limit}"),
-        Limit::BelowMetric(other) => format!("{metric} < {other}"),
-        Limit::Bits(bits) => {
+        Threshold::Above(limit) => format!("{metric} > {limit}"),
+        Threshold::Below(limit) => format!("{metric} < {limit}"),
+        Threshold::BelowMetric(other) => format!("{metric} < {other}"),
+        Threshold::Bits(bits) => {
             let set: Vec<String> = (0..52)
                 .filter(|bit| bits & (1 << bit) != 0)
                 .map(|bit| format!("floor({metric} / {}) % 2 > 0", 1u64 << bit))
@@ -122,14 +122,14 @@ fn silent(series: Vec<(String, String)>, at_s: u64) -> Example {
 
 fn of_level(
     metric: &str,
-    limit: &Limit,
-    during: Option<&(String, Limit)>,
+    limit: &Threshold,
+    during: Option<&(String, Threshold)>,
     is_bad: bool,
     end_s: u64,
 ) -> Vec<(String, String)> {
     let constant = |value: f64| format!("{value}x{}", end_s / 10 + 6);
     let mut found = vec![(series(metric), constant(value(limit, is_bad)))];
-    if let Limit::BelowMetric(other) = limit {
+    if let Threshold::BelowMetric(other) = limit {
         found.push((series(other), constant(16.0)));
     }
     if let Some((other, limit)) = during {
@@ -139,15 +139,15 @@ fn of_level(
 }
 
 /// A value beyond the limit, or just on it.
-fn value(limit: &Limit, is_bad: bool) -> f64 {
+fn value(limit: &Threshold, is_bad: bool) -> f64 {
     match (limit, is_bad) {
-        (Limit::Above(limit), true) => limit + step(*limit),
-        (Limit::Above(limit) | Limit::Below(limit), false) => *limit,
-        (Limit::Below(limit), true) => limit - step(*limit),
-        (Limit::BelowMetric(_), true) => 8.0,
-        (Limit::BelowMetric(_), false) => 16.0,
-        (Limit::Bits(bits), true) => (bits & bits.wrapping_neg()) as f64,
-        (Limit::Bits(_), false) => 0.0,
+        (Threshold::Above(limit), true) => limit + step(*limit),
+        (Threshold::Above(limit) | Threshold::Below(limit), false) => *limit,
+        (Threshold::Below(limit), true) => limit - step(*limit),
+        (Threshold::BelowMetric(_), true) => 8.0,
+        (Threshold::BelowMetric(_), false) => 16.0,
+        (Threshold::Bits(bits), true) => (bits & bits.wrapping_neg()) as f64,
+        (Threshold::Bits(_), false) => 0.0,
     }
 }
 

@@ -1,7 +1,7 @@
 //! "GPU Health - Cluster": the panels of Grafana's dashboard 21645, and memory errors, which that one lacks.
 
 use super::hosts;
-use crate::grafana::{Dashboard, Kind, Panel, Row};
+use crate::grafana::{Dashboard, Panel, PanelKind, Row};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
@@ -14,7 +14,7 @@ pub(super) fn dashboard() -> Dashboard {
 }
 
 fn read_me() -> Row {
-    let text = Panel::new("Read me", Kind::Text, "none").says(
+    let text = Panel::new("Read me", PanelKind::Text, "none").says(
         "Rows remapped for **uncorrectable** errors, a remap **failure** and fatal **XIDs** call for a reset or a replacement; `bedplate rules` alerts on them. \
          Metrics have the names and units of dcgm-exporter; violation counters are in nanoseconds. A GPU that is missing here does not answer.",
     );
@@ -22,7 +22,7 @@ fn read_me() -> Row {
 }
 
 fn errors() -> Row {
-    let xid = Panel::new("XID errors", Kind::Stat, "none")
+    let xid = Panel::new("XID errors", PanelKind::Stat, "none")
         .says("The last code of each GPU since its exporter started; 0 is none")
         .query(
             "max by (Hostname, gpu) (DCGM_FI_DEV_XID_ERRORS{Hostname=~\"$Hostname\"})",
@@ -30,13 +30,13 @@ fn errors() -> Row {
         )
         .limits(1.0, 32.0)
         .wide(12);
-    let counts = Panel::new("XID errors by code", Kind::TimeSeries, "short")
+    let counts = Panel::new("XID errors by code", PanelKind::TimeSeries, "short")
         .says("Every XID counts, also two between scrapes")
         .query(
             "sum by (Hostname, xid) (DCGM_EXP_XID_ERRORS_COUNT{Hostname=~\"$Hostname\"})",
             "{{Hostname}} XID {{xid}}",
         );
-    let findings = Panel::new("Open findings", Kind::Table, "none")
+    let findings = Panel::new("Open findings", PanelKind::Table, "none")
         .says("What the health rules of the nodes found")
         .query(
             "max by (Hostname, rule, severity, action, subject) (bedplate_finding{Hostname=~\"$Hostname\"})",
@@ -48,14 +48,14 @@ fn errors() -> Row {
 
 fn memory() -> Row {
     let stat = |title, description, metric: &str, orange, red| {
-        Panel::new(title, Kind::Stat, "short")
+        Panel::new(title, PanelKind::Stat, "short")
             .says(description)
             .query(format!("max by (Hostname) ({metric}{{Hostname=~\"$Hostname\"}})"), "{{Hostname}}")
             .limits(orange, red)
             .wide(8)
     };
     let ecc = |title, description, metric: &str| {
-        Panel::new(title, Kind::TimeSeries, "short").says(description).query(
+        Panel::new(title, PanelKind::TimeSeries, "short").says(description).query(
             format!("sum by (Hostname, gpu) ({metric}{{Hostname=~\"$Hostname\"}})"),
             "{{Hostname}} gpu {{gpu}}",
         )
@@ -99,18 +99,18 @@ fn memory() -> Row {
 }
 
 fn presence() -> Row {
-    let missing = Panel::new("Missing GPUs", Kind::StateTimeline, "short")
+    let missing = Panel::new("Missing GPUs", PanelKind::StateTimeline, "short")
         .says("How many fewer GPUs answer than at the best moment of a day")
         .query(
             "clamp_min(max_over_time(bedplate_gpus_answering{Hostname=~\"$Hostname\"}[1d]) - bedplate_gpus_answering{Hostname=~\"$Hostname\"}, 0)",
             "{{Hostname}}",
         )
         .limits(1.0, 2.0);
-    let reporting = Panel::new("Instances reporting", Kind::Gauge, "short")
+    let reporting = Panel::new("Instances reporting", PanelKind::Gauge, "short")
         .says("Hosts by model of GPU, and by instance type where the scrape configuration adds it")
         .query("count by (instance_type, modelName) (max by (instance_type, modelName, Hostname) (DCGM_FI_DEV_GPU_TEMP))", "{{instance_type}} {{modelName}}")
         .query("count(max by (Hostname) (bedplate_gpus_answering))", "total");
-    let lost = Panel::new("Lost GPUs", Kind::Stat, "short")
+    let lost = Panel::new("Lost GPUs", PanelKind::Stat, "short")
         .says("GPUs that were there and do not answer any more")
         .query("sum by (Hostname) (bedplate_gpu_lost{Hostname=~\"$Hostname\"})", "{{Hostname}}")
         .limits(0.5, 1.0);
@@ -119,13 +119,13 @@ fn presence() -> Row {
 
 fn load() -> Row {
     let slow = |title, description, metric: &str| {
-        Panel::new(title, Kind::TimeSeries, "percentunit").says(description).query(
+        Panel::new(title, PanelKind::TimeSeries, "percentunit").says(description).query(
             format!("max by (Hostname) (rate({metric}{{Hostname=~\"$Hostname\"}}[$__rate_interval])) / 1e9"),
             "{{Hostname}}",
         )
     };
     let average = |title, description, unit, metric: &str| {
-        Panel::new(title, Kind::TimeSeries, unit)
+        Panel::new(title, PanelKind::TimeSeries, unit)
             .says(description)
             .query(format!("avg by (Hostname) ({metric}{{Hostname=~\"$Hostname\"}})"), "{{Hostname}}")
     };
@@ -134,15 +134,15 @@ fn load() -> Row {
         panels: vec![
             slow("Thermal violation", "Share of time in which heat held the clocks of a GPU down", "DCGM_FI_DEV_THERMAL_VIOLATION"),
             slow("Power violation", "Share of time in which the power limit did; normal under full load", "DCGM_FI_DEV_POWER_VIOLATION"),
-            Panel::new("Hottest GPU", Kind::TimeSeries, "celsius")
+            Panel::new("Hottest GPU", PanelKind::TimeSeries, "celsius")
                 .query("max by (Hostname) (DCGM_FI_DEV_GPU_TEMP{Hostname=~\"$Hostname\"})", "{{Hostname}}")
                 .limits(80.0, 87.0),
-            Panel::new("Power", Kind::TimeSeries, "watt")
+            Panel::new("Power", PanelKind::TimeSeries, "watt")
                 .query("sum by (Hostname) (DCGM_FI_DEV_POWER_USAGE{Hostname=~\"$Hostname\"})", "{{Hostname}}"),
             average("GPU utilisation", "Share of time with any kernel; 100 % may still be slow", "percent", "DCGM_FI_DEV_GPU_UTIL"),
             average("SM activity", "Share of multiprocessors that work; since Hopper without DCGM", "percentunit", "DCGM_FI_PROF_SM_ACTIVE"),
             average("Tensor activity", "Share of cycles in which tensor cores work", "percentunit", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
-            Panel::new("Sent by EFA", Kind::TimeSeries, "Bps")
+            Panel::new("Sent by EFA", PanelKind::TimeSeries, "Bps")
                 .query("sum by (Hostname) (rate(node_amazonefa_tx_bytes{Hostname=~\"$Hostname\"}[$__rate_interval]))", "{{Hostname}}"),
         ],
     }

@@ -1,7 +1,7 @@
 //! One host at a time, GPU by GPU: what dashboard 21646 shows, and the host's network and processors.
 
 use super::hosts;
-use crate::grafana::{Dashboard, Kind, Panel, Row, Variable};
+use crate::grafana::{Dashboard, Panel, PanelKind, Row, Variable};
 
 pub(super) fn dashboard() -> Dashboard {
     let gpus = Variable {
@@ -23,16 +23,16 @@ fn of_gpu(metric: &str) -> String {
 }
 
 fn graph(title: &'static str, unit: &'static str, metric: &str) -> Panel {
-    Panel::new(title, Kind::TimeSeries, unit).query(of_gpu(metric), "{{Hostname}} gpu {{gpu}}")
+    Panel::new(title, PanelKind::TimeSeries, unit).query(of_gpu(metric), "{{Hostname}} gpu {{gpu}}")
 }
 
 fn rate(title: &'static str, unit: &'static str, metric: &str) -> Panel {
     let expression = format!("rate({}[$__rate_interval])", of_gpu(metric));
-    Panel::new(title, Kind::TimeSeries, unit).query(expression, "{{Hostname}} gpu {{gpu}}")
+    Panel::new(title, PanelKind::TimeSeries, unit).query(expression, "{{Hostname}} gpu {{gpu}}")
 }
 
 fn stat(title: &'static str, metric: &str) -> Panel {
-    Panel::new(title, Kind::Stat, "short").query(of_gpu(metric), "gpu {{gpu}}").limits(1.0, 8.0)
+    Panel::new(title, PanelKind::Stat, "short").query(of_gpu(metric), "gpu {{gpu}}").limits(1.0, 8.0)
 }
 
 fn health() -> Row {
@@ -43,7 +43,7 @@ fn health() -> Row {
             stat("Row remap failure", "DCGM_FI_DEV_ROW_REMAP_FAILURE"),
             stat("Uncorrectable remapped rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
             stat("Correctable remapped rows", "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS"),
-            Panel::new("GPUs that answer", Kind::Stat, "short")
+            Panel::new("GPUs that answer", PanelKind::Stat, "short")
                 .query("bedplate_gpus_answering{Hostname=~\"$Hostname\"}", "{{Hostname}}"),
             stat("Row remap pending", "DCGM_FI_DEV_ROW_REMAP_PENDING"),
             stat("Double-bit ECC errors", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
@@ -73,7 +73,7 @@ fn activity() -> Row {
 fn links() -> Row {
     let efa = |title, unit, metric: &str| {
         let expression = format!("rate({metric}{{Hostname=~\"$Hostname\"}}[$__rate_interval])");
-        Panel::new(title, Kind::TimeSeries, unit).query(expression, "{{Hostname}} {{device}}")
+        Panel::new(title, PanelKind::TimeSeries, unit).query(expression, "{{Hostname}} {{device}}")
     };
     Row {
         title: "Links",
@@ -94,7 +94,7 @@ fn links() -> Row {
 
 fn host() -> Row {
     let of_host = |title, unit, expression: &str| {
-        Panel::new(title, Kind::TimeSeries, unit).query(expression, "{{Hostname}}")
+        Panel::new(title, PanelKind::TimeSeries, unit).query(expression, "{{Hostname}}")
     };
     Row {
         title: "Host",

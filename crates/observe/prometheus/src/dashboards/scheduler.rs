@@ -1,7 +1,7 @@
 //! The control plane: jobs, nodes, GPUs, and how fast it decides.
 
 use super::instances;
-use crate::grafana::{Dashboard, Kind, Panel, Row};
+use crate::grafana::{Dashboard, Panel, PanelKind, Row};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
@@ -22,7 +22,7 @@ fn rate(metric: &str) -> String {
 }
 
 fn graph(title: &'static str, unit: &'static str, expression: String, legend: &'static str) -> Panel {
-    Panel::new(title, Kind::TimeSeries, unit).query(expression, legend)
+    Panel::new(title, PanelKind::TimeSeries, unit).query(expression, legend)
 }
 
 fn jobs() -> Row {
@@ -32,8 +32,8 @@ fn jobs() -> Row {
         panels: vec![
             graph("Jobs by state", "short", of("jobs"), "{{state}}"),
             graph("Nodes by state", "short", of("nodes"), "{{state}}"),
-            Panel::new("GPUs in use", Kind::Gauge, "percentunit").query(used, "{{instance}}"),
-            Panel::new("GPUs free", Kind::Stat, "short").query(of("gpus_free"), "{{instance}}"),
+            Panel::new("GPUs in use", PanelKind::Gauge, "percentunit").query(used, "{{instance}}"),
+            Panel::new("GPUs free", PanelKind::Stat, "short").query(of("gpus_free"), "{{instance}}"),
             graph("Jobs taken in per second", "ops", rate("submissions_total"), "{{instance}}")
                 .query(rate("submissions_refused_total"), "refused"),
             graph("Runs that came back", "cps", rate("run_restarts_total"), "{{instance}}"),
@@ -57,7 +57,7 @@ fn control() -> Row {
             graph("An answer, p99", "s", quantile("http_request_seconds"), "p99"),
             graph("Requests by status", "reqps", "sum by (status) (rate(bedplate_http_requests_total{instance=~\"$instance\"}[$__rate_interval]))".to_owned(), "{{status}}"),
             graph("Agents that are linked", "short", of("links"), "{{instance}}"),
-            Panel::new("Journal", Kind::Stat, "bool").query(of("journal_healthy"), "{{instance}}"),
+            Panel::new("Journal", PanelKind::Stat, "bool").query(of("journal_healthy"), "{{instance}}"),
             graph("Memory of the daemon", "bytes", of("resident_memory_bytes"), "{{instance}}"),
         ],
     }

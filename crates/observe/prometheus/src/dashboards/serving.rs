@@ -1,7 +1,7 @@
 //! Serving by vLLM, under the names that vLLM gives its metrics.
 
 use super::instances;
-use crate::grafana::{Dashboard, Kind, Panel, Row};
+use crate::grafana::{Dashboard, Panel, PanelKind, Row};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
@@ -23,7 +23,7 @@ fn rate(metric: &str) -> String {
 
 fn load() -> Row {
     let graph = |title, unit, expression: String| {
-        Panel::new(title, Kind::TimeSeries, unit).query(expression, "{{instance}}")
+        Panel::new(title, PanelKind::TimeSeries, unit).query(expression, "{{instance}}")
     };
     Row {
         title: "Load",
@@ -45,7 +45,7 @@ fn quantiles(title: &'static str, histogram: &str) -> Panel {
             of(&format!("{histogram}_bucket"))
         )
     };
-    Panel::new(title, Kind::TimeSeries, "s")
+    Panel::new(title, PanelKind::TimeSeries, "s")
         .query(quantile("0.5"), "p50")
         .query(quantile("0.95"), "p95")
         .query(quantile("0.99"), "p99")
@@ -68,10 +68,10 @@ fn cache() -> Row {
     Row {
         title: "Cache",
         panels: vec![
-            Panel::new("KV cache in use", Kind::TimeSeries, "percentunit")
+            Panel::new("KV cache in use", PanelKind::TimeSeries, "percentunit")
                 .query(of("kv_cache_usage_perc"), "{{instance}}")
                 .limits(0.9, 0.98),
-            Panel::new("Prefix cache hits", Kind::TimeSeries, "percentunit").query(hits, "{{instance}}"),
+            Panel::new("Prefix cache hits", PanelKind::TimeSeries, "percentunit").query(hits, "{{instance}}"),
         ],
     }
 }

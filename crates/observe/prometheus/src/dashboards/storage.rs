@@ -1,7 +1,7 @@
 //! Storage as the nodes see it: Lustre clients, local disks, file systems.
 
 use super::hosts;
-use crate::grafana::{Dashboard, Kind, Panel, Row};
+use crate::grafana::{Dashboard, Panel, PanelKind, Row};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
@@ -22,7 +22,7 @@ fn rate(metric: &str) -> String {
 }
 
 fn graph(title: &'static str, unit: &'static str, expression: String, legend: &'static str) -> Panel {
-    Panel::new(title, Kind::TimeSeries, unit).query(expression, legend)
+    Panel::new(title, PanelKind::TimeSeries, unit).query(expression, legend)
 }
 
 fn lustre() -> Row {
@@ -50,7 +50,7 @@ fn lustre() -> Row {
                 of("lustre_rpcs_in_flight"),
                 "{{Hostname}} {{target}} {{type}}",
             ),
-            Panel::new("Targets connected", Kind::StateTimeline, "bool")
+            Panel::new("Targets connected", PanelKind::StateTimeline, "bool")
                 .query(of("bedplate_lustre_target_connected"), "{{Hostname}} {{target}}"),
         ],
     }
@@ -79,7 +79,7 @@ fn file_systems() -> Row {
     Row {
         title: "File systems",
         panels: vec![
-            Panel::new("Used", Kind::BarGauge, "percentunit")
+            Panel::new("Used", PanelKind::BarGauge, "percentunit")
                 .query(used, "{{Hostname}} {{mountpoint}}")
                 .limits(0.85, 0.95),
             graph(

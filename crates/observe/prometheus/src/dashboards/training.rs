@@ -1,7 +1,7 @@
 //! A training run: progress, speed, and measured parts of a step beside predicted ones.
 
 use super::instances;
-use crate::grafana::{Dashboard, Kind, Panel, Row};
+use crate::grafana::{Dashboard, Panel, PanelKind, Row};
 
 pub(super) fn dashboard() -> Dashboard {
     Dashboard {
@@ -18,7 +18,7 @@ fn of(metric: &str) -> String {
 }
 
 fn graph(title: &'static str, unit: &'static str, metric: &str) -> Panel {
-    Panel::new(title, Kind::TimeSeries, unit).query(of(metric), "{{instance}}")
+    Panel::new(title, PanelKind::TimeSeries, unit).query(of(metric), "{{instance}}")
 }
 
 fn progress() -> Row {
@@ -28,8 +28,8 @@ fn progress() -> Row {
             graph("Loss", "none", "loss").query(of("evaluation_loss"), "{{instance}} evaluation"),
             graph("Gradient norm", "none", "gradient_norm"),
             graph("Learning rate", "none", "learning_rate"),
-            Panel::new("Steps", Kind::Stat, "locale").query(of("steps_total"), "{{instance}}"),
-            Panel::new("Tokens", Kind::Stat, "short").query(of("tokens_total"), "{{instance}}"),
+            Panel::new("Steps", PanelKind::Stat, "locale").query(of("steps_total"), "{{instance}}"),
+            Panel::new("Tokens", PanelKind::Stat, "short").query(of("tokens_total"), "{{instance}}"),
         ],
     }
 }
@@ -45,7 +45,7 @@ fn speed() -> Row {
                 "sum by (instance) (bedplate_train_predicted_seconds{instance=~\"$instance\"})",
                 "{{instance}} predicted",
             ),
-            Panel::new("Step over prediction", Kind::TimeSeries, "none")
+            Panel::new("Step over prediction", PanelKind::TimeSeries, "none")
                 .says("1 is as predicted; above 1.3 an alert fires")
                 .query(ratio, "{{instance}}")
                 .limits(1.1, 1.3),
@@ -59,10 +59,10 @@ fn parts() -> Row {
     Row {
         title: "Parts of a step",
         panels: vec![
-            Panel::new("Measured, exposed", Kind::TimeSeries, "s").query(measured, "{{part}}"),
-            Panel::new("Predicted, exposed", Kind::TimeSeries, "s")
+            Panel::new("Measured, exposed", PanelKind::TimeSeries, "s").query(measured, "{{part}}"),
+            Panel::new("Predicted, exposed", PanelKind::TimeSeries, "s")
                 .query(of("predicted_seconds"), "{{part}}"),
-            Panel::new("Hidden behind other work", Kind::TimeSeries, "percentunit").query(
+            Panel::new("Hidden behind other work", PanelKind::TimeSeries, "percentunit").query(
                 "rate(bedplate_train_hidden_seconds_total{instance=~\"$instance\"}[$__rate_interval])",
                 "{{part}}",
             ),
@@ -72,7 +72,7 @@ fn parts() -> Row {
 
 fn gpus() -> Row {
     let by_job = |title, unit, expression: &str| {
-        Panel::new(title, Kind::TimeSeries, unit).query(expression, "job {{hpc_job}}")
+        Panel::new(title, PanelKind::TimeSeries, unit).query(expression, "job {{hpc_job}}")
     };
     Row {
         title: "GPUs by job",

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Dashboard, Kind, Panel, Query, Row, Variable};
+use super::{Dashboard, Panel, PanelKind, Query, Row, Variable};
 
 const SCHEMA_VERSION: u32 = 39;
 /// Every panel uses the data source that is chosen at the top.
@@ -97,7 +97,7 @@ fn panel(panel: &Panel, id: usize, place: &Value, hostname: &str) -> Value {
         "id": id, "type": name(panel.kind), "title": panel.title, "description": panel.description, "gridPos": place,
     });
     let Some(map) = found.as_object_mut() else { return found };
-    if panel.kind == Kind::Text {
+    if panel.kind == PanelKind::Text {
         map.insert("options".into(), json!({ "mode": "markdown", "content": panel.description }));
         map.insert("description".into(), json!(""));
         return found;
@@ -111,20 +111,21 @@ fn panel(panel: &Panel, id: usize, place: &Value, hostname: &str) -> Value {
     found
 }
 
-fn name(kind: Kind) -> &'static str {
+fn name(kind: PanelKind) -> &'static str {
     match kind {
-        Kind::TimeSeries => "timeseries",
-        Kind::Stat => "stat",
-        Kind::Gauge => "gauge",
-        Kind::StateTimeline => "state-timeline",
-        Kind::BarGauge => "bargauge",
-        Kind::Table => "table",
-        Kind::Text => "text",
+        PanelKind::TimeSeries => "timeseries",
+        PanelKind::Stat => "stat",
+        PanelKind::Gauge => "gauge",
+        PanelKind::StateTimeline => "state-timeline",
+        PanelKind::BarGauge => "bargauge",
+        PanelKind::Table => "table",
+        PanelKind::Text => "text",
     }
 }
 
-fn target(query: &Query, at: usize, kind: Kind, hostname: &str) -> Value {
-    let is_instant = matches!(kind, Kind::Stat | Kind::Gauge | Kind::BarGauge | Kind::Table);
+fn target(query: &Query, at: usize, kind: PanelKind, hostname: &str) -> Value {
+    let is_instant =
+        matches!(kind, PanelKind::Stat | PanelKind::Gauge | PanelKind::BarGauge | PanelKind::Table);
     let letter = char::from(b'A' + (at % 26) as u8);
     json!({
         "refId": letter.to_string(),
@@ -133,7 +134,7 @@ fn target(query: &Query, at: usize, kind: Kind, hostname: &str) -> Value {
         "legendFormat": spelled(query.legend, hostname),
         "instant": is_instant,
         "range": !is_instant,
-        "format": if kind == Kind::Table { "table" } else { "time_series" },
+        "format": if kind == PanelKind::Table { "table" } else { "time_series" },
     })
 }
 
@@ -143,13 +144,13 @@ fn defaults(panel: &Panel) -> Value {
         steps.push(json!({ "color": "orange", "value": orange }));
         steps.push(json!({ "color": "red", "value": red }));
     }
-    let mode = if panel.limits.is_some() && panel.kind != Kind::TimeSeries {
+    let mode = if panel.limits.is_some() && panel.kind != PanelKind::TimeSeries {
         "thresholds"
     } else {
         "palette-classic"
     };
     let mut custom = Map::new();
-    if panel.kind == Kind::TimeSeries {
+    if panel.kind == PanelKind::TimeSeries {
         custom.insert("lineWidth".into(), json!(1));
         custom.insert("fillOpacity".into(), json!(5));
         custom.insert("spanNulls".into(), json!(false));
@@ -163,25 +164,25 @@ fn defaults(panel: &Panel) -> Value {
     })
 }
 
-fn options(kind: Kind) -> Value {
+fn options(kind: PanelKind) -> Value {
     let reduce = json!({ "calcs": ["lastNotNull"], "fields": "", "values": false });
     match kind {
-        Kind::TimeSeries => json!({
+        PanelKind::TimeSeries => json!({
             "legend": { "displayMode": "list", "placement": "bottom", "showLegend": true, "calcs": [] },
             "tooltip": { "mode": "multi", "sort": "desc" },
         }),
-        Kind::Stat => {
+        PanelKind::Stat => {
             json!({ "reduceOptions": reduce, "colorMode": "background", "graphMode": "none", "textMode": "auto" })
         }
-        Kind::Gauge => {
+        PanelKind::Gauge => {
             json!({ "reduceOptions": reduce, "showThresholdLabels": false, "showThresholdMarkers": true })
         }
-        Kind::BarGauge => {
+        PanelKind::BarGauge => {
             json!({ "reduceOptions": reduce, "displayMode": "gradient", "orientation": "horizontal" })
         }
-        Kind::StateTimeline => json!({ "mergeValues": true, "showValue": "auto", "rowHeight": 0.9 }),
-        Kind::Table => json!({ "showHeader": true, "cellHeight": "sm" }),
-        Kind::Text => json!({}),
+        PanelKind::StateTimeline => json!({ "mergeValues": true, "showValue": "auto", "rowHeight": 0.9 }),
+        PanelKind::Table => json!({ "showHeader": true, "cellHeight": "sm" }),
+        PanelKind::Text => json!({}),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bedplate_agent::{JobUsers, Options, multicall};
+use bedplate_agent::{AgentOptions, JobUsers, multicall};
 use bedplate_control::wire::Probe;
 
 fn main() -> ExitCode {
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         [server, token, node, address, state, probe @ ..] => {
-            let mut options = Options::new(server, token, node, state.into());
+            let mut options = AgentOptions::new(server, token, node, state.into());
             options.address = (*address).to_owned();
             let every_ms = probe.get(1).and_then(|every| every.parse().ok()).unwrap_or(1000);
             options.probe = probe.first().map(|command| Probe { command: (*command).to_owned(), every_ms });

@@ -54,7 +54,7 @@ pub(crate) enum FromForkServer {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ToRunShim {
     /// Answered by [`FromRunShim::NotStarted`], or by [`FromRunShim::Ended`] when it is over.
-    Start(Box<Start>),
+    Start(Box<ProcessStart>),
     /// To every process.
     Signal { signal: i32 },
     /// To one process that was started, and none below it.
@@ -98,7 +98,7 @@ pub(crate) fn node_group(node: &str) -> String {
 
 /// A process to start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct ProcessStart {
     /// Given by the agent, never twice.
     pub(crate) id: u64,
     pub(crate) arguments: Vec<String>,

@@ -21,7 +21,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::channel::{Channel, Heard};
-use super::orders::{FromRunShim, Start, ToRunShim};
+use super::orders::{FromRunShim, ProcessStart, ToRunShim};
 use super::start::{self, Reaped, Started};
 use crate::cgroup::{self, Cgroups, Limited};
 use crate::clock::now;
@@ -187,7 +187,7 @@ impl RunShim {
         }
     }
 
-    fn start(&mut self, start: &Start) {
+    fn start(&mut self, start: &ProcessStart) {
         if start.memory_mib > 0 && self.limited.is_none() {
             self.limited = self.cgroups.limit(&self.group, start.memory_mib);
             self.entrances = Arc::new(self.limited.iter().filter_map(Limited::entrance).collect());

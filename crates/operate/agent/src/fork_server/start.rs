@@ -29,7 +29,7 @@ use nix::unistd::{
     pipe2, setgroups, setresgid, setresuid, setsid, write,
 };
 
-use super::orders::Start;
+use super::orders::ProcessStart;
 use crate::identity::Identity;
 
 /// A child, and where it says why its program did not begin.
@@ -98,7 +98,7 @@ pub(super) fn own_file(number: RawFd) -> OwnedFd {
 }
 
 /// Starts a process. `joins` are the `cgroup.procs` files it enters.
-pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Started> {
+pub(super) fn start(order: &ProcessStart, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Started> {
     let birth = Birth::prepare(order)?;
     let run_shim = getpid();
     let (failure, told) = pipe2(OFlag::O_CLOEXEC)?;
@@ -116,14 +116,14 @@ pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Star
 
 /// All that a child needs, made before it exists.
 struct Birth<'a> {
-    order: &'a Start,
+    order: &'a ProcessStart,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     directory: CString,
 }
 
 impl<'a> Birth<'a> {
-    fn prepare(order: &'a Start) -> io::Result<Self> {
+    fn prepare(order: &'a ProcessStart) -> io::Result<Self> {
         order.arguments.first().ok_or(Errno::EINVAL)?;
         let variables = order.environment.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
         let arguments = order.arguments.iter().map(|word| CString::new(word.as_str()));
@@ -163,7 +163,7 @@ impl<'a> Birth<'a> {
     }
 
     fn open_streams(&self) -> io::Result<()> {
-        let Start { stdin, stdout, stderr, .. } = self.order;
+        let ProcessStart { stdin, stdout, stderr, .. } = self.order;
         dup2_stdin(File::open(stdin.as_deref().unwrap_or("/dev/null"))?)?;
         let stdout = open_to_append(stdout.as_deref().unwrap_or("/dev/null"))?;
         match stderr.as_deref() {

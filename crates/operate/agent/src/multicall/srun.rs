@@ -21,7 +21,7 @@ use nix::sys::signal::{SigSet, Signal};
 use super::addresses::Addresses;
 use super::srun_options::{self, SrunOptions};
 use crate::event::StepAnswer;
-use crate::frames::{self, Greeting, Head, Kind};
+use crate::frames::{self, FrameKind, Greeting, Head};
 use crate::random;
 
 /// How long the first node may take to call back.
@@ -262,9 +262,9 @@ impl Attendance {
 
     fn take(&mut self, head: Head, bytes: &[u8]) -> Result<(), String> {
         match head.kind {
-            Kind::Stdout => self.show(head.task, false, bytes).map_err(|error| error.to_string()),
-            Kind::Stderr => self.show(head.task, true, bytes).map_err(|error| error.to_string()),
-            Kind::Ended => {
+            FrameKind::Stdout => self.show(head.task, false, bytes).map_err(|error| error.to_string()),
+            FrameKind::Stderr => self.show(head.task, true, bytes).map_err(|error| error.to_string()),
+            FrameKind::Ended => {
                 let status = bytes.try_into().map_or(1, i32::from_le_bytes);
                 self.end(head.task, status);
                 Ok(())

@@ -9,7 +9,7 @@ use bedplate_gangs::{Span, Time};
 use super::prepare::shown_output;
 use super::{Local, Node, Purpose};
 use crate::clock::now;
-use crate::folders::{self, Limits};
+use crate::folders::{self, FolderLimits};
 use crate::fork_server::orders::ToRunShim;
 
 /// How far the end of a run is.
@@ -25,7 +25,7 @@ pub(super) enum Cleaning {
 /// What is kept of runs that are over, and when that was last seen to.
 #[derive(Debug, Default)]
 pub(super) struct Retained {
-    limits: Option<Limits>,
+    limits: Option<FolderLimits>,
     checked: Option<Time>,
 }
 
@@ -34,7 +34,7 @@ const CHECK_EVERY: Span = Span::minutes(10);
 impl Node {
     /// The site says how long folders stay.
     pub(super) fn retain(&mut self, age: Duration, bytes: u64) {
-        self.retained.limits = Some(Limits { age, bytes });
+        self.retained.limits = Some(FolderLimits { age, bytes });
         self.remove_old_folders();
     }
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bedplate_control::wire::{Launch, RunId};
-use bedplate_exporter::{Exporter, JobOnGpu, Target};
+use bedplate_exporter::{Exporter, JobOnGpu, ScrapeTarget};
 use bedplate_record::MetricsServer;
 
 use super::Node;
-use crate::event::Event;
+use crate::event::AgentEvent;
 
 /// More endpoints than one run has on a node.
 const MOST_TARGETS: usize = 256;
@@ -18,7 +18,7 @@ pub(super) struct Observing {
     _server: Option<MetricsServer>,
     /// The energy counters of a run's GPUs when it started, in millijoules.
     began: BTreeMap<RunId, BTreeMap<u32, u64>>,
-    targets: BTreeMap<(RunId, u32), Target>,
+    targets: BTreeMap<(RunId, u32), ScrapeTarget>,
 }
 
 impl Node {
@@ -28,7 +28,7 @@ impl Node {
         let events = self.events.clone();
         let mut options = observe.exporter;
         options.on_findings =
-            Some(std::sync::Arc::new(move |findings| drop(events.send(Event::Found(findings)))));
+            Some(std::sync::Arc::new(move |findings| drop(events.send(AgentEvent::Found(findings)))));
         let exporter = match Exporter::start(options) {
             Ok(exporter) => exporter,
             Err(error) => return (self.options.remark)(&format!("nothing watches this node: {error}")),
@@ -76,7 +76,7 @@ impl Node {
     /// A rank offers metrics of its own on this node.
     pub(super) fn observe_rank(&mut self, run: RunId, rank: u32, address: &str) {
         let Some(observing) = &mut self.observing else { return };
-        if let Ok(mut target) = Target::parse(address)
+        if let Ok(mut target) = ScrapeTarget::parse(address)
             && observing.targets.len() < MOST_TARGETS
         {
             (target.job, target.rank) = (Some(run.job.to_string()), Some(rank.to_string()));

@@ -12,12 +12,12 @@ use bedplate_control::wire::{Launch, RankEnd, RunId, Unready};
 use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
-use crate::event::Event;
-use crate::fork_server::orders::Start;
+use crate::event::AgentEvent;
+use crate::fork_server::orders::ProcessStart;
 use crate::identity::{Identity, JobUsers};
 use crate::outputs::{self, Outputs};
 use crate::ports;
-use crate::untrusted::{self, Links};
+use crate::untrusted::{self, LinkPolicy};
 
 /// How long a prolog or an epilog may take.
 pub(super) const HOOK_TIME: Duration = Duration::from_secs(300);
@@ -61,7 +61,7 @@ impl Node {
                 let find = move || identify(&user, allows_root, &home);
                 self.slow.begin(run, None, LOOK_UP_TIME, find, move |outcome| {
                     let outcome = outcome.and_then(|found| found).map_err(|why| Unready::Job { why });
-                    let _ = events.send(Event::Identified { run, outcome });
+                    let _ = events.send(AgentEvent::Identified { run, outcome });
                 });
             }
         }
@@ -89,7 +89,7 @@ impl Node {
     }
 
     /// A command line of the site or the job, run by the shell inside a run.
-    pub(super) fn shell_command(&self, run: RunId, command: &str, output: &str) -> Option<Start> {
+    pub(super) fn shell_command(&self, run: RunId, command: &str, output: &str) -> Option<ProcessStart> {
         let local = self.runs.get(&run)?;
         let rank = local.launch.ranks.first().copied().unwrap_or(0);
         let around = self.surroundings(local, String::new());
@@ -97,13 +97,13 @@ impl Node {
         let output = local.directory.join(output);
         let _ = fs::remove_file(&output);
         local.make_file(&output);
-        Some(Start {
+        Some(ProcessStart {
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
             environment: rank_environment::variables(&local.launch.part(), rank, port, &around),
             directory: local.own_directory().display().to_string(),
             stdout: Some(output.display().to_string()),
             identity: local.identity.clone(),
-            ..Start::default()
+            ..ProcessStart::default()
         })
     }
 
@@ -129,7 +129,7 @@ impl Node {
         let check = move || outputs::check(&launch, &directory);
         self.slow.begin(run, local.identity.clone(), CHECK_TIME, check, move |outcome| {
             let outcome = outcome.unwrap_or_else(|why| Err(Unready::Job { why }));
-            let _ = events.send(Event::Checked { run, outcome });
+            let _ = events.send(AgentEvent::Checked { run, outcome });
         });
     }
 
@@ -215,7 +215,7 @@ fn names_files(launch: &Launch) -> bool {
 /// The end of what a hook or probe wrote.
 pub(super) fn shown_output(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(mut file) = untrusted::open(path, Links::Refuse) {
+    if let Ok(mut file) = untrusted::open(path, LinkPolicy::Refuse) {
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         // It may have written more than fits into memory; what cannot be read is not shown.
         let _ = file.seek(SeekFrom::Start(length.saturating_sub(SHOWN_OUTPUT as u64)));

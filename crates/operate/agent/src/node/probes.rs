@@ -9,8 +9,8 @@ use bedplate_job::rank_environment::MARK;
 
 use super::prepare::shown_output;
 use super::{Node, Purpose};
-use crate::event::Event;
-use crate::fork_server::orders::{Start, ToRunShim, node_group};
+use crate::event::AgentEvent;
+use crate::fork_server::orders::{ProcessStart, ToRunShim, node_group};
 
 /// A probe that takes longer than this, and than the time between two of them, has failed.
 const LEAST_TIME: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ impl Node {
         let pause = Duration::from_millis(probe.every_ms.max(100));
         tokio::spawn(async move {
             tokio::time::sleep(pause).await;
-            let _ = events.send(Event::ProbeDue { run });
+            let _ = events.send(AgentEvent::ProbeDue { run });
         });
     }
 
@@ -71,19 +71,19 @@ impl Node {
         self.limit_time(id, LEAST_TIME.max(Duration::from_millis(probe.every_ms)));
     }
 
-    fn node_command(&self, command: &str) -> Start {
+    fn node_command(&self, command: &str) -> ProcessStart {
         let output = self.node_output();
         let _ = std::fs::remove_file(&output);
         let mut environment = self.options.environment.clone();
         environment.insert(MARK.to_owned(), node_group(&self.options.node));
         environment.insert("BEDPLATE_AGENT".to_owned(), self.places.socket.display().to_string());
         environment.insert("BEDPLATE_NODE".to_owned(), self.options.node.clone());
-        Start {
+        ProcessStart {
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
             environment,
             directory: "/".to_owned(),
             stdout: Some(output.display().to_string()),
-            ..Start::default()
+            ..ProcessStart::default()
         }
     }
 

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_control::agent::Happened;
-use bedplate_control::wire::{FromAgent, LogName, Program, RankEnd, RunId, Stream};
+use bedplate_control::wire::{FromAgent, LogName, LogStream, Program, RankEnd, RunId};
 use bedplate_job::rank_environment;
 use bedplate_report::Report;
 
 use super::{LOOKS_PER_TRIM, Local, Node, Purpose};
-use crate::fork_server::orders::Start;
+use crate::fork_server::orders::ProcessStart;
 use crate::logs;
 use crate::outputs::Outputs;
 use crate::reports::ReportFile;
-use crate::untrusted::Links;
+use crate::untrusted::LinkPolicy;
 
 /// How long reading a piece of a log may take.
 const READ_TIME: Duration = Duration::from_secs(10);
@@ -53,19 +53,19 @@ impl Node {
         let around = self.surroundings(local, report.display().to_string());
         let captured = |stream| self.places.captured(&LogName { run, rank, stream }).display().to_string();
         let files = local.outputs.by_rank.get(&rank).cloned().unwrap_or_default();
-        let start = Start {
+        let start = ProcessStart {
             arguments: arguments.to_vec(),
             environment: rank_environment::variables(&local.launch.part(), rank, master_port, &around),
             directory: local.outputs.directory.clone(),
             stdin: files.stdin,
-            stderr: files.stderr.or_else(|| files.stdout.is_none().then(|| captured(Stream::Stderr))),
-            stdout: files.stdout.or_else(|| Some(captured(Stream::Stdout))),
+            stderr: files.stderr.or_else(|| files.stdout.is_none().then(|| captured(LogStream::Stderr))),
+            stdout: files.stdout.or_else(|| Some(captured(LogStream::Stdout))),
             memory_mib: local.launch.memory_mib,
             identity: local.identity.clone(),
-            ..Start::default()
+            ..ProcessStart::default()
         };
         local.make_file(&report);
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [LogStream::Stdout, LogStream::Stderr] {
             local.make_file(&self.places.captured(&LogName { run, rank, stream }));
         }
         if let Some(local) = self.runs.get_mut(&run) {
@@ -108,7 +108,7 @@ impl Node {
     fn trim_logs(&self) {
         let ranks = self.runs.iter().flat_map(|(run, local)| local.reports.keys().map(|rank| (*run, *rank)));
         for (run, rank) in ranks {
-            for stream in [Stream::Stdout, Stream::Stderr] {
+            for stream in [LogStream::Stdout, LogStream::Stderr] {
                 let path = self.places.captured(&LogName { run, rank, stream });
                 // A log that is not there is not too long either.
                 if let Ok(false) = logs::trim(&path, self.options.logs) {
@@ -131,7 +131,7 @@ impl Node {
         let identity = outputs.and_then(|outputs| outputs.identity).filter(|_| own.is_some());
         // A captured log that is not there is one in which nothing was written.
         let may_be_missing = own.is_none();
-        let links = if own.is_some() { Links::Follow } else { Links::Refuse };
+        let links = if own.is_some() { LinkPolicy::Follow } else { LinkPolicy::Refuse };
         let path = own.unwrap_or_else(|| self.places.captured(log));
         let mut alive = self.processes.values();
         let is_open = alive.any(|purpose| *purpose == Purpose::Rank(log.run, log.rank));

@@ -18,9 +18,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::{Node, Purpose};
 use crate::clock::now;
 use crate::error::AgentError;
-use crate::event::Event;
+use crate::event::AgentEvent;
 use crate::fork_client::ForkClient;
-use crate::fork_server::orders::{FromForkServer, FromRunShim, Start, ToForkServer, ToRunShim, node_group};
+use crate::fork_server::orders::{
+    FromForkServer, FromRunShim, ProcessStart, ToForkServer, ToRunShim, node_group,
+};
 use crate::processes;
 
 /// One that has not answered for this long is taken for dead; a run shim that shall end its run gets less.
@@ -142,10 +144,10 @@ impl Node {
     /// The first thing heard is what the fork server found on this host; it is told in the greeting.
     pub(super) async fn await_fork_server(
         &mut self,
-        incoming: &mut UnboundedReceiver<Event>,
+        incoming: &mut UnboundedReceiver<AgentEvent>,
     ) -> Result<(), AgentError> {
         match incoming.recv().await {
-            Some(Event::ForkServerSays { notice, .. }) => {
+            Some(AgentEvent::ForkServerSays { notice, .. }) => {
                 self.fork_server_says(notice);
                 Ok(())
             }
@@ -168,18 +170,18 @@ impl Node {
     }
 
     /// Starts a process; its end comes as a notice.
-    pub(super) fn start_process(&mut self, purpose: Purpose, start: Start) -> u64 {
+    pub(super) fn start_process(&mut self, purpose: Purpose, start: ProcessStart) -> u64 {
         self.last_process += 1;
         let id = self.last_process;
         self.processes.insert(id, purpose);
         let group = self.group_of(purpose);
         match self.ensure_run_shim(&group) {
-            Ok(()) => self.order(&group, ToRunShim::Start(Box::new(Start { id, ..start }))),
+            Ok(()) => self.order(&group, ToRunShim::Start(Box::new(ProcessStart { id, ..start }))),
             // As if it had ended: the loop that asked for it goes on first.
             Err(error) => {
                 let error = error.raw_os_error().unwrap_or(libc::EIO);
                 let notice = FromRunShim::NotStarted { id, error };
-                let _ = self.events.send(Event::RunShimSays { run_shim: 0, notice });
+                let _ = self.events.send(AgentEvent::RunShimSays { run_shim: 0, notice });
             }
         }
         id
@@ -227,7 +229,7 @@ impl Node {
         let events = self.events.clone();
         tokio::spawn(async move {
             tokio::time::sleep(time).await;
-            let _ = events.send(Event::Overdue { id });
+            let _ = events.send(AgentEvent::Overdue { id });
         });
     }
 
@@ -320,7 +322,7 @@ impl Node {
         });
         tokio::task::spawn_blocking(move || {
             processes::kill_marked(&variable);
-            let _ = events.send(Event::Swept { run_shim: number });
+            let _ = events.send(AgentEvent::Swept { run_shim: number });
         });
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use bedplate_control::agent::Happened;
-use bedplate_control::wire::{RankEnd, RunId, Step, StepRequest};
+use bedplate_control::wire::{NodeStep, RankEnd, RunId, StepRequest};
 use bedplate_job::rank_environment;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{Local, Node, Purpose};
 use crate::event::StepAnswer;
-use crate::fork_server::orders::{Start, ToRunShim};
+use crate::fork_server::orders::{ProcessStart, ToRunShim};
 use crate::identity::{Identity, JobUsers};
 use crate::relay::{self, Task};
 
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    pub(super) fn start_step(&mut self, step: Step) {
+    pub(super) fn start_step(&mut self, step: NodeStep) {
         let (run, number) = (step.run, step.number);
         let Some(local) = self.runs.get(&run).filter(|local| !local.steps.contains_key(&number)) else {
             return;
@@ -86,7 +86,7 @@ impl Node {
         fs::DirBuilder::new().recursive(true).mode(mode).create(directory)
     }
 
-    fn start_tasks(&mut self, step: &Step, directory: &Path) {
+    fn start_tasks(&mut self, step: &NodeStep, directory: &Path) {
         for task in &step.tasks {
             let Some(local) = self.runs.get(&step.run) else { return };
             let report = directory.join(format!("report-{task}"));
@@ -94,7 +94,7 @@ impl Node {
             let around = self.surroundings(local, report.display().to_string());
             let port = local.master_port.unwrap_or(0);
             let path = |stream: &str| Some(pipe_path(directory, *task, stream));
-            let start = Start {
+            let start = ProcessStart {
                 arguments: step.arguments.clone(),
                 environment: rank_environment::step_variables(
                     &local.launch.part(),
@@ -108,7 +108,7 @@ impl Node {
                 stderr: path("err"),
                 memory_mib: local.launch.memory_mib,
                 identity: local.identity.clone(),
-                ..Start::default()
+                ..ProcessStart::default()
             };
             self.start_process(Purpose::Task { run: step.run, step: step.number, task: *task }, start);
         }

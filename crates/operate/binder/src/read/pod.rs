@@ -6,7 +6,7 @@ use bedplate_gangs::{Closeness, Span, Time};
 use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use bedplate_kubernetes::names;
-use bedplate_pods::{Constraints, GangPolicy, Phase, Pod, Resources, Term, Toleration};
+use bedplate_pods::{Constraints, GangPolicy, Pod, PodPhase, Resources, Term, Toleration};
 use bedplate_topology::Level;
 use bedplate_units::Seconds;
 
@@ -176,12 +176,12 @@ fn bound_at(status: &core::PodStatus) -> Option<Time> {
     scheduled.last_transition_time.as_ref().map(time)
 }
 
-fn phase(status: &core::PodStatus) -> Phase {
+fn phase(status: &core::PodStatus) -> PodPhase {
     match status.phase.as_deref() {
-        Some("Succeeded") => Phase::Succeeded,
-        Some("Failed") => Phase::Failed,
-        Some("Running") => Phase::Running,
-        _ => Phase::Pending,
+        Some("Succeeded") => PodPhase::Succeeded,
+        Some("Failed") => PodPhase::Failed,
+        Some("Running") => PodPhase::Running,
+        _ => PodPhase::Pending,
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::record::{annotation, gpus_of, label, milliseconds, quantity, text};
 use super::server::Kind;
 use super::{Kubernetes, is_object_name, refused};
-use crate::{DriverError, Host, JobId, NodeId, NodeState, NodeSummary};
+use crate::{DriverError, HostView, JobId, NodeId, NodeState, NodeSummary};
 
 /// GPUs that a node could give.
 pub(super) fn gpus(node: &Value) -> u64 {
@@ -130,7 +130,7 @@ fn summary(node: &Value, taken: Taken) -> NodeSummary {
         state: state(node, !taken.jobs.is_empty() || taken.gpus > 0),
         reason: reason(node),
         address: address.map(|address| text(&address["address"]).to_owned()).unwrap_or_default(),
-        host: Host {
+        host: HostView {
             name: name.to_owned(),
             cores: cpus,
             memory_mib,

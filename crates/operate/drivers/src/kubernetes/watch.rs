@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::server::{Kind, Server};
 use super::{Kubernetes, now_ms};
-use crate::{Driver, DriverError, JobId, JobQuery, JobState, Seen, Watched};
+use crate::{ClusterEvent, Driver, DriverError, JobId, JobQuery, JobState, Watched};
 
 /// Pods go after their job's object has changed for the last time, so it is looked at again after this.
 const LOOK: Duration = Duration::from_secs(2);
@@ -23,17 +23,17 @@ impl Kubernetes {
     pub(super) fn watch_objects(
         &self,
         watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         let mut known = self.states(watched)?;
         let mut changes = None;
         loop {
-            if see(Seen::Beat).is_break() {
+            if see(ClusterEvent::Beat).is_break() {
                 return Ok(());
             }
             let now = self.states(watched)?;
             for (job, state) in &now {
-                let seen = Seen::Job { job: job.clone(), state: *state, at_ms: now_ms() };
+                let seen = ClusterEvent::Job { job: job.clone(), state: *state, at_ms: now_ms() };
                 if known.get(job) != Some(state) && see(seen).is_break() {
                     return Ok(());
                 }

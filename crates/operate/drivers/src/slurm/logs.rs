@@ -11,7 +11,7 @@ use super::files::open_regular;
 use super::job::JobRecord;
 use super::submit::differs;
 use super::{Slurm, refused};
-use crate::{DriverError, JobId, LogQuery, Stream};
+use crate::{DriverError, JobId, LogQuery, OutputStream};
 
 /// Between two looks at a log that is followed, and how many of them to a question about the job.
 const LOOK: Duration = Duration::from_millis(200);
@@ -128,15 +128,15 @@ fn unreadable(path: &Path, error: &std::io::Error) -> DriverError {
 fn log_file(record: &JobRecord, query: &LogQuery) -> Result<LogFile, DriverError> {
     let note = record.note();
     let of_tasks = match query.stream {
-        Stream::Stdout => note.stdout,
-        Stream::Stderr => note.stderr,
+        OutputStream::Stdout => note.stdout,
+        OutputStream::Stderr => note.stderr,
     };
     let usual = if record.array.is_some() { USUAL_OF_ARRAY } else { USUAL };
     let stdout = if record.stdout.is_empty() { usual } else { &record.stdout };
     let of_job = match query.stream {
-        Stream::Stdout => stdout,
-        Stream::Stderr if record.stderr.is_empty() || record.stderr == stdout => "",
-        Stream::Stderr => &record.stderr,
+        OutputStream::Stdout => stdout,
+        OutputStream::Stderr if record.stderr.is_empty() || record.stderr == stdout => "",
+        OutputStream::Stderr => &record.stderr,
     };
     let pattern = of_tasks.as_deref().unwrap_or(of_job);
     if record.directory.is_empty() && record.stdout.is_empty() {
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    fn path(record: &JobRecord, rank: u32, stream: Stream) -> String {
+    fn path(record: &JobRecord, rank: u32, stream: OutputStream) -> String {
         match log_file(record, &LogQuery { rank, stream, ..LogQuery::default() }).unwrap() {
             LogFile::At(path) => path.display().to_string(),
             LogFile::Elsewhere(text) => text,
@@ -202,21 +202,21 @@ mod tests {
 
     #[test]
     fn files_are_found_as_slurm_names_them() {
-        assert_eq!(path(&record(), 0, Stream::Stdout), "/home/ada/slurm-12.out");
-        assert!(path(&record(), 1, Stream::Stdout).contains("for rank 0: /home/ada/slurm-12.out"));
-        assert!(path(&record(), 0, Stream::Stderr).contains("same file"));
+        assert_eq!(path(&record(), 0, OutputStream::Stdout), "/home/ada/slurm-12.out");
+        assert!(path(&record(), 1, OutputStream::Stdout).contains("for rank 0: /home/ada/slurm-12.out"));
+        assert!(path(&record(), 0, OutputStream::Stderr).contains("same file"));
         let task =
             JobRecord { array: Some(Array { job: 9, task: Some(3), waiting: String::new() }), ..record() };
-        assert_eq!(path(&task, 0, Stream::Stdout), "/home/ada/slurm-9_3.out");
+        assert_eq!(path(&task, 0, OutputStream::Stdout), "/home/ada/slurm-9_3.out");
         let named = JobRecord { stdout: "/logs/%x-%j.out".into(), stderr: "/logs/%j.err".into(), ..record() };
-        assert_eq!(path(&named, 0, Stream::Stdout), "/logs/a-12.out");
-        assert_eq!(path(&named, 0, Stream::Stderr), "/logs/12.err");
+        assert_eq!(path(&named, 0, OutputStream::Stdout), "/logs/a-12.out");
+        assert_eq!(path(&named, 0, OutputStream::Stderr), "/logs/12.err");
     }
 
     #[test]
     fn ranks_with_files_of_their_own_are_told_apart() {
         let note = Note { key: Some("k".into()), stdout: Some("logs/%j.%n.%t.%N".into()), ..Note::default() };
         let job = JobRecord { comment: note.write(), ..record() };
-        assert_eq!(path(&job, 3, Stream::Stdout), "/home/ada/logs/12.1.3.n2");
+        assert_eq!(path(&job, 3, OutputStream::Stdout), "/home/ada/logs/12.1.3.n2");
     }
 }

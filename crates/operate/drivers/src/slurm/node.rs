@@ -4,7 +4,7 @@ use bedplate_diag::Reason;
 use serde_json::Value;
 
 use super::value::{device_indices, devices, field, number, text, words};
-use crate::{Host, NodeId, NodeState, NodeSummary};
+use crate::{HostView, NodeId, NodeState, NodeSummary};
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct NodeRecord {
@@ -125,7 +125,7 @@ impl NodeRecord {
             state: self.state(),
             reason: self.why(),
             address: self.address.clone(),
-            host: Host {
+            host: HostView {
                 name: self.host.clone(),
                 cores: self.cpus as u32,
                 memory_mib: self.memory_mib,

@@ -8,7 +8,7 @@ use super::error::SlurmError;
 use super::rest::{Endpoint, Rest};
 use super::tools::Tools;
 use super::transport::SlurmTransport;
-use crate::{DriverError, Place};
+use crate::{ClusterPlace, DriverError};
 
 /// Unless a context says otherwise.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ impl SlurmPlace {
             None if text.starts_with('/') => Endpoint::Socket(text.into()),
             None => {
                 // One set of rules for what may cross a network in clear.
-                let place = Place::from_url(text, Some(String::new()), self.fingerprint.clone())
+                let place = ClusterPlace::from_url(text, Some(String::new()), self.fingerprint.clone())
                     .map_err(for_slurm)?;
                 Endpoint::Address { address: place.address, fingerprint: place.fingerprint }
             }

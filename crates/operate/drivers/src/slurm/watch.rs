@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::thread;
 
 use super::{PAUSE, Slurm, now_s};
-use crate::{Driver, DriverError, JobId, JobQuery, JobState, Seen, Watched};
+use crate::{ClusterEvent, Driver, DriverError, JobId, JobQuery, JobState, Watched};
 
 impl Slurm {
     /// Hands over every change of state between two looks, and a beat after each look. States that pass between two looks
@@ -13,16 +13,16 @@ impl Slurm {
     pub(super) fn watch_by_asking(
         &self,
         watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         let mut known = self.states(watched)?;
         loop {
-            if see(Seen::Beat).is_break() {
+            if see(ClusterEvent::Beat).is_break() {
                 return Ok(());
             }
             let now = self.states(watched)?;
             for (job, state) in &now {
-                let seen = Seen::Job { job: job.clone(), state: *state, at_ms: now_s() * 1000 };
+                let seen = ClusterEvent::Job { job: job.clone(), state: *state, at_ms: now_s() * 1000 };
                 if known.get(job) != Some(state) && see(seen).is_break() {
                     return Ok(());
                 }

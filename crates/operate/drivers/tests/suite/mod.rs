@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_diag::Diagnostic;
 use bedplate_drivers::{
-    Capability, Driver, DriverError, JobId, JobOrder, JobQuery, JobState, JobSummary, LogQuery, NodeId, Seen,
-    Watched,
+    Capability, ClusterEvent, Driver, DriverError, JobId, JobOrder, JobQuery, JobState, JobSummary, LogQuery,
+    NodeId, Watched,
 };
 use bedplate_job::{Gang, Inherited, Job, Role, Workload};
 
@@ -189,12 +189,12 @@ fn changes_are_told_as_they_happen(driver: &dyn Driver) {
     let mut states = Vec::new();
     let watched = Watched { job: Some(id.clone()), node: None };
     let mut see = |seen| match seen {
-        Seen::Beat if !has_begun => {
+        ClusterEvent::Beat if !has_begun => {
             has_begun = true;
             driver.order(&id, JobOrder::Cancel).expect("every cluster cancels");
             ControlFlow::Continue(())
         }
-        Seen::Job { job, state, .. } => {
+        ClusterEvent::Job { job, state, .. } => {
             assert_eq!(job, id);
             states.push(state);
             if state.is_final() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -245,8 +245,8 @@ impl Records {
         }
     }
 
-    fn share_of_node(&mut self) -> Share {
-        Share {
+    fn share_of_node(&mut self) -> HeldShare {
+        HeldShare {
             node: self.name("n", 6),
             role: self.draw.below(3) as u16,
             devices: self.draw.number(),

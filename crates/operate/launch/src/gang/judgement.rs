@@ -1,19 +1,19 @@
 //! Who answers for a failure, and whether the job may start again.
 
-use bedplate_blame::{Cause, Fault, FaultKind, JobVerdict, NodeVerdict, Restart, Surroundings};
+use bedplate_blame::{Circumstances, FaultKind, JobFault, JobVerdict, NodeVerdict, Restart, RestartCause};
 use bedplate_gangs::{JobId, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
-use super::{Absence, Failure, Gang, MemberState, Order, Phase};
+use super::{Absence, Failure, LaunchedGang, LauncherOrder, MemberState, Phase};
 
 pub(super) fn node_id(node: usize) -> NodeId {
     NodeId(node as u32)
 }
 
-impl Gang {
-    pub(super) fn surroundings(&self) -> Surroundings {
+impl LaunchedGang {
+    pub(super) fn surroundings(&self) -> Circumstances {
         let nodes_out = self.members.iter().filter(|member| member.state == MemberState::Out).count();
-        Surroundings { users: 1, nodes: self.members.len(), nodes_out }
+        Circumstances { users: 1, nodes: self.members.len(), nodes_out }
     }
 
     /// A node's own check fails. It is not used; whether an administrator hears of it is a verdict.
@@ -23,7 +23,7 @@ impl Gang {
         let name = self.members[node].name.clone();
         if let NodeVerdict::TooManyOut { out } = verdict {
             let text = format!("{out} nodes are left out already: look whether the check itself is at fault");
-            self.orders.push(Order::Say(text));
+            self.orders.push(LauncherOrder::Say(text));
         }
         self.leave_out(node, format!("node {name} is not well: {finding}"), absence);
     }
@@ -35,16 +35,16 @@ impl Gang {
         if !is_nodes_fault && !self.forgives(failure, now) {
             return self.end(exit_code(failure));
         }
-        match self.blame.restart(JobId(self.rules.job), Cause::Failure, ran) {
+        match self.blame.restart(JobId(self.rules.job), RestartCause::Failure, ran) {
             Restart::Exhausted { restarts } => {
                 let text = format!("the job was restarted {restarts} times without a newer checkpoint");
-                self.orders.push(Order::Say(text));
+                self.orders.push(LauncherOrder::Say(text));
                 self.end(exit_code(failure));
             }
             Restart::After(pause) => {
                 self.phase = Phase::Pausing { until: now + pause };
                 if pause > Span::ZERO {
-                    self.orders.push(Order::Say(format!("the next run starts in {pause}")));
+                    self.orders.push(LauncherOrder::Say(format!("the next run starts in {pause}")));
                 }
                 self.advance(now);
             }
@@ -54,19 +54,22 @@ impl Gang {
     /// Whether a job may start again after a failure for which no node answers.
     fn forgives(&mut self, failure: &Failure, now: Time) -> bool {
         self.record.failures += 1;
-        self.orders.push(Order::Save);
+        self.orders.push(LauncherOrder::Save);
         if self.record.failures > self.rules.retries {
             let retries = self.rules.retries;
-            self.orders.push(Order::Say(format!("the job failed by itself, with {retries} retries allowed")));
+            self.orders.push(LauncherOrder::Say(format!(
+                "the job failed by itself, with {retries} retries allowed"
+            )));
             return false;
         }
         let Some((node, kind)) = accused(failure) else { return true };
-        let fault = Fault { job: JobId(self.rules.job), user: UserId(0), node: node_id(node), kind };
+        let fault = JobFault { job: JobId(self.rules.job), user: UserId(0), node: node_id(node), kind };
         match self.blame.job_failed(fault, self.surroundings(), now).job {
             JobVerdict::GoOn => true,
             JobVerdict::End { nodes } => {
-                self.orders
-                    .push(Order::Say(format!("the job failed on {nodes} nodes: the fault is its own")));
+                self.orders.push(LauncherOrder::Say(format!(
+                    "the job failed on {nodes} nodes: the fault is its own"
+                )));
                 false
             }
             JobVerdict::Avoid(_) => {

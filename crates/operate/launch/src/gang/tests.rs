@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn rules(size: usize) -> Rules {
-    Rules {
+fn rules(size: usize) -> LaunchRules {
+    LaunchRules {
         job: 7,
         size,
         ranks_per_node: 2,
@@ -27,19 +27,19 @@ fn rules(size: usize) -> Rules {
 }
 
 struct Story {
-    gang: Gang,
+    gang: LaunchedGang,
     now: Time,
     told: Vec<String>,
 }
 
 impl Story {
     fn new(nodes: usize, size: usize) -> Self {
-        Self::with(nodes, size, Record::default())
+        Self::with(nodes, size, LaunchRecord::default())
     }
 
-    fn with(nodes: usize, size: usize, record: Record) -> Self {
+    fn with(nodes: usize, size: usize, record: LaunchRecord) -> Self {
         let names: Vec<String> = (0..nodes).map(|node| format!("n{node}")).collect();
-        let gang = Gang::new(rules(size), &names, record, Time::ZERO);
+        let gang = LaunchedGang::new(rules(size), &names, record, Time::ZERO);
         Self { gang, now: Time::ZERO, told: Vec::new() }
     }
 
@@ -101,16 +101,18 @@ impl Story {
     fn tell(&mut self) {
         for order in self.gang.take_orders() {
             self.told.extend(match order {
-                Order::Send { node, message: ToNode::Start(start) } => {
+                LauncherOrder::Send { node, message: ToNode::Start(start) } => {
                     let ranks: Vec<String> = start.ranks.iter().map(u32::to_string).collect();
                     Some(format!("n{node}: start ranks {}", ranks.join(",")))
                 }
-                Order::Send { node, message } => Some(format!("n{node}: {message:?}").to_lowercase()),
-                Order::LeaveOut { reason, absence, .. } => Some(format!("out, {absence:?}: {reason}")),
-                Order::Say(text) => Some(text),
-                Order::Save => None,
-                Order::Requeue { why } => Some(format!("requeue: {why}")),
-                Order::End { code } => Some(format!("end {code}")),
+                LauncherOrder::Send { node, message } => Some(format!("n{node}: {message:?}").to_lowercase()),
+                LauncherOrder::LeaveOut { reason, absence, .. } => {
+                    Some(format!("out, {absence:?}: {reason}"))
+                }
+                LauncherOrder::Say(text) => Some(text),
+                LauncherOrder::Save => None,
+                LauncherOrder::Requeue { why } => Some(format!("requeue: {why}")),
+                LauncherOrder::End { code } => Some(format!("end {code}")),
             });
         }
     }
@@ -262,7 +264,7 @@ fn of_many_nodes_lost_at_once_only_the_first_is_held_against_the_node() {
 
 #[test]
 fn a_job_does_not_go_back_to_the_queue_for_ever() {
-    let mut story = Story::with(2, 2, Record { returns: 10, ..Record::default() });
+    let mut story = Story::with(2, 2, LaunchRecord { returns: 10, ..LaunchRecord::default() });
     story.link(0);
     story.told.clear();
     story.lose(1);
@@ -284,7 +286,7 @@ fn a_job_that_came_back_with_too_few_nodes_goes_back_and_does_not_run_smaller() 
 
 #[test]
 fn a_job_that_comes_back_goes_on_from_its_checkpoint_without_the_nodes_left_out() {
-    let record = Record {
+    let record = LaunchRecord {
         checkpoint: Some(Checkpoint { step: 40, path: None }),
         nodes: 3,
         runs: 3,
@@ -442,9 +444,9 @@ proptest! {
             let mut started = BTreeSet::new();
             for order in story.gang.take_orders() {
                 match order {
-                    Order::Send { node, message: ToNode::Prepare } => drop(usable.insert(node)),
-                    Order::LeaveOut { node, .. } => drop(usable.remove(&node)),
-                    Order::Send { node, message: ToNode::Start(start) } => {
+                    LauncherOrder::Send { node, message: ToNode::Prepare } => drop(usable.insert(node)),
+                    LauncherOrder::LeaveOut { node, .. } => drop(usable.remove(&node)),
+                    LauncherOrder::Send { node, message: ToNode::Start(start) } => {
                         prop_assert!(usable.contains(&node) && started.insert(node));
                         prop_assert_eq!(start.peers.len(), 3);
                         prop_assert_eq!(start.world_size, 6);

@@ -19,7 +19,7 @@ pub(super) fn percent_encoded(text: &str) -> String {
 
 /// What Alertmanager sent, and when it had arrived.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SentAlert {
     pub body: String,
     pub at: Instant,
 }
@@ -27,7 +27,7 @@ pub struct Request {
 /// An address to which alerts are sent.
 pub struct Webhook {
     address: SocketAddr,
-    requests: Receiver<Request>,
+    requests: Receiver<SentAlert>,
 }
 
 impl Webhook {
@@ -45,15 +45,15 @@ impl Webhook {
     }
 
     /// The next request; nothing when none comes in time.
-    pub fn next(&self, patience: Duration) -> Option<Request> {
+    pub fn next(&self, patience: Duration) -> Option<SentAlert> {
         self.requests.recv_timeout(patience).ok()
     }
 }
 
-fn serve(listener: &TcpListener, sender: &Sender<Request>) {
+fn serve(listener: &TcpListener, sender: &Sender<SentAlert>) {
     for stream in listener.incoming().flatten() {
         if let Ok(body) = take(stream)
-            && sender.send(Request { body, at: Instant::now() }).is_err()
+            && sender.send(SentAlert { body, at: Instant::now() }).is_err()
         {
             return;
         }

@@ -1,7 +1,7 @@
 //! Low-rank adapters on a host: the weights are merged once per step, so forward and backward are those of full
 //! training, and each layer's gradient is projected onto its adapters right away.
 
-use bedplate_transformer::{Part, Transformer};
+use bedplate_transformer::{ParameterPart, Transformer};
 
 use super::WIDE;
 use super::operators::{Linear, Operators, Stream, Work};
@@ -29,7 +29,7 @@ impl Adapters {
             largest = largest.max(parameters);
             layer_parameters += run.count as f64 * parameters;
             let adapted = run.layer.matrices(model.hidden).into_iter();
-            let adapted = adapted.filter(|matrix| matrix.part == Part::Attention);
+            let adapted = adapted.filter(|matrix| matrix.part == ParameterPart::Attention);
             matrices.extend(adapted.map(|it| (it.outputs as f64, it.inputs as f64, run.count as f64)));
         }
         let parameters =

@@ -104,7 +104,7 @@ fn layer_block(model: &Transformer, layer: &Layer, key: &LayerKey) -> Block {
     let here = cut(layer, key.tensor);
     let all = model.layer_parameters(&here) as f64;
     let is_expert =
-        |matrix: &bedplate_transformer::Matrix| matrix.part == bedplate_transformer::Part::Experts;
+        |matrix: &bedplate_transformer::Matrix| matrix.part == bedplate_transformer::ParameterPart::Experts;
     let experts: f64 = here
         .matrices(model.hidden)
         .iter()

@@ -4,7 +4,7 @@
 //! matrix is a product with `rank` columns and one with `rank` rows, in bf16. Tensor ranks split the one that the matrix is split
 //! along and keep the other whole, as engines do by default.
 
-use bedplate_transformer::{Layer, Matrix, Part, Role};
+use bedplate_transformer::{Layer, Matrix, MatrixRole, ParameterPart};
 
 use super::{Deployment, Engine, ServingConstants};
 
@@ -102,10 +102,16 @@ fn values_per_rank(deployment: &Deployment) -> f64 {
 }
 
 fn has_adapter(matrix: &Matrix) -> bool {
-    let is_adapted = matches!(matrix.part, Part::Attention | Part::DenseMlp | Part::SharedExperts);
+    let is_adapted = matches!(
+        matrix.part,
+        ParameterPart::Attention | ParameterPart::DenseMlp | ParameterPart::SharedExperts
+    );
     let is_steering = matches!(
         matrix.role,
-        Role::IndexerQuery | Role::IndexerKey | Role::IndexerWeights | Role::SharedGate
+        MatrixRole::IndexerQuery
+            | MatrixRole::IndexerKey
+            | MatrixRole::IndexerWeights
+            | MatrixRole::SharedGate
     );
     is_adapted && !is_steering
 }
@@ -113,16 +119,17 @@ fn has_adapter(matrix: &Matrix) -> bool {
 fn values(matrix: &Matrix, tensor: f64) -> f64 {
     let (inputs, outputs) = (matrix.inputs as f64, matrix.outputs as f64);
     match matrix.role {
-        Role::Output | Role::Down => inputs / tensor + outputs,
-        Role::QueryDown | Role::KvDown => inputs + outputs,
+        MatrixRole::Output | MatrixRole::Down => inputs / tensor + outputs,
+        MatrixRole::QueryDown | MatrixRole::KvDown => inputs + outputs,
         _ => inputs + outputs / tensor,
     }
 }
 
 /// Two for each product of a layer; products of the same input are one.
 fn kernels(layer: &Layer) -> u64 {
-    let is_first =
-        |matrix: &Matrix| !matches!(matrix.role, Role::Key | Role::Value | Role::Up | Role::KvDown);
+    let is_first = |matrix: &Matrix| {
+        !matches!(matrix.role, MatrixRole::Key | MatrixRole::Value | MatrixRole::Up | MatrixRole::KvDown)
+    };
     // The width does not matter to their number.
     2 * layer.matrices(1).iter().filter(|matrix| has_adapter(matrix) && is_first(matrix)).count() as u64
 }

@@ -1,6 +1,6 @@
 //! The number formats of a served model's weights and cache, and the peak it computes at.
 
-use bedplate_transformer::{Family, Part, Precision, Transformer};
+use bedplate_transformer::{Family, ParameterPart, Precision, Transformer};
 
 use crate::Hardware;
 
@@ -73,12 +73,14 @@ impl Weights {
         Self { attention: rest, dense: rest, experts: narrow, head: Precision::Bf16 }
     }
 
-    pub(crate) fn of(&self, part: Part) -> Precision {
+    pub(crate) fn of(&self, part: ParameterPart) -> Precision {
         match part {
-            Part::Attention => self.attention,
-            Part::DenseMlp | Part::SharedExperts => self.dense,
-            Part::Experts => self.experts,
-            Part::Embedding | Part::Router | Part::Norms | Part::Head => self.head,
+            ParameterPart::Attention => self.attention,
+            ParameterPart::DenseMlp | ParameterPart::SharedExperts => self.dense,
+            ParameterPart::Experts => self.experts,
+            ParameterPart::Embedding | ParameterPart::Router | ParameterPart::Norms | ParameterPart::Head => {
+                self.head
+            }
         }
     }
 

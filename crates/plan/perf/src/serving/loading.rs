@@ -1,7 +1,7 @@
 //! Cold start: weights read from storage into GPU memory.
 
 use bedplate_catalog::StorageClass;
-use bedplate_transformer::Part;
+use bedplate_transformer::ParameterPart;
 use bedplate_units::{Bytes, Seconds};
 
 use super::Replica;
@@ -32,7 +32,7 @@ impl Replica {
         let gpus = deployment.parallel.gpus();
         let on_host = f64::from(gpus.min(GPUS_PER_HOST));
         let model = &deployment.model.transformer;
-        let weights = |part: Part| deployment.weights.of(part);
+        let weights = |part: ParameterPart| deployment.weights.of(part);
         let whole = model.weights_bytes_by(weights);
         let held = self.memory().weights_per_gpu * on_host;
         // Copies of the same shard on one host are read once.

@@ -1,6 +1,6 @@
 //! What fits: weights, cache per token and per sequence, and how many tokens the rest of a GPU holds.
 
-use bedplate_transformer::{Attention, Part, Reach};
+use bedplate_transformer::{Attention, ParameterPart, Reach};
 use bedplate_units::Bytes;
 
 use super::{Deployment, ServingConstants};
@@ -105,13 +105,13 @@ fn weights_per_gpu(deployment: &Deployment) -> f64 {
     let copies = mixture.map_or(1.0, |mixture| {
         deployment.parallel.expert_places(mixture.experts) as f64 / mixture.experts as f64
     });
-    let bytes = |(part, count): (Part, u64)| {
+    let bytes = |(part, count): (ParameterPart, u64)| {
         let count = match part {
-            Part::Attention => count as f64 + more,
-            Part::Experts => count as f64 * copies,
+            ParameterPart::Attention => count as f64 + more,
+            ParameterPart::Experts => count as f64 * copies,
             _ => count as f64,
         };
-        let ranks = if part == Part::Experts { stage } else { tensor };
+        let ranks = if part == ParameterPart::Experts { stage } else { tensor };
         count * deployment.weights.of(part).bytes_per_value() / ranks / stages
     };
     model.transformer.parameters().parts().map(bytes).sum()

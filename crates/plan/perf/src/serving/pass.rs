@@ -4,7 +4,7 @@
 //! work add up, as kernels of one stream do. With pipeline stages each processes one micro-batch of the
 //! step, so a step takes one pass with a share of its tokens.
 
-use bedplate_transformer::{Attention, Dense, Layer, Part, Precision, Reach};
+use bedplate_transformer::{Attention, Dense, Layer, ParameterPart, Precision, Reach};
 
 use super::adapters::LowRank;
 use super::experts::{Touched, largest_of};
@@ -154,8 +154,8 @@ impl Pass {
         for (part, parameters) in parameters(deployment) {
             let work = rates.work(part, parameters, deployment);
             match part {
-                Part::Experts | Part::Embedding => {}
-                Part::Head => head.add(&work),
+                ParameterPart::Experts | ParameterPart::Embedding => {}
+                ParameterPart::Head => head.add(&work),
                 _ => dense.add(&work),
             }
         }
@@ -340,7 +340,7 @@ impl Experts {
         let mixture = *model.runs.iter().find_map(|run| run.layer.mlp.mixture())?;
         let stage = f64::from(deployment.parallel.stage_gpus());
         let ranks = f64::from(deployment.parallel.expert);
-        let parameters = model.parameters().of(Part::Experts);
+        let parameters = model.parameters().of(ParameterPart::Experts);
         let (experts, per_token) = (mixture.experts as f64, mixture.per_token as f64);
         let places = deployment.parallel.expert_places(mixture.experts) as f64;
         let bytes = parameters as f64 * deployment.weights.experts.bytes_per_value();
@@ -374,17 +374,17 @@ fn shallow(expert: &Dense, half_rate: f64, hidden: f64, inner: f64) -> f64 {
 }
 
 /// Parameters by part, those of linear attention included.
-fn parameters(deployment: &Deployment) -> impl Iterator<Item = (Part, f64)> {
+fn parameters(deployment: &Deployment) -> impl Iterator<Item = (ParameterPart, f64)> {
     let model = &deployment.model;
     let more = model.linear.map_or(0, |linear| linear.layers * linear.more_parameters) as f64;
     let counted = model.transformer.parameters();
     let is_tied = model.transformer.has_tied_embeddings;
-    Part::ALL.into_iter().map(move |part| {
+    ParameterPart::ALL.into_iter().map(move |part| {
         let count = match part {
-            Part::Head if is_tied => counted.of(Part::Embedding),
+            ParameterPart::Head if is_tied => counted.of(ParameterPart::Embedding),
             part => counted.of(part),
         };
-        (part, count as f64 + if part == Part::Attention { more } else { 0.0 })
+        (part, count as f64 + if part == ParameterPart::Attention { more } else { 0.0 })
     })
 }
 
@@ -477,7 +477,7 @@ impl Rates {
         arithmetic * if weights == Precision::Fp8 { self.expert_fp8_rate } else { self.expert_rate }
     }
 
-    fn work(&self, part: Part, parameters: f64, deployment: &Deployment) -> Work {
+    fn work(&self, part: ParameterPart, parameters: f64, deployment: &Deployment) -> Work {
         let precision = deployment.weights.of(part);
         let rate = self.of(precision, &deployment.hardware);
         let read = if precision == Precision::Nvfp4 { self.fp4_read } else { self.dense_read };

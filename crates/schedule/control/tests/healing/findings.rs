@@ -1,6 +1,6 @@
 //! What the control plane does about what nodes find out about themselves.
 
-use bedplate_control::Order;
+use bedplate_control::ClientOrder;
 use bedplate_control::wire::{FromAgent, ToAgent};
 use bedplate_finding::{Action, Finding, Layer, OpenFinding, Severity, Subject};
 use bedplate_gangs::Time;
@@ -114,7 +114,10 @@ fn an_operator_who_resumes_a_node_is_not_contradicted_by_what_was_known() {
     let old = finding("n1", "gpu/xid-79", 0, Action::Reboot, 5);
     finds(&mut story, "n1", vec![old.clone()]);
     assert_eq!(story.node("n1").0, "drained");
-    story.control.order(Order::Resume { node: "n1".into() }, "ada", Time(story.now)).expect("it is drained");
+    story
+        .control
+        .order(ClientOrder::Resume { node: "n1".into() }, "ada", Time(story.now))
+        .expect("it is drained");
     story.play();
     let told = |(node, message): &(String, ToAgent)| {
         node == "n1" && *message == ToAgent::Acknowledge { until_ms: 5 }
@@ -132,7 +135,7 @@ fn a_node_that_an_operator_drained_stays_out_when_most_of_the_cluster_complains(
     let mut story = Story::new(8);
     let broken = |node: &str| vec![finding(node, "gpu/nvlink-errors", 0, Action::Drain, 5)];
     finds(&mut story, "n1", broken("n1"));
-    let order = Order::Drain { node: "n1".into(), reason: "its fan is loud".into() };
+    let order = ClientOrder::Drain { node: "n1".into(), reason: "its fan is loud".into() };
     story.control.order(order, "ada", Time(story.now)).expect("it is there");
     for number in 2..=5 {
         let node = format!("n{number}");
@@ -149,7 +152,10 @@ fn a_node_that_did_not_hear_what_an_operator_knows_is_told_again() {
     let mut story = Story::new(5);
     let old = finding("n1", "gpu/xid-79", 0, Action::Reboot, 5);
     finds(&mut story, "n1", vec![old.clone()]);
-    story.control.order(Order::Resume { node: "n1".into() }, "ada", Time(story.now)).expect("it is drained");
+    story
+        .control
+        .order(ClientOrder::Resume { node: "n1".into() }, "ada", Time(story.now))
+        .expect("it is drained");
     story.play();
     let told = |story: &Story| {
         let is_it = |(node, message): &&(String, ToAgent)| {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use bedplate_catalog::Catalog;
 use bedplate_control::record::{JobRow, JobState, Life, NodeRow, Record, Restored};
 use bedplate_control::wire::{
-    Checkpoint, FromAgent, Held, HeldPhase, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
+    Checkpoint, FromAgent, HeldPhase, HeldRun, Hello, HostMachine, Launch, NodeEnd, RankEnd, RunId, ToAgent,
+    Unready,
 };
-use bedplate_control::{Command, Control, LinkId, NodeView, Order, Rules, Submission, Unlinked};
+use bedplate_control::{ClientOrder, Command, Control, ControlRules, LinkId, NodeView, Submission, Unlinked};
 use bedplate_gangs::{JobId, Settings, Time};
 use bedplate_job::{CheckpointSignal, Gang, Job, Receiver, Role, Workload};
 use bedplate_report::{Report, StepReport};
@@ -42,7 +43,7 @@ impl Story {
     fn new(nodes: usize) -> Self {
         let cluster = Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin());
         let cluster = cluster.expect("the fixture is right");
-        let control = Control::new(cluster, Settings::default(), Rules::default(), Time(1_000));
+        let control = Control::new(cluster, Settings::default(), ControlRules::default(), Time(1_000));
         let mut story = Self {
             control,
             now: 1_000,
@@ -62,7 +63,7 @@ impl Story {
         self.join_holding(node, Vec::new());
     }
 
-    fn join_holding(&mut self, node: &str, held: Vec<Held>) {
+    fn join_holding(&mut self, node: &str, held: Vec<HeldRun>) {
         let link = LinkId(self.now * 100 + self.links.len() as u64);
         self.links.insert(link, node.into());
         let hello = Hello {
@@ -70,7 +71,7 @@ impl Story {
             address: "127.0.0.1".into(),
             incarnation: self.now,
             held,
-            host: Host::default(),
+            host: HostMachine::default(),
         };
         self.control.linked(link, hello, Time(self.now));
         self.play();
@@ -110,7 +111,7 @@ impl Story {
         );
         let cluster = cluster.expect("the fixture is right");
         let (control, unreadable) =
-            Control::restore(cluster, Settings::default(), Rules::default(), restored, Time(self.now));
+            Control::restore(cluster, Settings::default(), ControlRules::default(), restored, Time(self.now));
         assert!(unreadable.is_empty());
         Self {
             control,
@@ -285,8 +286,8 @@ fn a_node_that_comes_back_in_time_is_as_if_it_had_never_gone() {
     story.now += 500;
     let link = LinkId(9);
     story.links.insert(link, "n1".into());
-    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
-    let (node, address, host) = ("n1".into(), "127.0.0.1".into(), Host::default());
+    let held = vec![HeldRun { run, phase: HeldPhase::Running, is_suspended: false }];
+    let (node, address, host) = ("n1".into(), "127.0.0.1".into(), HostMachine::default());
     story.control.linked(link, Hello { node, address, incarnation: 1, held, host }, Time(story.now));
     story.play();
     assert_eq!((story.stands(job).as_str(), story.run_of(job)), ("running on n1", run));
@@ -379,7 +380,10 @@ fn a_failing_probe_takes_the_node_out_and_moves_the_gang() {
     story.says("n1", FromAgent::Unhealthy { reason: "nvidia-smi hangs".into(), run: None });
     assert_eq!(story.stands(job), "running on n2");
     assert_eq!(story.node("n1"), ("drained".into(), Some("nvidia-smi hangs".into())));
-    story.control.order(Order::Resume { node: "n1".into() }, "ada", Time(story.now)).expect("it is there");
+    story
+        .control
+        .order(ClientOrder::Resume { node: "n1".into() }, "ada", Time(story.now))
+        .expect("it is there");
     story.play();
     assert_eq!(story.node("n1").0, "idle");
 }
@@ -425,7 +429,10 @@ fn a_node_that_comes_and_goes_is_kept_out_until_somebody_resumes_it() {
     let (state, reason) = story.node("n2");
     assert_eq!(state, "drained");
     assert!(reason.is_some_and(|reason| reason.contains("lost 3 times")));
-    story.control.order(Order::Resume { node: "n2".into() }, "ada", Time(story.now)).expect("it is there");
+    story
+        .control
+        .order(ClientOrder::Resume { node: "n2".into() }, "ada", Time(story.now))
+        .expect("it is there");
     assert_eq!(story.node("n2").0, "idle");
 }
 
@@ -532,7 +539,7 @@ fn what_is_held_against_a_job_survives_a_restart_of_the_control_plane() {
     let restored = Restored { next_job: 2, jobs: vec![row], ..Restored::default() };
     let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin()).expect("the fixture is right");
     let (mut again, unreadable) =
-        Control::restore(cluster, Settings::default(), Rules::default(), restored, Time(story.now));
+        Control::restore(cluster, Settings::default(), ControlRules::default(), restored, Time(story.now));
     assert_eq!(unreadable, []);
     let view = again.job(job).expect("it waits");
     assert_eq!((view.life.charges.restarts, view.life.charges.failures.len()), (2, 2));

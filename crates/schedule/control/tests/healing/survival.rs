@@ -152,8 +152,11 @@ fn a_control_plane_that_starts_again_knows_every_node_by_its_own_run() {
 
     let mut again = story.restarted(records);
     for (node, number) in [("n1", 1), ("n3", 1), ("n4", 2)] {
-        let held =
-            vec![Held { run: RunId { job: job.0, number }, phase: HeldPhase::Running, is_suspended: false }];
+        let held = vec![HeldRun {
+            run: RunId { job: job.0, number },
+            phase: HeldPhase::Running,
+            is_suspended: false,
+        }];
         again.join_holding(node, held);
     }
     assert_eq!(again.stands(job), "running on n1 n4 n3");
@@ -173,7 +176,7 @@ fn a_control_plane_that_starts_again_knows_every_node_by_its_own_run() {
     assert_eq!(again.sent.iter().find_map(goes), None);
     let left = RunId { job: job.0, number: 1 };
     again.is_mute.push("n2".into());
-    again.join_holding("n2", vec![Held { run: left, phase: HeldPhase::Running, is_suspended: false }]);
+    again.join_holding("n2", vec![HeldRun { run: left, phase: HeldPhase::Running, is_suspended: false }]);
     assert_eq!(stopped(&again), ["n2"]);
     assert_eq!(again.sent.iter().find_map(goes), None);
     again.says("n2", FromAgent::Released { run: left, end: NodeEnd::default() });

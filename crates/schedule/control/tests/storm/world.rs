@@ -10,8 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_catalog::Catalog;
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::record::JobState;
-use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready};
-use bedplate_control::{Command, Control, LinkId, Order, Output, Past, Rules, Submission, Unlinked};
+use bedplate_control::wire::{
+    Checkpoint, FromAgent, Hello, HostMachine, Launch, RankEnd, RunId, ToAgent, Unready,
+};
+use bedplate_control::{
+    ClientOrder, Command, Control, ControlRules, LinkId, Output, Past, Submission, Unlinked,
+};
 use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
 use bedplate_report::Report;
@@ -321,10 +325,10 @@ impl World {
                     let well =
                         control.nodes(now).into_iter().filter(|node| !sensors::is_grave(&node.findings));
                     for node in well.map(|node| node.name) {
-                        drop(control.order(Order::Resume { node }, "calm", now));
+                        drop(control.order(ClientOrder::Resume { node }, "calm", now));
                     }
                     for job in control.jobs(&Default::default()) {
-                        drop(control.order(Order::Release(JobId(job.id)), "calm", now));
+                        drop(control.order(ClientOrder::Release(JobId(job.id)), "calm", now));
                     }
                 });
             }
@@ -528,7 +532,7 @@ impl World {
             address: "127.0.0.1".into(),
             incarnation: self.nodes[node].incarnation,
             held,
-            host: Host::default(),
+            host: HostMachine::default(),
         };
         self.send_to_control(link, FromAgent::Hello(hello));
     }
@@ -667,8 +671,8 @@ fn settings() -> Settings {
 }
 
 /// Nodes that take too long are given up within the storm.
-fn rules(bug: Option<Bug>) -> Rules {
-    let mut rules = Rules { prepare_within: Span::seconds(20), ..Rules::default() };
+fn rules(bug: Option<Bug>) -> ControlRules {
+    let mut rules = ControlRules { prepare_within: Span::seconds(20), ..ControlRules::default() };
     if bug == Some(Bug::DrainsAll) {
         (rules.blame.most_out, rules.blame.most_accused) = (1.0, 2.0);
     }

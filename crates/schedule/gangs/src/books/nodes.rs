@@ -1,7 +1,7 @@
 //! Every node by itself: who holds its GPUs, and its timelines written anew.
 
-use crate::fleet::{Booking, Fleet, SharedGpu};
-use crate::jobs::State;
+use crate::fleet::{Booking, NodeFleet, SharedGpu};
+use crate::jobs::EntryState;
 use crate::timeline::Timeline;
 use crate::{Amount, JobId, Scheduler, Time};
 
@@ -18,11 +18,11 @@ pub(super) fn recount_nodes(scheduler: &Scheduler, now: Time) {
 
 fn has_a_place(scheduler: &Scheduler, job: JobId) {
     let state = scheduler.jobs.get(job).map(|entry| &entry.state);
-    let is_there = matches!(state, Some(State::Running(_) | State::Suspended(_)));
+    let is_there = matches!(state, Some(EntryState::Running(_) | EntryState::Suspended(_)));
     assert!(is_there, "{job} is booked and does not run");
 }
 
-fn shared_gpus_add_up(fleet: &Fleet, node: u32) {
+fn shared_gpus_add_up(fleet: &NodeFleet, node: u32) {
     let mut found: Vec<SharedGpu> = Vec::new();
     for booking in fleet.bookings(node) {
         let Some(share) = booking.share else { continue };
@@ -40,7 +40,7 @@ fn shared_gpus_add_up(fleet: &Fleet, node: u32) {
     assert!(found.iter().all(|gpu| gpu.used <= 1000), "more than all of a GPU of node {node}: {found:?}");
 }
 
-fn devices_have_one_holder(fleet: &Fleet, node: u32) {
+fn devices_have_one_holder(fleet: &NodeFleet, node: u32) {
     let alone = whole(fleet, node).map(|booking| booking.devices);
     let shared = fleet.shared_gpus(node).iter().map(|gpu| gpu.device);
     let mut free = (1 << fleet.capacity(node).gpus) - 1;
@@ -52,11 +52,11 @@ fn devices_have_one_holder(fleet: &Fleet, node: u32) {
 }
 
 /// Bookings of GPUs that nobody shares.
-fn whole(fleet: &Fleet, node: u32) -> impl Iterator<Item = &Booking> {
+fn whole(fleet: &NodeFleet, node: u32) -> impl Iterator<Item = &Booking> {
     fleet.bookings(node).iter().filter(|booking| booking.share.is_none())
 }
 
-fn is_not_overfull(fleet: &Fleet, node: u32) {
+fn is_not_overfull(fleet: &NodeFleet, node: u32) {
     let (bookings, capacity) = (fleet.bookings(node), fleet.capacity(node));
     let sum = |of: fn(&Amount) -> u64| bookings.iter().map(|booking| of(&booking.amount)).sum::<u64>();
     let shared = fleet.shared_gpus(node).len() as u64;
@@ -81,7 +81,7 @@ fn timelines_agree(scheduler: &Scheduler, node: u32, now: Time) {
 }
 
 /// A shared GPU is booked whole until the last of its gangs ends; what else they need is booked for each.
-fn booked_line(fleet: &Fleet, node: u32) -> Timeline {
+fn booked_line(fleet: &NodeFleet, node: u32) -> Timeline {
     let capacity = fleet.capacity(node);
     let mut line = Timeline::new(capacity);
     for closure in fleet.closures(node) {

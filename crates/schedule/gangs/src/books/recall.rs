@@ -7,7 +7,7 @@ use bedplate_topology::NodeId;
 use super::random::Random;
 use super::recount::recount;
 use super::world::World;
-use crate::jobs::Run;
+use crate::jobs::GangRun;
 use crate::{JobId, NodeState, Scheduler, Time};
 
 /// Tells a new scheduler all that this one knows and lets both make their plans anew. Reservations are not carried
@@ -36,7 +36,7 @@ pub(super) fn decides_the_same_elsewhere(world: &World) {
 }
 
 fn runs(scheduler: &Scheduler) -> BTreeMap<JobId, String> {
-    let told = |run: &Run| format!("{run:?}");
+    let told = |run: &GangRun| format!("{run:?}");
     scheduler.jobs.iter().filter_map(|(job, entry)| Some((job, told(entry.run()?)))).collect()
 }
 

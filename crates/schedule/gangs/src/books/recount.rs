@@ -7,7 +7,7 @@ use bedplate_topology::NodeId;
 use super::nodes::recount_nodes;
 use super::world::World;
 use crate::fleet::{Booking, JOINS, OUT_OF_SERVICE};
-use crate::jobs::{Entry, Run, State};
+use crate::jobs::{EntryState, GangRun, JobEntry};
 use crate::limits::Ledger;
 use crate::{JobId, QosId, QueueId, Reservation, Scheduler, Time, UserId};
 
@@ -32,8 +32,8 @@ pub(super) fn recount(world: &World) {
     wakeup_lies_ahead(scheduler, world.now);
 }
 
-fn lists_agree(scheduler: &Scheduler, job: JobId, entry: &Entry) {
-    let is_suspended = matches!(entry.state, State::Suspended(_));
+fn lists_agree(scheduler: &Scheduler, job: JobId, entry: &JobEntry) {
+    let is_suspended = matches!(entry.state, EntryState::Suspended(_));
     assert_eq!(is_suspended, scheduler.jobs.suspended().contains(&job), "{job} among the suspended");
     assert_eq!(entry.is_queued(), scheduler.queue().any(|each| each == job), "{job} in the queue");
     let is_elastic = entry.run().is_some() && entry.request.elastic().is_some();
@@ -41,7 +41,7 @@ fn lists_agree(scheduler: &Scheduler, job: JobId, entry: &Entry) {
     assert!(scheduler.outcome(job).is_none(), "{job} lives and has ended");
 }
 
-fn is_on_the_calendar(scheduler: &Scheduler, job: JobId, run: &Run) {
+fn is_on_the_calendar(scheduler: &Scheduler, job: JobId, run: &GangRun) {
     assert!(!run.shares.is_empty(), "{job} runs on nothing");
     assert!(scheduler.jobs.ends().contains(&(run.ends(), job)), "{job} has no end");
     let is_there = |node: &NodeId| run.shares.iter().any(|share| share.node == *node);
@@ -51,7 +51,7 @@ fn is_on_the_calendar(scheduler: &Scheduler, job: JobId, run: &Run) {
 }
 
 /// What a gang holds on a node is booked there once, until its end unless it leaves before.
-fn is_booked(scheduler: &Scheduler, job: JobId, run: &Run, node: NodeId) {
+fn is_booked(scheduler: &Scheduler, job: JobId, run: &GangRun, node: NodeId) {
     let bookings = scheduler.fleet.bookings(node.0).iter();
     let own: Vec<&Booking> = bookings.filter(|booking| booking.job == job).collect();
     let mut booked: Vec<u64> = own.iter().map(|booking| booking.devices).collect();
@@ -65,7 +65,7 @@ fn is_booked(scheduler: &Scheduler, job: JobId, run: &Run, node: NodeId) {
 }
 
 /// A node that drains, or is announced although gangs run there, lets them finish; all else stops them.
-fn is_off_closed_nodes(scheduler: &Scheduler, job: JobId, run: &Run, now: Time) {
+fn is_off_closed_nodes(scheduler: &Scheduler, job: JobId, run: &GangRun, now: Time) {
     for node in run.node_ids() {
         let closures = scheduler.fleet.closures(node).iter();
         let mut windows = closures.filter(|each| each.name != OUT_OF_SERVICE && each.name != JOINS);
@@ -127,7 +127,7 @@ fn held_under(scheduler: &Scheduler, qos: QosId) -> Vec<(UserId, u64)> {
 }
 
 fn only_the_queue_has_reservations(scheduler: &Scheduler) {
-    let waits = |job: &JobId| scheduler.jobs.get(*job).is_some_and(Entry::is_queued);
+    let waits = |job: &JobId| scheduler.jobs.get(*job).is_some_and(JobEntry::is_queued);
     for job in scheduler.accounting.claims().keys() {
         assert!(waits(job), "{job} claims quota and does not wait");
     }

@@ -6,12 +6,12 @@ use bedplate_topology::{Level, NodeId};
 
 use super::random::Random;
 use crate::{
-    AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, JobId, PartitionId,
-    Preemption, QosId, QueueId, Rates, Request, RoleRequest, Settings, Span, Time, UserId,
+    AccountId, ArrayTask, Closeness, DependencyKind, Elastic, Expected, GangDependency, GangRequest, JobId,
+    PartitionId, Preemption, QosId, QueueId, Rates, RoleRequest, Settings, Span, Time, UserId,
 };
 
-pub(super) fn request(id: JobId, settings: &Settings, random: &mut Random) -> Request {
-    let mut request = Request::new(id, role(random));
+pub(super) fn request(id: JobId, settings: &Settings, random: &mut Random) -> GangRequest {
+    let mut request = GangRequest::new(id, role(random));
     if random.chance(12) {
         request.roles.push(RoleRequest::new(1 + random.few(3), random.pick(&[0, 2, 8])));
     }
@@ -49,7 +49,7 @@ fn make_elastic(role: &mut RoleRequest, random: &mut Random) {
     role.elastic = Some(Elastic { min, max: role.nodes + step * random.few(4), step });
 }
 
-fn say_who(request: &mut Request, settings: &Settings, random: &mut Random) {
+fn say_who(request: &mut GangRequest, settings: &Settings, random: &mut Random) {
     request.name = Arc::from(random.pick(&["", "x", "y", "z"]));
     request.user = UserId(random.few(3));
     request.account = AccountId(random.few(3));
@@ -60,7 +60,7 @@ fn say_who(request: &mut Request, settings: &Settings, random: &mut Random) {
     }
 }
 
-fn say_when(request: &mut Request, random: &mut Random) {
+fn say_when(request: &mut GangRequest, random: &mut Random) {
     request.time_limit = Span::seconds(1 + random.below(3600));
     if random.chance(3) {
         request.time_limit = Span::FOREVER;
@@ -71,7 +71,7 @@ fn say_when(request: &mut Request, random: &mut Random) {
     request.is_held = random.chance(5);
 }
 
-fn say_where(request: &mut Request, random: &mut Random) {
+fn say_where(request: &mut GangRequest, random: &mut Random) {
     request.closeness = match random.below(6) {
         0 => Closeness::Required(random.pick(&[Level::LEAF, Level::Domain, Level::Node, Level::Cluster])),
         1 => Closeness::Preferred(Level::LEAF),
@@ -98,20 +98,20 @@ fn say_where(request: &mut Request, random: &mut Random) {
 }
 
 /// On jobs before it, which may have ended long ago or never have been.
-fn dependencies(id: JobId, random: &mut Random) -> Vec<Dependency> {
+fn dependencies(id: JobId, random: &mut Random) -> Vec<GangDependency> {
     let mut dependencies = Vec::new();
     if id.0 > 1 && random.chance(10) {
         let kinds = [DependencyKind::AfterOk, DependencyKind::AfterAny, DependencyKind::AfterNotOk];
         let jobs = (0..2).map(|_| JobId(1 + random.below(id.0 - 1))).collect();
-        dependencies.push(Dependency { kind: random.pick(&kinds), jobs });
+        dependencies.push(GangDependency { kind: random.pick(&kinds), jobs });
     }
     if random.chance(6) {
-        dependencies.push(Dependency { kind: DependencyKind::Singleton, jobs: Vec::new() });
+        dependencies.push(GangDependency { kind: DependencyKind::Singleton, jobs: Vec::new() });
     }
     dependencies
 }
 
-fn say_what_may_be_done_to_it(request: &mut Request, random: &mut Random) {
+fn say_what_may_be_done_to_it(request: &mut GangRequest, random: &mut Random) {
     use Preemption::{Never, Requeue, Shrink, Suspend};
     request.preemption = random.pick(&[Requeue, Requeue, Suspend, Shrink, Never]);
     if request.elastic().is_some() && random.chance(50) {

@@ -6,7 +6,8 @@ use bedplate_topology::{Cluster, Format, ImportOptions, NodeId, import};
 
 use super::random::Random;
 use crate::{
-    ANY_GPU, Accounts, Grant, Order, Packing, Partition, Qos, QosId, Queues, Settings, SizesBy, Span, Weights,
+    ANY_GPU, Accounts, Grant, Packing, Partition, PriorityWeights, Qos, QosId, QueueOrder, Queues, Settings,
+    SizesBy, Span,
 };
 
 const MIXED: &str = r#"
@@ -66,8 +67,9 @@ pub(super) fn settings(random: &mut Random) -> Settings {
         settings.queues = queues(random);
     }
     if random.chance(50) {
-        settings.order = Order::SmallestFirst;
-        settings.weights = Weights { fair_share: settings.weights.fair_share, ..Weights::default() };
+        settings.order = QueueOrder::SmallestFirst;
+        settings.weights =
+            PriorityWeights { fair_share: settings.weights.fair_share, ..PriorityWeights::default() };
     }
     settings
 }

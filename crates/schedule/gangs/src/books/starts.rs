@@ -2,7 +2,7 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Closeness, JobId, NodeShare, NodeState, Request, Scheduler, Time};
+use crate::{Closeness, GangRequest, JobId, NodeShare, NodeState, Scheduler, Time};
 
 pub(super) fn check_start(scheduler: &Scheduler, job: JobId, shares: &[NodeShare], now: Time) {
     let request = &scheduler.jobs[job].request;
@@ -24,7 +24,7 @@ pub(super) fn check_shrink(scheduler: &Scheduler, job: JobId, leaves: &[NodeId])
     assert!(rest >= elastic.min, "{job} shrinks to {rest} of {elastic:?}");
 }
 
-fn is_whole(request: &Request, shares: &[NodeShare]) {
+fn is_whole(request: &GangRequest, shares: &[NodeShare]) {
     let job = request.id;
     if let Some(elastic) = request.elastic() {
         let is_allowed = elastic.sizes().any(|size| size as usize == shares.len());
@@ -41,7 +41,7 @@ fn is_whole(request: &Request, shares: &[NodeShare]) {
     }
 }
 
-fn is_in_service(scheduler: &Scheduler, request: &Request, shares: &[NodeShare], now: Time) {
+fn is_in_service(scheduler: &Scheduler, request: &GangRequest, shares: &[NodeShare], now: Time) {
     let partition = &scheduler.settings.partition(request);
     for node in shares.iter().map(|share| share.node) {
         let state = scheduler.node_state(node, now);
@@ -53,7 +53,7 @@ fn is_in_service(scheduler: &Scheduler, request: &Request, shares: &[NodeShare],
 }
 
 /// Segments may lie apart from each other; everybody else's roles may not.
-fn is_close(scheduler: &Scheduler, request: &Request, shares: &[NodeShare]) {
+fn is_close(scheduler: &Scheduler, request: &GangRequest, shares: &[NodeShare]) {
     let (Closeness::Required(level), None) = (request.closeness, request.segment) else { return };
     let sets = scheduler.fleet.sets(level);
     for role in 0..request.roles.len() {

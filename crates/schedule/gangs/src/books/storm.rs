@@ -6,7 +6,7 @@ use super::random::Random;
 use super::requests::request;
 use super::site;
 use super::world::World;
-use crate::{Event, JobId, Maintenance, NodeOrder, Outcome, Scheduler, Span, Time, Wait};
+use crate::{Event, GangOutcome, JobId, Maintenance, NodeOrder, Scheduler, Span, Time, Wait};
 
 pub(super) struct Storm {
     pub(super) world: World,
@@ -110,8 +110,8 @@ impl Storm {
         let job = random.pick(&running);
         Some(match random.below(3) {
             0 => Event::Left { job, nodes: vec![NodeId(random.few(STRUCK)), NodeId(999)] },
-            1 => Event::Ended { job, outcome: Outcome::Succeeded },
-            _ => Event::Ended { job, outcome: Outcome::Failed },
+            1 => Event::Ended { job, outcome: GangOutcome::Succeeded },
+            _ => Event::Ended { job, outcome: GangOutcome::Failed },
         })
     }
 

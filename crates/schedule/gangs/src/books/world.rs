@@ -8,7 +8,7 @@ use bedplate_topology::NodeId;
 use super::random::Random;
 use super::recount::recount;
 use super::starts::{check_shrink, check_start};
-use crate::{Decision, Event, JobId, Outcome, Scheduler, Span, Then, Time};
+use crate::{Decision, Event, GangOutcome, JobId, Scheduler, Span, Then, Time};
 
 pub(super) struct World {
     pub(super) scheduler: Scheduler,
@@ -16,7 +16,7 @@ pub(super) struct World {
     pub(super) random: Random,
     /// Every event and every decision, in order.
     pub(super) log: Vec<String>,
-    ends: BTreeMap<JobId, (Time, Outcome)>,
+    ends: BTreeMap<JobId, (Time, GangOutcome)>,
     departures: Vec<Departure>,
 }
 
@@ -95,7 +95,7 @@ impl World {
             }
             Decision::Resume { job } => {
                 let left = Span(1 + self.random.below(2_000_000));
-                self.ends.insert(job, (self.now + left, Outcome::Succeeded));
+                self.ends.insert(job, (self.now + left, GangOutcome::Succeeded));
             }
             Decision::Stop { job, then: Then::Suspend, .. } => {
                 self.ends.remove(&job);
@@ -103,7 +103,7 @@ impl World {
             Decision::Stop { job, grace, .. } => {
                 let late = if self.random.chance(10) { 20_000 } else { 0 };
                 let left = Span(self.random.below(grace.0 + 1) + late);
-                self.ends.insert(job, (self.now + left, Outcome::Cancelled));
+                self.ends.insert(job, (self.now + left, GangOutcome::Cancelled));
             }
             Decision::Shrink { job, nodes, .. } => {
                 check_shrink(&self.scheduler, job, &nodes);
@@ -124,7 +124,8 @@ impl World {
         let limit = self.scheduler.jobs[job].request.time_limit;
         let longest = limit.0.min(4_000_000) * 5 / 4;
         let end = self.now + Span(1 + self.random.below(longest));
-        let outcome = self.random.pick(&[Outcome::Succeeded, Outcome::Succeeded, Outcome::Failed]);
+        let outcome =
+            self.random.pick(&[GangOutcome::Succeeded, GangOutcome::Succeeded, GangOutcome::Failed]);
         self.ends.insert(job, (end, outcome));
     }
 }

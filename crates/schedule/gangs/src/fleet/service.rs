@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use bedplate_topology::NodeId;
 
-use super::{Closure, Condition, Fleet};
+use super::{Closure, Condition, NodeFleet};
 use crate::{Amount, NodeOrder, NodeState, Time};
 
 pub(crate) const OUT_OF_SERVICE: &str = "(out of service)";
 const LEAVES: &str = "(leaves)";
 pub(crate) const JOINS: &str = "(joins)";
 
-impl Fleet {
+impl NodeFleet {
     pub(crate) fn state(&self, node: u32, now: Time) -> NodeState {
         let entry = &self.nodes[node as usize];
         let closed = entry.closed.iter().filter(|each| each.from <= now && now < each.until);

@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_gangs::Span;
-use bedplate_pods::{Action, AskedBinding, Effect, Judged, Phase, PodScheduler, Taint};
+use bedplate_pods::{AskedBinding, Effect, Judged, PodAction, PodPhase, PodScheduler, Taint};
 
 use super::server::{Server, pod, stranger};
 
@@ -35,7 +35,7 @@ fn of_two_gangs_that_do_not_fit_together_one_runs_and_all_pods_of_the_other_say_
     assert_eq!(words.len(), 3);
     assert!(words.iter().all(|words| words.reason == "Unschedulable"), "{words:?}");
     for uid in server.of_gang("a").iter().map(|pod| pod.uid.clone()).collect::<Vec<_>>() {
-        server.change_pod(&uid, |pod| pod.phase = Phase::Succeeded);
+        server.change_pod(&uid, |pod| pod.phase = PodPhase::Succeeded);
     }
     server.settle();
     assert_eq!(server.standing("b"), 3);
@@ -81,7 +81,7 @@ fn a_gang_fits_between_others_pods_in_whatever_pieces_are_free() {
     let mut server = Server::new(4);
     for index in 0..4 {
         let uid = server.add_pod(stranger(index, 5));
-        server.change_pod(&uid, |pod| (pod.node, pod.phase) = (Some(format!("n{index}")), Phase::Running));
+        server.change_pod(&uid, |pod| (pod.node, pod.phase) = (Some(format!("n{index}")), PodPhase::Running));
     }
     server.gang("a", 12, |pod| pod.needs.gpus = 1);
     server.settle();
@@ -132,7 +132,7 @@ fn a_large_gang_is_not_starved_by_small_ones() {
             pod.gang != "large" && pod.bound_at.is_some_and(|at| now.since(at) >= Span::minutes(9))
         };
         let ended: Vec<String> = server.pods.values().filter(over).map(|pod| pod.uid.clone()).collect();
-        ended.iter().for_each(|uid| server.change_pod(uid, |pod| pod.phase = Phase::Succeeded));
+        ended.iter().for_each(|uid| server.change_pod(uid, |pod| pod.phase = PodPhase::Succeeded));
         server.settle();
         if server.standing("large") == 4 {
             return;
@@ -168,7 +168,7 @@ fn what_cannot_be_completed_goes_after_seconds() {
     let left =
         ["n0", "n1", "n2", "n3"].into_iter().find(|node| !taken.contains(&(*node).to_owned())).unwrap();
     let uid = server.add_pod(stranger(1, 8));
-    server.change_pod(&uid, |pod| (pod.node, pod.phase) = (Some(left.to_owned()), Phase::Running));
+    server.change_pod(&uid, |pod| (pod.node, pod.phase) = (Some(left.to_owned()), PodPhase::Running));
     server.restart();
     server.settle();
     assert_eq!(server.standing("a"), 3, "it may still come");
@@ -296,11 +296,12 @@ fn only_as_many_gangs_give_way_as_must() {
     let other = server.add_pod(stranger(1, 5));
     let now = server.now;
     server.change_pod(&other, |pod| {
-        (pod.node, pod.phase, pod.bound_at) = (Some("n0".to_owned()), Phase::Running, Some(now))
+        (pod.node, pod.phase, pod.bound_at) = (Some("n0".to_owned()), PodPhase::Running, Some(now))
     });
     server.tell(usize::MAX);
     (0..5).for_each(|_| server.decide());
-    let leaving = server.wanted.iter().filter(|(_, action)| matches!(action, Action::Evict { .. })).count();
+    let leaving =
+        server.wanted.iter().filter(|(_, action)| matches!(action, PodAction::Evict { .. })).count();
     assert_eq!(leaving, 1, "one of two is enough");
 }
 

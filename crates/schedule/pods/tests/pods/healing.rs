@@ -2,7 +2,7 @@
 
 use bedplate_finding::Action;
 use bedplate_gangs::Span;
-use bedplate_pods::{NodeFinding, Phase, Pod};
+use bedplate_pods::{NodeFinding, Pod, PodPhase};
 
 use super::server::Server;
 
@@ -18,7 +18,7 @@ fn first(server: &Server, gang: &str) -> (String, String) {
 
 fn fails(server: &mut Server, uid: &str) {
     let now = server.now;
-    server.change_pod(uid, |pod| (pod.phase, pod.ended_at) = (Phase::Failed, Some(now)));
+    server.change_pod(uid, |pod| (pod.phase, pod.ended_at) = (PodPhase::Failed, Some(now)));
     server.settle();
 }
 
@@ -231,7 +231,7 @@ fn a_node_whose_cordon_was_refused_is_taken_out_again() {
         server.settle();
         let (uid, _) = first(&server, user);
         let now = server.now;
-        server.change_pod(&uid, |pod| (pod.phase, pod.ended_at) = (Phase::Failed, Some(now)));
+        server.change_pod(&uid, |pod| (pod.phase, pod.ended_at) = (PodPhase::Failed, Some(now)));
         server.tell(usize::MAX);
         server.decide();
         // The server refuses what is wanted of it.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bedplate_catalog::Catalog;
 use bedplate_gangs::{Span, Time};
-use bedplate_pods::{Action, Bound, GangPolicy, Node, Phase, Pod, PodScheduler, Resources, Waiting};
+use bedplate_pods::{
+    BindOutcome, GangPolicy, Node, Pod, PodAction, PodPhase, PodScheduler, Resources, Waiting,
+};
 
 pub(crate) const GPUS: i64 = 8;
 pub(crate) const CORES: i64 = 16;
@@ -21,7 +23,7 @@ pub(crate) struct Server {
     pub(crate) pods: BTreeMap<String, Pod>,
     pub(crate) scheduler: PodScheduler,
     told: VecDeque<(Time, Told)>,
-    pub(crate) wanted: VecDeque<(Time, Action)>,
+    pub(crate) wanted: VecDeque<(Time, PodAction)>,
     /// When pods that were told to go are gone.
     pub(crate) leaving: BTreeMap<String, Time>,
     pub(crate) words: BTreeMap<String, Waiting>,
@@ -138,35 +140,35 @@ impl Server {
     pub(crate) fn carry_out(&mut self, index: usize, is_answered: bool) {
         let Some((_, action)) = self.wanted.remove(index) else { return };
         match action {
-            Action::Bind { uid, node, .. } => {
+            PodAction::Bind { uid, node, .. } => {
                 let outcome = self.bind(&uid, &node);
-                let heard = if is_answered { outcome } else { Bound::Unknown };
+                let heard = if is_answered { outcome } else { BindOutcome::Unknown };
                 self.scheduler.bound(&uid, heard, self.now);
             }
-            Action::Evict { uid, grace, .. } => self.evict(&uid, grace),
-            Action::TakeOut { node, why } => {
+            PodAction::Evict { uid, grace, .. } => self.evict(&uid, grace),
+            PodAction::TakeOut { node, why } => {
                 self.taken_out.insert(node.clone(), why);
                 self.change_node(&node, |node| node.is_cordoned = true);
             }
-            Action::AskForNodes { gang, kinds, .. } => drop(self.asked.insert(gang, kinds)),
-            Action::AskNoMore { gang, .. } => drop(self.asked.remove(&gang)),
-            Action::Tell { uid, waiting, .. } => drop(self.words.insert(uid, waiting)),
+            PodAction::AskForNodes { gang, kinds, .. } => drop(self.asked.insert(gang, kinds)),
+            PodAction::AskNoMore { gang, .. } => drop(self.asked.remove(&gang)),
+            PodAction::Tell { uid, waiting, .. } => drop(self.words.insert(uid, waiting)),
         }
     }
 
-    fn bind(&mut self, uid: &str, node: &str) -> Bound {
+    fn bind(&mut self, uid: &str, node: &str) -> BindOutcome {
         match self.pods.get(uid) {
-            None => return Bound::Refused,
+            None => return BindOutcome::Refused,
             // A conflict, which may be with an earlier binding of the same pod to the same node.
-            Some(pod) if pod.node.is_some() || pod.is_leaving => return Bound::Unknown,
+            Some(pod) if pod.node.is_some() || pod.is_leaving => return BindOutcome::Unknown,
             Some(_) => {}
         }
         self.binds += 1;
         let now = self.now;
         self.change_pod(uid, |pod| {
-            (pod.node, pod.bound_at, pod.phase) = (Some(node.to_owned()), Some(now), Phase::Running);
+            (pod.node, pod.bound_at, pod.phase) = (Some(node.to_owned()), Some(now), PodPhase::Running);
         });
-        Bound::Done
+        BindOutcome::Done
     }
 
     pub(crate) fn evict(&mut self, uid: &str, grace: Option<Span>) {
@@ -224,7 +226,7 @@ impl Server {
     pub(crate) fn free(&self, node: &str) -> Resources {
         let mut free = self.nodes[node].allocatable.clone();
         let on_it = |pod: &&Pod| {
-            pod.node.as_deref() == Some(node) && matches!(pod.phase, Phase::Pending | Phase::Running)
+            pod.node.as_deref() == Some(node) && matches!(pod.phase, PodPhase::Pending | PodPhase::Running)
         };
         self.pods.values().filter(on_it).for_each(|pod| free.take(&pod.needs));
         free
@@ -238,7 +240,7 @@ impl Server {
     pub(crate) fn standing(&self, gang: &str) -> usize {
         self.of_gang(gang)
             .iter()
-            .filter(|pod| pod.node.is_some() && !pod.is_leaving && pod.phase == Phase::Running)
+            .filter(|pod| pod.node.is_some() && !pod.is_leaving && pod.phase == PodPhase::Running)
             .count()
     }
 

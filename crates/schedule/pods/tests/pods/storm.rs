@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bedplate_gangs::{Span, Time};
-use bedplate_pods::{AskedBinding, Judged, Phase, Pod};
+use bedplate_pods::{AskedBinding, Judged, Pod, PodPhase};
 use bedplate_random::Random;
 
 use super::server::{Server, pod, stranger};
@@ -81,12 +81,12 @@ impl Storm {
         unfinished.iter().for_each(|gang| self.make(gang));
         for _ in 0..3000 {
             self.step();
-            if self.server.pods.values().all(|pod| pod.phase == Phase::Succeeded) {
+            if self.server.pods.values().all(|pod| pod.phase == PodPhase::Succeeded) {
                 return;
             }
         }
         let left: Vec<&Pod> =
-            self.server.pods.values().filter(|pod| pod.phase != Phase::Succeeded).take(6).collect();
+            self.server.pods.values().filter(|pod| pod.phase != PodPhase::Succeeded).take(6).collect();
         let words: Vec<_> =
             left.iter().map(|pod| (&pod.name, &pod.node, self.server.words.get(&pod.uid))).collect();
         panic!("not everything ends: {words:?}");
@@ -187,7 +187,7 @@ impl Storm {
     fn bind_stranger(&mut self, uid: &str, node: String) {
         let now = self.server.now;
         self.server.change_pod(uid, |pod| {
-            (pod.node, pod.phase, pod.bound_at) = (Some(node), Phase::Running, Some(now))
+            (pod.node, pod.phase, pod.bound_at) = (Some(node), PodPhase::Running, Some(now))
         });
     }
 
@@ -263,14 +263,16 @@ impl Storm {
             None => true,
             Some(gang) => {
                 let of_gang = self.server.of_gang(&pod.gang);
-                let on =
-                    of_gang.iter().filter(|pod| pod.node.is_some() || pod.phase == Phase::Succeeded).count();
+                let on = of_gang
+                    .iter()
+                    .filter(|pod| pod.node.is_some() || pod.phase == PodPhase::Succeeded)
+                    .count();
                 on >= gang.size as usize
             }
         };
         let is_over = |pod: &&Pod| {
             let since = pod.bound_at.map(|at| now.since(at));
-            pod.phase == Phase::Running
+            pod.phase == PodPhase::Running
                 && !pod.is_leaving
                 && since.is_some_and(|since| since >= lasts(pod))
                 && is_whole(pod)
@@ -278,7 +280,7 @@ impl Storm {
         let over: Vec<String> =
             self.server.pods.values().filter(is_over).map(|pod| pod.uid.clone()).collect();
         for uid in over {
-            self.server.change_pod(&uid, |pod| pod.phase = Phase::Succeeded);
+            self.server.change_pod(&uid, |pod| pod.phase = PodPhase::Succeeded);
         }
     }
 
@@ -307,7 +309,7 @@ impl Storm {
         for (name, gang) in &self.gangs {
             let standing = self.server.standing(name);
             let of_gang = self.server.of_gang(name);
-            let ended = of_gang.iter().filter(|pod| pod.phase == Phase::Succeeded).count();
+            let ended = of_gang.iter().filter(|pod| pod.phase == PodPhase::Succeeded).count();
             if standing == 0 || standing + ended >= gang.size as usize {
                 self.in_parts.remove(name);
                 continue;

@@ -1,6 +1,6 @@
 //! The policies that a replay compares, each a row of one table.
 
-use bedplate_gangs::{Backfill, Expected, Order, Packing, Rates, Score, Settings, SizesBy};
+use bedplate_gangs::{Backfill, Expected, Packing, QueueOrder, Rates, Score, Settings, SizesBy};
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,8 +155,10 @@ impl Policy {
         let mut settings = Settings { backfill, ..Settings::default() };
         match self.backfill {
             BackfillKind::Ours => {}
-            BackfillKind::Ordered(score) => settings.order = Order::Published(score),
-            BackfillKind::Fifo | BackfillKind::Easy | BackfillKind::Slurm => settings.order = Order::Arrival,
+            BackfillKind::Ordered(score) => settings.order = QueueOrder::Published(score),
+            BackfillKind::Fifo | BackfillKind::Easy | BackfillKind::Slurm => {
+                settings.order = QueueOrder::Arrival
+            }
         }
         settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
         settings.elastic.is_allowed = self.is_elastic();

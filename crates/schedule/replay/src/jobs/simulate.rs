@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bedplate_gangs::{
-    Decision, Event, JobId, Never, NodeOrder, NodeShare, Outcome as Ended, Scheduler, Settings, Span,
+    Decision, Event, GangOutcome as Ended, JobId, Never, NodeOrder, NodeShare, Scheduler, Settings, Span,
     StopReason, Then, Time,
 };
 use bedplate_topology::{Cluster, NodeId};

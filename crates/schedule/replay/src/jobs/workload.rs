@@ -1,8 +1,8 @@
 //! From a trace to the scheduler's input: the site's rules, and a request for every job.
 
 use bedplate_gangs::{
-    AccountId, Accounts, Amount, Expected, JobId, NodeShare, Partition, PartitionId, Qos, QosId, QueueId,
-    Rates, Request, RoleRequest, Scheduler, Settings, Span, UserId,
+    AccountId, Accounts, Amount, Expected, GangRequest, JobId, NodeShare, Partition, PartitionId, Qos, QosId,
+    QueueId, Rates, RoleRequest, Scheduler, Settings, Span, UserId,
 };
 use bedplate_random::Random;
 use bedplate_topology::{Cluster, NodeId};
@@ -55,7 +55,7 @@ impl<'a> Workload<'a> {
     }
 
     /// The request of the job at `index`.
-    pub(crate) fn request(&self, index: usize, id: JobId) -> Request {
+    pub(crate) fn request(&self, index: usize, id: JobId) -> GangRequest {
         let job = &self.trace.jobs[index];
         let (nodes, gpus) = job.size.shape(self.per_node);
         let role = RoleRequest {
@@ -66,7 +66,7 @@ impl<'a> Workload<'a> {
             elastic: job.elastic,
             ..RoleRequest::new(nodes, gpus)
         };
-        Request {
+        GangRequest {
             user: UserId(job.user),
             account: self.names.accounts[job.account as usize],
             queue: self.names.queues[job.account as usize],
@@ -79,7 +79,7 @@ impl<'a> Workload<'a> {
             minimum_run_time: job.minimum_run_time,
             expected: self.policy.told(self.expected(job, nodes)),
             rates: self.policy.told_rates(self.predicted_rates(index)),
-            ..Request::new(id, role)
+            ..GangRequest::new(id, role)
         }
     }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_exporter::{Exporter, Options};
+use bedplate_exporter::{Exporter, ExporterOptions};
 use bedplate_peers::{Prometheus, PrometheusShape, Webhook};
 use bedplate_prometheus::{RuleOptions, rules_file};
 use bedplate_record::{Exposition, Exposure, MetricsServer};
@@ -185,7 +185,7 @@ impl Source {
         let copy = folder.0.join("libnvidia-ml.so.1");
         fs::copy(library, &copy).map_err(|error| format!("{}: {error}", library.display()))?;
         write_script(&folder.0, &json!({ "gpus": vec![json!({}); GPUS as usize], "events": [] }))?;
-        let mut options = Options::new("n1");
+        let mut options = ExporterOptions::new("n1");
         options.nvml = Some(copy);
         options.reads_kernel_log = false;
         let exporter = Exporter::start(options).map_err(|error| error.to_string())?;

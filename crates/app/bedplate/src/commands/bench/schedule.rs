@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_gangs::{
-    ANY_GPU, Accounts, Closeness, Decision, Event, Grant, JobId, Outcome, Qos, QosId, QueueId, Request,
-    RoleRequest, Scheduler, Settings, Span, Time, UserId,
+    ANY_GPU, Accounts, Closeness, Decision, Event, GangOutcome, GangRequest, Grant, JobId, Qos, QosId,
+    QueueId, RoleRequest, Scheduler, Settings, Span, Time, UserId,
 };
 use bedplate_terminal::files::write_text;
 use bedplate_terminal::html::{Plot, Point, Report, Series};
@@ -263,7 +263,7 @@ impl Bench {
         self.now = self.now + Span::seconds(1);
         let index = self.random.below(self.running.len() as u64) as usize;
         let job = self.running.swap_remove(index);
-        self.timed(Event::Ended { job, outcome: Outcome::Succeeded })
+        self.timed(Event::Ended { job, outcome: GangOutcome::Succeeded })
     }
 
     fn one_comes(&mut self) -> Duration {
@@ -281,7 +281,7 @@ impl Bench {
 
     /// 80 % of the gangs are on one node, half of those on part of it; the others have 2 to 64 nodes, and
     /// a third of these insist on one leaf.
-    fn request(&mut self) -> Request {
+    fn request(&mut self) -> GangRequest {
         const LIMITS_MINUTES: [u64; 10] = [30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 10_080];
         let id = JobId(self.next);
         self.next += 1;
@@ -291,7 +291,7 @@ impl Bench {
             _ => RoleRequest::new(2 << self.random.below(6), 8),
         };
         let in_one_leaf = role.nodes > 1 && role.nodes <= 16 && self.random.below(3) == 0;
-        let mut request = Request::new(id, role);
+        let mut request = GangRequest::new(id, role);
         request.time_limit = Span::minutes(LIMITS_MINUTES[self.random.below(10) as usize]);
         request.user = UserId(self.random.below(100) as u32);
         request.account = bedplate_gangs::AccountId(1 + request.user.0 % 20);

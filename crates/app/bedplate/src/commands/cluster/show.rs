@@ -3,7 +3,7 @@
 use bedplate_catalog::Catalog;
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console};
-use bedplate_topology::{Cluster, Health, Level, NodeRange, Stage, Summary, compress_hostlist};
+use bedplate_topology::{Cluster, Health, Level, NodeRange, PathStage, Summary, compress_hostlist};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
@@ -79,8 +79,8 @@ fn scale_out_text(cluster: &Cluster) -> Option<String> {
     }
     let network = cluster.scale_out_bandwidth(cluster.gpus())?;
     let narrowest = match network.narrowest {
-        Stage::Cards(_) => "the nodes' network cards".to_owned(),
-        Stage::Uplinks(switch) => format!("the uplinks of switch {}", cluster.switch(switch).name()),
+        PathStage::Cards(_) => "the nodes' network cards".to_owned(),
+        PathStage::Uplinks(switch) => format!("the uplinks of switch {}", cluster.switch(switch).name()),
     };
     Some(format!("{} per GPU one way when all send; {narrowest} are the bottleneck", network.per_gpu))
 }

@@ -1,6 +1,6 @@
 //! A site's own rules (docs/site.md): those of the scheduler, the patience of the control plane, and what is kept how long.
 
-use bedplate_control::{Folders, Rules};
+use bedplate_control::{ControlRules, Folders};
 use bedplate_daemon::Retention;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
@@ -13,7 +13,7 @@ use bedplate_units::{Bytes, Seconds};
 #[derive(Debug, Default)]
 pub(super) struct Site {
     pub(super) settings: Settings,
-    pub(super) rules: Rules,
+    pub(super) rules: ControlRules,
     pub(super) retention: Retention,
 }
 
@@ -49,9 +49,9 @@ fn split(text: &str) -> (String, String) {
     (patience, scheduling)
 }
 
-fn read_running(source: Source<'_>) -> Result<(Rules, Retention), DocumentError> {
+fn read_running(source: Source<'_>) -> Result<(ControlRules, Retention), DocumentError> {
     let file = Table::parse(source)?;
-    let (mut found, mut kept) = (Rules::default(), Retention::default());
+    let (mut found, mut kept) = (ControlRules::default(), Retention::default());
     if let Some(table) = file.table("rules")? {
         rules(&table, &mut found)?;
     }
@@ -70,7 +70,7 @@ fn retention(table: &Table, kept: &mut Retention, folders: &mut Folders) -> Resu
     table.finish()
 }
 
-fn rules(table: &Table, rules: &mut Rules) -> Result<(), DocumentError> {
+fn rules(table: &Table, rules: &mut ControlRules) -> Result<(), DocumentError> {
     let spans = [
         ("heartbeat", &mut rules.heartbeat),
         ("silence", &mut rules.silence),
@@ -142,6 +142,6 @@ mod tests {
             let error = site(text).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
-        assert_eq!(site("").unwrap().rules, Rules::default());
+        assert_eq!(site("").unwrap().rules, ControlRules::default());
     }
 }

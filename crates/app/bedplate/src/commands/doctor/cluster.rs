@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
-use bedplate_doctor::{Check, Difference, Facts, Verdict, differences, examine, worst};
+use bedplate_doctor::{Check, CheckVerdict, Difference, NodeFacts, differences, examine, worst};
 use bedplate_drivers::Driver;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
@@ -19,7 +19,7 @@ const MOST_REASONS: usize = 3;
 /// A node, and what became of its examination.
 struct Examined {
     node: String,
-    outcome: Result<(Facts, Vec<Check>), String>,
+    outcome: Result<(NodeFacts, Vec<Check>), String>,
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
@@ -33,7 +33,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let examined = examine_all(&errand, arguments, catalog, &*driver)?;
     drop(errand);
     console.say_notes(driver.remarks());
-    let known: Vec<Facts> =
+    let known: Vec<NodeFacts> =
         examined.iter().filter_map(|it| Some(it.outcome.as_ref().ok()?.0.clone())).collect();
     let odd = differences(&known);
     if console.is_json() {
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let fails = examined
         .iter()
         .filter_map(|it| it.outcome.as_ref().ok())
-        .any(|(_, checks)| worst(checks) == Verdict::Fail);
+        .any(|(_, checks)| worst(checks) == CheckVerdict::Fail);
     if fails { Err(CliError::Refused) } else { Ok(()) }
 }
 
@@ -57,16 +57,16 @@ fn examine_all(
 ) -> Result<Vec<Examined>, CliError> {
     let sent: Vec<Sent> = driver.nodes()?.iter().map(|node| errand.send(node)).collect();
     let deadline = Instant::now() + Duration::from_secs(arguments.patience);
-    let read: Vec<(String, Result<Facts, NotExamined>)> =
+    let read: Vec<(String, Result<NodeFacts, NotExamined>)> =
         sent.into_iter().map(|sent| (sent.node.clone(), errand.collect(sent, deadline))).collect();
     if read.iter().all(|(_, facts)| facts.is_err()) {
         return Err(nothing(&read, errand).into());
     }
-    let judged = |facts: Facts| {
+    let judged = |facts: NodeFacts| {
         let checks = examine(&facts, catalog, arguments.like.as_deref()).checks;
         (facts, checks)
     };
-    let examined = |(node, facts): (String, Result<Facts, NotExamined>)| Examined {
+    let examined = |(node, facts): (String, Result<NodeFacts, NotExamined>)| Examined {
         node,
         outcome: facts.map(judged).map_err(|why| why.text(&errand.program)),
     };
@@ -74,7 +74,7 @@ fn examine_all(
 }
 
 /// Why no node was examined: what most likely has one remedy for all of them comes first.
-fn nothing(read: &[(String, Result<Facts, NotExamined>)], errand: &Errand<'_>) -> DoctorError {
+fn nothing(read: &[(String, Result<NodeFacts, NotExamined>)], errand: &Errand<'_>) -> DoctorError {
     let reasons = || read.iter().filter_map(|(node, facts)| Some((node, facts.as_ref().err()?)));
     let without = reasons().filter(|(_, why)| **why == NotExamined::NoProgram).count();
     if without > 0 {
@@ -115,7 +115,7 @@ fn show(examined: &[Examined], odd: &[Difference], console: &mut Console) -> Res
     console.table(&table)?;
     show_odd(odd, console)?;
     let mut shown: Vec<&str> = Vec::new();
-    for check in flaws(examined).filter(|check| check.verdict == Verdict::Fail) {
+    for check in flaws(examined).filter(|check| check.verdict == CheckVerdict::Fail) {
         if !shown.contains(&check.rule.as_str()) {
             shown.push(&check.rule);
             console.line(&format!("\non {}", nodes_with(examined, &check.rule).join(", ")))?;
@@ -128,13 +128,13 @@ fn show(examined: &[Examined], odd: &[Difference], console: &mut Console) -> Res
 fn row(node: &str, checks: &[Check]) -> Vec<String> {
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count().to_string();
     let first =
-        checks.iter().filter(|check| check.verdict != Verdict::Pass).max_by_key(|check| check.verdict);
+        checks.iter().filter(|check| check.verdict != CheckVerdict::Pass).max_by_key(|check| check.verdict);
     vec![
         node.to_owned(),
         worst(checks).to_string(),
-        count(Verdict::Fail),
-        count(Verdict::Warn),
-        count(Verdict::Pass),
+        count(CheckVerdict::Fail),
+        count(CheckVerdict::Warn),
+        count(CheckVerdict::Pass),
         first.map_or_else(String::new, |check| check.found.clone()),
     ]
 }
@@ -159,13 +159,13 @@ fn show_odd(odd: &[Difference], console: &mut Console) -> Result<(), CliError> {
 
 fn flaws(examined: &[Examined]) -> impl Iterator<Item = &Check> {
     let checks = examined.iter().filter_map(|it| it.outcome.as_ref().ok()).flat_map(|(_, checks)| checks);
-    checks.filter(|check| check.verdict != Verdict::Pass)
+    checks.filter(|check| check.verdict != CheckVerdict::Pass)
 }
 
 fn nodes_with<'a>(examined: &'a [Examined], rule: &str) -> Vec<&'a str> {
     let has = |it: &&Examined| {
         let checks = it.outcome.as_ref().map(|(_, checks)| checks.as_slice()).unwrap_or_default();
-        checks.iter().any(|check| check.rule == rule && check.verdict == Verdict::Fail)
+        checks.iter().any(|check| check.rule == rule && check.verdict == CheckVerdict::Fail)
     };
     examined.iter().filter(has).map(|it| it.node.as_str()).collect()
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_doctor::Facts;
+use bedplate_doctor::NodeFacts;
 use bedplate_drivers::{Driver, JobId, JobOrder, JobSummary, LogQuery, NodeState, NodeSummary};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_terminal::CliError;
@@ -146,7 +146,7 @@ impl<'a> Errand<'a> {
     }
 
     /// The facts that the job printed, or why there are none.
-    pub(super) fn collect(&self, sent: Sent, deadline: Instant) -> Result<Facts, NotExamined> {
+    pub(super) fn collect(&self, sent: Sent, deadline: Instant) -> Result<NodeFacts, NotExamined> {
         let id = sent.job?;
         let job = self.wait(&id, deadline)?;
         if job.exit_status.is_some_and(|status| NO_PROGRAM.contains(&status)) {
@@ -178,7 +178,7 @@ impl<'a> Errand<'a> {
     }
 
     /// A file on a shared file system may be seen a moment after its job has ended.
-    fn read(&self, id: &JobId, job: &JobSummary) -> Result<Facts, NotExamined> {
+    fn read(&self, id: &JobId, job: &JobSummary) -> Result<NodeFacts, NotExamined> {
         let until = Instant::now() + FILES_APPEAR_WITHIN;
         loop {
             let mut text = Vec::new();
@@ -194,14 +194,15 @@ impl<'a> Errand<'a> {
 }
 
 /// The document in what a job wrote; a site's profiles and prologs may write around it.
-fn facts_in(text: &[u8], job: &JobSummary) -> Result<Facts, NotExamined> {
+fn facts_in(text: &[u8], job: &JobSummary) -> Result<NodeFacts, NotExamined> {
     let begin = text.split_inclusive(|byte| *byte == b'\n').scan(0, |at, line| {
         let here = *at;
         *at += line.len();
         Some((here, line))
     });
     for (at, _) in begin.filter(|(_, line)| line.starts_with(b"{")) {
-        if let Some(Ok(facts)) = serde_json::Deserializer::from_slice(&text[at..]).into_iter::<Facts>().next()
+        if let Some(Ok(facts)) =
+            serde_json::Deserializer::from_slice(&text[at..]).into_iter::<NodeFacts>().next()
         {
             return Ok(facts);
         }

@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_doctor::nccl::{LogReader, NcclLog, judge_log};
-use bedplate_doctor::{Price, worst};
+use bedplate_doctor::{FlawPricing, worst};
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, files};
 use bedplate_units::grouped;
@@ -21,7 +21,7 @@ pub(super) fn run(
         files::read_lines(path, |line| reader.line(line))?;
     }
     let log = reader.finish();
-    let price = like.and_then(|like| Price::new(like, catalog));
+    let price = like.and_then(|like| FlawPricing::new(like, catalog));
     let checks = judge_log(&log, price.as_ref());
     if console.is_json() {
         console.json(&json!({ "verdict": worst(&checks), "checks": checks, "log": log }))?;

@@ -1,12 +1,12 @@
 //! Checks as text: a line each, and for a flaw why it matters, what it costs and how to fix it.
 
-use bedplate_doctor::{Check, Stack, Verdict};
+use bedplate_doctor::{Check, CheckVerdict, Stack};
 use bedplate_terminal::present::wrap;
 
 /// `2 fail, 1 warn, 18 pass`
 pub(super) fn count(checks: &[Check]) -> String {
     let of = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
-    let told: Vec<String> = [Verdict::Fail, Verdict::Warn, Verdict::Pass]
+    let told: Vec<String> = [CheckVerdict::Fail, CheckVerdict::Warn, CheckVerdict::Pass]
         .into_iter()
         .filter(|verdict| of(*verdict) > 0)
         .map(|verdict| format!("{} {verdict}", of(verdict)))
@@ -29,7 +29,7 @@ pub(super) fn checks(checks: &[Check], width: Option<usize>) -> String {
 
 fn one(check: &Check, width: Option<usize>) -> String {
     let mut text = format!("  {}  {}: {}\n", check.verdict, check.rule, check.found);
-    if check.verdict == Verdict::Pass {
+    if check.verdict == CheckVerdict::Pass {
         return text;
     }
     let cost = check.cost.as_ref().map(|cost| cost.told.clone()).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_blame::{Blame, NodeVerdict, Policy, Surroundings};
+use bedplate_blame::{Blame, BlamePolicy, Circumstances, NodeVerdict};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Capability, Driver, NodeId, NodeState, NodeSummary};
 use bedplate_finding::OpenFinding;
@@ -102,8 +102,8 @@ fn drain(
         return Ok(());
     }
     let others_out = nodes.iter().filter(is_out).count();
-    let around = Surroundings { users: 1, nodes: nodes.len(), nodes_out: others_out };
-    match Blame::new(Policy::default()).found(others_out + 1, around) {
+    let around = Circumstances { users: 1, nodes: nodes.len(), nodes_out: others_out };
+    match Blame::new(BlamePolicy::default()).found(others_out + 1, around) {
         NodeVerdict::Common { nodes } => {
             console.say(&format!("{nodes} nodes are out: {node} stays in service, and a person must look"));
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bedplate_health::{Condition, Limit, Profile, Rule};
+use bedplate_health::{Condition, Profile, Rule, Threshold};
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::{Value, json};
@@ -114,12 +114,12 @@ pub(crate) fn when(rule: &Rule) -> String {
     }
 }
 
-fn limit_text(limit: &Limit) -> String {
+fn limit_text(limit: &Threshold) -> String {
     match limit {
-        Limit::Above(value) => format!("> {value}"),
-        Limit::Below(value) => format!("< {value}"),
-        Limit::BelowMetric(metric) => format!("< {metric}"),
-        Limit::Bits(bits) => format!("has a bit of {bits:#x}"),
+        Threshold::Above(value) => format!("> {value}"),
+        Threshold::Below(value) => format!("< {value}"),
+        Threshold::BelowMetric(metric) => format!("< {metric}"),
+        Threshold::Bits(bits) => format!("has a bit of {bits:#x}"),
     }
 }
 

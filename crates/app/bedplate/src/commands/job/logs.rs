@@ -4,7 +4,7 @@ mod all;
 
 use std::io;
 
-use bedplate_drivers::{JobId, LogQuery, Stream};
+use bedplate_drivers::{JobId, LogQuery, OutputStream};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
@@ -49,7 +49,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     }
     let query = LogQuery {
         rank: arguments.rank,
-        stream: if arguments.stderr { Stream::Stderr } else { Stream::Stdout },
+        stream: if arguments.stderr { OutputStream::Stderr } else { OutputStream::Stdout },
         run: arguments.run,
         offset: arguments.offset,
         follow: arguments.follow,

@@ -60,7 +60,7 @@ pub(super) fn why(node: &NodeSummary) -> String {
 #[cfg(test)]
 mod tests {
     use bedplate_diag::Reason;
-    use bedplate_drivers::{Host, NodeState};
+    use bedplate_drivers::{HostView, NodeState};
     use expect_test::expect;
 
     use super::*;
@@ -71,7 +71,7 @@ mod tests {
             state,
             reason: reason.map(|why| Reason::new("out_of_service", why)),
             address: "127.0.0.1".into(),
-            host: Host::default(),
+            host: HostView::default(),
             kind: "p5.48xlarge".into(),
             gpus: 8,
             gpus_free: if state == NodeState::Allocated { 0 } else { 8 },

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_drivers::{
-    Capability, Driver, DriverError, JobDetail, JobId, JobState, JobSummary, LogQuery, Seen, Submitted,
-    Watched,
+    Capability, ClusterEvent, Driver, DriverError, JobDetail, JobId, JobState, JobSummary, LogQuery,
+    Submitted, Watched,
 };
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
@@ -113,8 +113,8 @@ fn wait_for_change(driver: &dyn Driver, detail: &JobDetail) -> Result<(), CliErr
     let outcome = driver.watch(&watched, &mut |seen| {
         match seen {
             // What changed before the stream was open is seen by looking once more.
-            Seen::Beat if state_now(driver, id) != Some(known) => ControlFlow::Break(()),
-            Seen::Job { job, state, .. } if job == *id && state != known => ControlFlow::Break(()),
+            ClusterEvent::Beat if state_now(driver, id) != Some(known) => ControlFlow::Break(()),
+            ClusterEvent::Job { job, state, .. } if job == *id && state != known => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     });

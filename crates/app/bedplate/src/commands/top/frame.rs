@@ -163,7 +163,7 @@ mod tests {
             state,
             reason: None,
             address: String::new(),
-            host: bedplate_drivers::Host::default(),
+            host: bedplate_drivers::HostView::default(),
             kind: "p5.48xlarge".into(),
             gpus: 8,
             gpus_free: free,

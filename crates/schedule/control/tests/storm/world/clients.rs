@@ -35,15 +35,17 @@ impl World {
                 }
             }
             (75..82, Some(job)) => {
-                let is_done = control.order(Order::Cancel(job), "ada", now).is_ok();
+                let is_done = control.order(ClientOrder::Cancel(job), "ada", now).is_ok();
                 cancelled.extend(is_done.then_some(job));
             }
-            (82..86, Some(job)) => drop(control.order(Order::Requeue(job), "ada", now)),
-            (86..88, Some(job)) => drop(control.order(Order::Hold(job), "ada", now)),
-            (88..92, Some(job)) => drop(control.order(Order::Release(job), "ada", now)),
-            (92..95, _) => drop(control.order(Order::Drain { node, reason: "test".into() }, "ada", now)),
+            (82..86, Some(job)) => drop(control.order(ClientOrder::Requeue(job), "ada", now)),
+            (86..88, Some(job)) => drop(control.order(ClientOrder::Hold(job), "ada", now)),
+            (88..92, Some(job)) => drop(control.order(ClientOrder::Release(job), "ada", now)),
+            (92..95, _) => {
+                drop(control.order(ClientOrder::Drain { node, reason: "test".into() }, "ada", now))
+            }
             (95.., _) => {
-                let is_done = control.order(Order::Resume { node }, "ada", now).is_ok();
+                let is_done = control.order(ClientOrder::Resume { node }, "ada", now).is_ok();
                 trusted.extend(known_until.filter(|_| is_done));
             }
             _ => {}

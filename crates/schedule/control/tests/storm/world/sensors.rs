@@ -223,7 +223,7 @@ impl World {
         let known_until = self.known_until(&name);
         let now = Time(self.now + self.control_skew);
         let Some(control) = &mut self.control else { return };
-        let is_done = control.order(Order::Resume { node: name }, "ada", now).is_ok();
+        let is_done = control.order(ClientOrder::Resume { node: name }, "ada", now).is_ok();
         let trusted = known_until.filter(|_| is_done).into_iter().collect();
         self.carry_out(Vec::new(), Vec::new(), trusted);
     }

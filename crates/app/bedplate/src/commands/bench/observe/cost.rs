@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_exporter::{Exporter, Options};
+use bedplate_exporter::{Exporter, ExporterOptions};
 use bedplate_local::machine;
 use bedplate_record::{Exposure, MetricsServer};
 use bedplate_terminal::{CliError, Console, ProgramError};
@@ -28,7 +28,7 @@ pub(super) fn measure(
     console: &Console,
 ) -> Result<Vec<Figure>, CliError> {
     let lasts = Duration::from_secs_f64(lasts.get());
-    let mut options = Options::new(&host_name());
+    let mut options = ExporterOptions::new(&host_name());
     options.nvml = nvml.map(|path| std::fs::canonicalize(&path).unwrap_or(path));
     let exporter = Exporter::start(options)?;
     let address = SocketAddr::from(([127, 0, 0, 1], 0));

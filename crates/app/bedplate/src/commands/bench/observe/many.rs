@@ -14,9 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_control::wire::{FromAgent, Hello, Host};
-use bedplate_daemon::{Options, Running, start};
-use bedplate_drivers::{Driver, Local, Seen, StateDirectory, Watched};
+use bedplate_control::wire::{FromAgent, Hello, HostMachine};
+use bedplate_daemon::{DaemonOptions, RunningDaemon, start};
+use bedplate_drivers::{ClusterEvent, Driver, Local, StateDirectory, Watched};
 use bedplate_finding::OpenFinding;
 use bedplate_health::kernel_log::{KernelLine, XidLine};
 use bedplate_health::{Health, Profile, Rules, XidSeen, XidSource};
@@ -56,7 +56,7 @@ pub(super) fn measure(
     let (nodes, failing) = (nodes.clamp(4, 5000), failing.clamp(1, nodes / 4));
     let folder = Folder(std::env::temp_dir().join(format!("bedplate-many-{}", std::process::id())));
     let cluster = Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &context.load_catalog()?)?;
-    let mut options = Options::new(folder.0.clone(), cluster);
+    let mut options = DaemonOptions::new(folder.0.clone(), cluster);
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     options.limits.requests_per_second_per_client = 1e6;
     options.limits.connections = options.limits.connections.max(2 * nodes as usize + 64);
@@ -80,7 +80,7 @@ pub(super) fn measure(
 }
 
 fn join(
-    daemon: &Running,
+    daemon: &RunningDaemon,
     driver: &Local,
     names: &[String],
     failing: usize,
@@ -113,9 +113,9 @@ fn join(
 fn fail(driver: &Local, names: &[String], moment: &Moment) -> Result<Vec<f64>, String> {
     let mut out: BTreeMap<String, f64> = BTreeMap::new();
     let mut began = None;
-    let mut see = |seen: Seen| {
+    let mut see = |seen: ClusterEvent| {
         let began = *began.get_or_insert_with(|| moment.let_come());
-        if let Seen::Note(note) = seen
+        if let ClusterEvent::Note(note) = seen
             && note.text.starts_with("taken out of service")
             && let Some(node) = note.node
         {
@@ -152,7 +152,8 @@ impl Moment {
 /// An agent that only lives, and one day finds something.
 fn play(address: SocketAddr, secret: &str, node: &str, fails: bool, moment: &Moment) -> std::io::Result<()> {
     let mut stream = connect(address, secret)?;
-    let host = Host { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8, ..Host::default() };
+    let host =
+        HostMachine { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8, ..HostMachine::default() };
     let hello =
         Hello { node: node.into(), address: "127.0.0.1".into(), incarnation: 1, held: Vec::new(), host };
     say(&mut stream, &FromAgent::Hello(hello))?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_drivers::{Driver, DriverError, JobFormat, Local, Place};
+use bedplate_drivers::{ClusterPlace, Driver, DriverError, JobFormat, Local};
 use bedplate_job::{Gang, Inherited, Job, Role, Workload};
 use bedplate_terminal::CliError;
 
@@ -42,7 +42,7 @@ impl Measured {
 
 const PATIENCE: Duration = Duration::from_secs(300);
 
-pub(super) fn measure(place: &Place, jobs: u32, clients: u32) -> Result<Measured, CliError> {
+pub(super) fn measure(place: &ClusterPlace, jobs: u32, clients: u32) -> Result<Measured, CliError> {
     let driver = Local::new(place.clone());
     let body = no_op().to_json().to_string();
     let before = ended_count(&driver)?;
@@ -101,7 +101,7 @@ impl Rate {
     }
 }
 
-fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate, CliError> {
+fn submit_all(place: &ClusterPlace, body: &str, jobs: u32, clients: u32) -> Result<Rate, CliError> {
     let next = AtomicU32::new(0);
     let outcome: Mutex<(Vec<f64>, Option<DriverError>)> = Mutex::default();
     let key = crate::commands::submit::new_key();
@@ -142,7 +142,7 @@ fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate
 
 /// Submits while four others ask without pause why a job waits; says how often they got an answer.
 fn submit_all_while_asked(
-    place: &Place,
+    place: &ClusterPlace,
     body: &str,
     jobs: u32,
     clients: u32,

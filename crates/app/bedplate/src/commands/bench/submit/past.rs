@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use bedplate_control::record::{JobRow, JobState, Life, Note, Record, RunPhase, RunRow, Share};
+use bedplate_control::record::{HeldShare, JobRow, JobState, Life, Note, Record, RunPhase, RunRow};
 use bedplate_control::wire::RunId;
 use bedplate_gangs::{JobId, Time};
 use bedplate_job::Job;
-use bedplate_journal::{Journal, JournalError, Options, Synchronous};
+use bedplate_journal::{Journal, JournalError, JournalOptions, Synchronous};
 
 const JOBS_PER_COMMIT: u64 = 2_000;
 const SECOND: u64 = 1_000;
@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000;
 /// Writes the journal of a cluster that is yet to be started. The last job ends now.
 pub(super) fn write(folder: &Path, job: &Job, jobs: u64, now_ms: u64) -> Result<(), JournalError> {
     // It is made anew each time: a power cut may cost it.
-    let options = Options { synchronous: Synchronous::Off, ..Options::default() };
+    let options = JournalOptions { synchronous: Synchronous::Off, ..JournalOptions::default() };
     let mut journal = Journal::open_with(&folder.join("journal.sqlite"), &options)?;
     let text: std::sync::Arc<str> = job.to_toml().into();
     let first = now_ms.saturating_sub(jobs * SECOND);
@@ -52,7 +52,7 @@ fn life_of(number: u64, text: &std::sync::Arc<str>, ended_ms: u64) -> [Record; 4
     let run = RunRow {
         run: RunId { job: number, number: 1 },
         phase: RunPhase::Ended,
-        shares: vec![Share { node: format!("n{}", 1 + number % 8), role: 0, devices: 0, joined: None }],
+        shares: vec![HeldShare { node: format!("n{}", 1 + number % 8), role: 0, devices: 0, joined: None }],
         started: Time(began),
         running: Some(Time(began)),
         ends: Time(ended_ms),

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use bedplate_exporter::{Exporter, Options};
+use bedplate_exporter::{Exporter, ExporterOptions};
 use bedplate_finding::Severity;
 
 use super::{Outcome, Verdict};
@@ -13,7 +13,7 @@ const READINGS: u32 = 3;
 const INTERVAL: Duration = Duration::from_millis(300);
 
 pub(super) fn check() -> Vec<Outcome> {
-    let mut options = Options::new(&host_name());
+    let mut options = ExporterOptions::new(&host_name());
     options.interval = INTERVAL;
     let outcome = |verdict, remark: String| Outcome { name: "GPUs".to_owned(), verdict, rate: None, remark };
     let exporter = match Exporter::start(options) {

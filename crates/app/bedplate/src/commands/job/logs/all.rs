@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use bedplate_diag::{Diagnostic, Page, pages};
-use bedplate_drivers::{Driver, DriverError, JobId, LogQuery, Stream};
+use bedplate_drivers::{Driver, DriverError, JobId, LogQuery, OutputStream};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
@@ -23,13 +23,13 @@ const LONGEST_LINE: usize = 64 << 10;
 struct Log {
     job: JobId,
     rank: u32,
-    stream: Stream,
+    stream: OutputStream,
 }
 
 impl Log {
     /// What stands before each of its lines: `12_3 rank 0 | …`, and `!` for standard error.
     fn prefix(&self, is_array: bool) -> String {
-        let mark = if self.stream == Stream::Stderr { '!' } else { '|' };
+        let mark = if self.stream == OutputStream::Stderr { '!' } else { '|' };
         let task = if is_array { format!("{} ", self.job) } else { String::new() };
         format!("{task}rank {} {mark} ", self.rank)
     }
@@ -88,7 +88,7 @@ fn logs(driver: &dyn Driver, tasks: &[JobId]) -> Result<Vec<Log>, DriverError> {
     for job in tasks {
         for place in driver.ranks(job)? {
             let log = |stream| Log { job: job.clone(), rank: place.rank, stream };
-            logs.extend([log(Stream::Stdout), log(Stream::Stderr)]);
+            logs.extend([log(OutputStream::Stdout), log(OutputStream::Stderr)]);
         }
     }
     Ok(logs)
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn lines_are_whole_however_they_arrive() {
         let output = Mutex::new(Vec::new());
-        let log = Log { job: "12_3".into(), rank: 7, stream: Stream::Stderr };
+        let log = Log { job: "12_3".into(), rank: 7, stream: OutputStream::Stderr };
         let mut lines = Lines::new(log.prefix(true), &output);
         for piece in ["on", "e\ntw", "o\n", "\n", "three"] {
             lines.write_all(piece.as_bytes()).unwrap();
