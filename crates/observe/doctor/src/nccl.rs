@@ -9,4 +9,4 @@ mod line;
 mod log;
 
 pub use judge::judge_log;
-pub use log::{Algorithm, LogReader, NcclLog, OfiPlugin, Plugin, Transport};
+pub use log::{Algorithm, LogReader, NcclLog, NcclTransport, OfiPlugin, Plugin};

@@ -21,7 +21,7 @@ use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::kube::Api;
 use bedplate_kubernetes::kube::api::{DeleteParams, ListParams, PostParams};
-use bedplate_kubernetes::{Connection, KubernetesPlace};
+use bedplate_kubernetes::{ApiConnection, KubernetesPlace};
 use bedplate_peers::{Kubernetes, KubernetesShape};
 use futures_util::StreamExt;
 use futures_util::stream::iter;
@@ -123,7 +123,7 @@ fn report(ours: &Figures, name: &str, peers: &[(&str, Figures)]) {
 
 struct Bench {
     kubernetes: Kubernetes,
-    connection: Connection,
+    connection: ApiConnection,
     pods: Api<Pod>,
     jobs: Api<Job>,
 }
@@ -323,9 +323,9 @@ impl Bench {
     }
 }
 
-fn connect(kubeconfig: &Path) -> Result<Connection, String> {
+fn connect(kubeconfig: &Path) -> Result<ApiConnection, String> {
     let place = KubernetesPlace { kubeconfig: Some(kubeconfig.to_owned()), ..KubernetesPlace::default() };
-    Connection::open(&place).map_err(|error| error.to_string())
+    ApiConnection::open(&place).map_err(|error| error.to_string())
 }
 
 fn is_bound(pod: &Pod) -> bool {

@@ -12,7 +12,7 @@ use bedplate_host::clock::SlewedClock;
 use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::kube::runtime::watcher::Event;
 use bedplate_kubernetes::kube::{self, Client};
-use bedplate_kubernetes::{Connection, KubernetesError};
+use bedplate_kubernetes::{ApiConnection, KubernetesError};
 use bedplate_pods::{AskedBinding, BindOutcome, Judged, PodScheduler, SiteRules};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -123,7 +123,7 @@ pub(crate) enum News {
 }
 
 /// Schedules until it is stopped, or until something is wrong that will not become right by itself.
-pub fn run(connection: &Connection, options: BinderOptions, stop: &StopHandle) -> Result<(), BinderError> {
+pub fn run(connection: &ApiConnection, options: BinderOptions, stop: &StopHandle) -> Result<(), BinderError> {
     connection.wait(Binder::new(connection, options).run(stop))
 }
 
@@ -180,7 +180,7 @@ impl Listing {
 }
 
 impl Binder {
-    fn new(connection: &Connection, options: BinderOptions) -> Self {
+    fn new(connection: &ApiConnection, options: BinderOptions) -> Self {
         let (news, inbox) = unbounded_channel();
         let mut scheduler = PodScheduler::new(Catalog::builtin(), options.site);
         if options.provisioning_class.is_some() {

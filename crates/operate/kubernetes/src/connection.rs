@@ -25,14 +25,14 @@ pub struct KubernetesPlace {
 }
 
 /// An API server that has been told who we are. Its runtime drives what is asked over it.
-pub struct Connection {
+pub struct ApiConnection {
     client: Client,
     runtime: Runtime,
     server: String,
     namespace: String,
 }
 
-impl Connection {
+impl ApiConnection {
     /// Reads the kubeconfig; nothing is sent yet.
     pub fn open(place: &KubernetesPlace) -> Result<Self, KubernetesError> {
         let runtime = Builder::new_multi_thread()

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_binder::{BinderOptions, LeaseRules, ManifestOptions, SiteRules, StopHandle, manifests};
-use bedplate_kubernetes::{Connection, KubernetesPlace};
+use bedplate_kubernetes::{ApiConnection, KubernetesPlace};
 use bedplate_terminal::present::printable_line;
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use nix::sys::signal::{SigSet, Signal};
@@ -116,7 +116,7 @@ fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), CliError
         .as_ref()
         .map(|path| files::read_text(path).map(|text| SiteRules { text, source: path.clone() }));
     let site = site.transpose()?;
-    let connection = Connection::open(&KubernetesPlace {
+    let connection = ApiConnection::open(&KubernetesPlace {
         kubeconfig: arguments.kubeconfig.clone(),
         context: arguments.context.clone(),
         namespace: arguments.namespace.clone(),

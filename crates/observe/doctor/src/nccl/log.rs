@@ -12,7 +12,7 @@ const LONGEST_KEPT: usize = 300;
 
 /// What carried connections, with how many of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Transport {
+pub struct NcclTransport {
     /// NVLink or PCIe between GPUs of a node or of an NVLink domain.
     pub peer_to_peer: u64,
     /// Through the memory of the host.
@@ -71,7 +71,7 @@ pub struct NcclLog {
     pub ranks: u32,
     pub nodes: u32,
     pub networks: BTreeSet<String>,
-    pub transport: Transport,
+    pub transport: NcclTransport,
     /// Connections by the network whose name is the key.
     pub network_connections: BTreeMap<String, u64>,
     /// Connections between ranks of one host that went by the network.

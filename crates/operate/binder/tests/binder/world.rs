@@ -14,7 +14,7 @@ use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::kube::Api;
 use bedplate_kubernetes::kube::api::{DeleteParams, ListParams, PostParams};
-use bedplate_kubernetes::{Connection, KubernetesPlace};
+use bedplate_kubernetes::{ApiConnection, KubernetesPlace};
 use bedplate_peers::{Kubernetes, KubernetesShape};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) struct World {
     pub(crate) kubernetes: Kubernetes,
-    pub(crate) admin: Connection,
+    pub(crate) admin: ApiConnection,
 }
 
 impl World {
@@ -185,9 +185,9 @@ pub(crate) fn free_address() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-pub(crate) fn connect(kubeconfig: &std::path::Path) -> Connection {
+pub(crate) fn connect(kubeconfig: &std::path::Path) -> ApiConnection {
     let place = KubernetesPlace { kubeconfig: Some(kubeconfig.to_owned()), ..KubernetesPlace::default() };
-    Connection::open(&place).expect("the kubeconfig is good")
+    ApiConnection::open(&place).expect("the kubeconfig is good")
 }
 
 pub(crate) fn label(pod: &Pod, key: &str) -> Option<String> {

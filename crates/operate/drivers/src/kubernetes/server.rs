@@ -1,6 +1,6 @@
 //! Questions to the API server, with objects as plain values: what is read of them differs by kind and version.
 
-use bedplate_kubernetes::Connection;
+use bedplate_kubernetes::ApiConnection;
 use bedplate_kubernetes::kube::api::{
     DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy,
 };
@@ -37,12 +37,12 @@ impl Kind {
 }
 
 pub(super) struct Server {
-    pub(super) connection: Connection,
+    pub(super) connection: ApiConnection,
 }
 
 impl Server {
     pub(super) fn open(place: &KubernetesPlace) -> Result<Self, DriverError> {
-        Ok(Self { connection: Connection::open(place)? })
+        Ok(Self { connection: ApiConnection::open(place)? })
     }
 
     pub(super) fn requests(kind: Kind, namespace: &str) -> Request {
