@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::uses;
+
 /// How many ports a control plane takes, one after the other.
 const PORTS: u16 = 13;
 /// Where ports are looked for: below those that the kernel gives to outgoing connections.
@@ -60,6 +62,7 @@ impl Kubernetes {
         if let Some(missing) = shape.missing() {
             return Err(missing);
         }
+        uses("kubernetes");
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("bedplate-kubernetes-{}-{number}", std::process::id());

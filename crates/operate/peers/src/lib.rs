@@ -13,9 +13,11 @@
 //! ```
 
 mod kubernetes;
+mod parts;
 mod prometheus;
 mod slurm;
 
 pub use kubernetes::{Kubernetes, KubernetesShape};
+pub use parts::uses;
 pub use prometheus::{Prometheus, PrometheusShape, SentAlert, Webhook};
 pub use slurm::{NodeLoss, Slurm, SlurmShape};

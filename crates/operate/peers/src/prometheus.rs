@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use bedplate_host::memory::resident_bytes;
 use bedplate_http::blocking::fetch;
 
+use crate::uses;
 use http::{LARGEST, PATIENCE};
 
 pub use http::{SentAlert, Webhook};
@@ -78,6 +79,7 @@ impl Prometheus {
         if let Some(missing) = shape.missing() {
             return Err(format!("{missing} is not installed"));
         }
+        uses("prometheus");
         let mut told = String::new();
         for _ in 0..TRIES {
             match Self::try_start(shape) {

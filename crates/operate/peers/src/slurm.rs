@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::uses;
+
 pub use loss::NodeLoss;
 use process::{Ports, kill_group, output, run, stop, tail};
 
@@ -103,6 +105,7 @@ impl Slurm {
         if let Some(missing) = shape.missing() {
             return Err(format!("{missing} is not installed"));
         }
+        uses("slurm");
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let root = std::env::temp_dir().join(format!("bedplate-slurm-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&root);

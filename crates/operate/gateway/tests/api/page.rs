@@ -10,8 +10,9 @@ use crate::support::{Fixture, Parrot, until};
 #[expect(clippy::print_stdout, reason = "a test that skips says so")]
 fn open(fixture: &Fixture, name: &str) -> Option<Browser> {
     let browser = Browser::open(&format!("http://{}/", fixture.address), name);
-    if browser.is_none() {
-        println!("SKIPPED: the chat page is tested in Chromium, which is not installed");
+    match browser {
+        Some(_) => bedplate_peers::uses("browser"),
+        None => println!("SKIPPED: the chat page is tested in Chromium, which is not installed"),
     }
     browser
 }

@@ -52,6 +52,7 @@ fn checkpoints_in_a_bucket_of_moto() {
         println!("SKIPPED: checkpoints in a bucket: moto_server is not installed");
         return;
     };
+    bedplate_peers::uses("s3");
     go(&server, &Place::new("moto"));
 }
 

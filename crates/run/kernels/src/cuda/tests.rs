@@ -33,6 +33,7 @@ fn every_kernel_compiles_for_every_chip_without_spilling_registers() {
         Ok(compiler) => compiler,
         Err(error) => return println!("SKIPPED: no compiler for kernels: {error}"),
     };
+    bedplate_peers::uses("nvrtc");
     let every: Vec<(Variant, &str)> = ["sm_80", "sm_90a", "sm_100"]
         .into_iter()
         .flat_map(|chip| source::variants(chip == "sm_90a").into_iter().map(move |variant| (variant, chip)))

@@ -126,6 +126,7 @@ mod tests {
             Ok(device) => device,
             Err(error) => return println!("SKIPPED: no GPU to test: {error}"),
         };
+        bedplate_peers::uses("gpu");
         let wrong: Vec<Finding> =
             selftest(&device, |_| {}).into_iter().filter(|finding| !finding.is_right()).collect();
         assert_eq!(wrong, []);
