@@ -49,7 +49,7 @@ use crate::cli::Command;
 
 pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), CliError> {
     match command {
-        Command::Agent(arguments) => agent::run(*arguments, console),
+        Command::Agent(arguments) => agent::run(*arguments),
         Command::Tour(arguments) => tour::run(&arguments, context, console),
         Command::Train(arguments) => train::run(&arguments, context, console),
         Command::Serve(arguments) => serve::run(&arguments, console),
@@ -64,7 +64,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Replay(arguments) => replay::run(arguments, context, console),
         Command::Bench(arguments) => bench::run(arguments, context, console),
         Command::Data(arguments) => data::run(&arguments, console),
-        Command::Launch(arguments) => launch::run(arguments, console),
+        Command::Launch(arguments) => launch::run(arguments),
         Command::LaunchHelper(arguments) => launch::help(arguments),
         Command::Layout(arguments) => layout::run(&arguments, console),
         Command::Export(arguments) => export::run(&arguments, console),
@@ -73,7 +73,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Completions(arguments) => completions::run(&arguments, console),
         Command::Man(arguments) => man::run(&arguments, console),
         Command::Up(arguments) => up::run(&arguments, context, console),
-        Command::Daemon(arguments) => daemon::run(&arguments, context, console),
+        Command::Daemon(arguments) => daemon::run(&arguments, context),
         Command::Unit(arguments) => unit::run(&arguments, console),
         Command::Join(arguments) => up::join::run(&arguments, context, console),
         Command::Supervise(arguments) => up::supervise::run(&arguments, context, console),

@@ -37,7 +37,7 @@ mod tokens;
 pub use api::error::{ApiError, PAGES as API_PAGES};
 pub use api::openapi::document as openapi_document;
 pub use error::{DaemonError, PAGES};
-pub use options::{ApiLimits, DEFAULT_PORT, DaemonOptions, Hook, RemarkSink};
+pub use options::{ApiLimits, DEFAULT_PORT, DaemonOptions, Hook};
 pub use retention::Retention;
 pub use server::{RunningDaemon, serve, start};
 pub use state::Whereabouts;

@@ -14,9 +14,6 @@ use crate::retention::Retention;
 /// Where it listens when nothing else is said.
 pub const DEFAULT_PORT: u16 = 7431;
 
-/// Takes remarks for people.
-pub type RemarkSink = Arc<dyn Fn(&str) + Send + Sync>;
-
 /// Something to be done in between.
 pub type Hook = Arc<dyn Fn() + Send + Sync>;
 
@@ -44,8 +41,6 @@ pub struct DaemonOptions {
     pub journal: bedplate_journal::JournalOptions,
     /// Called on the deciding thread before each turn, for tests of slow decisions.
     pub on_turn: Hook,
-    /// Where remarks go; none of them holds a token or an environment.
-    pub remark: RemarkSink,
 }
 
 impl DaemonOptions {
@@ -64,7 +59,6 @@ impl DaemonOptions {
             retention: Retention::default(),
             journal: bedplate_journal::JournalOptions::default(),
             on_turn: Arc::new(|| {}),
-            remark: Arc::new(|_| {}),
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
+use tracing::warn;
 
 use crate::api::{self, App, MOST_READS, Shutdown};
 use crate::clock::Clock;
@@ -139,7 +140,7 @@ fn restore(options: &DaemonOptions, journal: &mut Journal, clock: &Clock) -> Res
     let (control, unreadable) =
         Control::restore(cluster, settings, options.rules.clone(), restored, clock.now());
     for (JobId(job), why) in unreadable {
-        (options.remark)(&format!("job {job} cannot be read from the journal and is left out: {why}"));
+        warn!(%job, "job {job} cannot be read from the journal and is skipped: {why}");
     }
     Ok(control)
 }

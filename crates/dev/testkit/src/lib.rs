@@ -3,11 +3,13 @@
 //! Used as a dev-dependency only. [`tidy`] holds the architecture's rules as data and checks a workspace
 //! against them; [`Transcript`] runs a program and renders what a user would see.
 
+mod logs;
 mod map;
 pub mod tidy;
 mod transcript;
 mod workspace;
 
+pub use logs::{has_logged, keep_logs};
 pub use map::{ArchitectureMap, CrateLayer};
 pub use transcript::Transcript;
 pub use workspace::{Dependency, Package, Use, Workspace, root};

@@ -34,7 +34,7 @@ mod untrusted;
 
 pub use error::{AgentError, PAGES};
 pub use identity::JobUsers;
-pub use options::{AgentOptions, LogRules, Observe, RemarkSink};
+pub use options::{AgentOptions, LogRules, Observe};
 pub use reports::ReportFile;
 
 /// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run

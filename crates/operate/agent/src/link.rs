@@ -17,6 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tracing::warn;
 
 use crate::event::AgentEvent;
 use crate::fault_injection::FaultInjection;
@@ -92,7 +93,7 @@ pub(crate) async fn keep(
             Err(_) => (LinkLoss::Gone, format!("{} does not answer", options.server)),
         };
         if remark != last_remark {
-            (options.remark)(&remark);
+            warn!(node = options.node, "{remark}");
             last_remark = remark;
         }
         if events.send(AgentEvent::LinkLost(loss)).is_err() {

@@ -23,6 +23,7 @@ use nix::sys::prctl::set_child_subreaper;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::warn;
 
 use crate::clock::now;
 use crate::error::AgentError;
@@ -314,7 +315,7 @@ impl Node {
             ToAgent::Acknowledge { until_ms } => self.acknowledge(until_ms),
             ToAgent::Chaos(chaos) => self.break_on_purpose(chaos),
             ToAgent::Unwelcome { why } => {
-                (self.options.remark)(&format!("the control plane does not let this node join: {why}"));
+                warn!(node = self.options.node, "the control plane does not let this node join: {why}");
                 self.agent.told(ToAgent::Unwelcome { why }, now());
             }
             message => {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bedplate_control::wire::Probe;
 
@@ -38,8 +37,6 @@ pub struct AgentOptions {
     pub logs: LogRules,
     /// What the node reads about itself; nothing when absent.
     pub observe: Option<Observe>,
-    /// Where remarks for people go.
-    pub remark: RemarkSink,
 }
 
 /// How much of what ranks write is kept, where the job names no files of its own.
@@ -65,9 +62,6 @@ pub struct Observe {
     pub listen: Option<(SocketAddr, bedplate_record::Exposure)>,
 }
 
-/// Takes remarks for people.
-pub type RemarkSink = Arc<dyn Fn(&str) + Send + Sync>;
-
 impl AgentOptions {
     /// Settings for a node that has the whole host and says nothing.
     pub fn new(server: &str, token: &str, node: &str, state: PathBuf) -> Self {
@@ -86,7 +80,6 @@ impl AgentOptions {
             users: JobUsers::here(false),
             logs: LogRules::default(),
             observe: None,
-            remark: Arc::new(|_| {}),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::error::GatewayError;
-use crate::router::{Members, Remark};
+use crate::router::Members;
 use supervisor::Supervisor;
 
 pub use jobs::{JobFleet, JobFleetOptions, JobFleetState};
@@ -32,7 +32,6 @@ pub struct FleetOptions {
     /// The delay before the first new start of a process; it doubles up to the longest.
     pub first_delay: Duration,
     pub longest_delay: Duration,
-    pub remark: Remark,
 }
 
 impl Default for FleetOptions {
@@ -44,7 +43,6 @@ impl Default for FleetOptions {
             grace: Duration::from_secs(60),
             first_delay: Duration::from_millis(500),
             longest_delay: Duration::from_secs(30),
-            remark: Remark::default(),
         }
     }
 }

@@ -51,6 +51,6 @@ pub use fleet::{Fleet, FleetOptions, FleetState, JobFleet, JobFleetOptions, JobF
 pub use model::Model;
 pub use options::{Bounds, DEFAULT_PORT, Options};
 pub use router::{
-    Checks, Departure, Members, Remark, ReplicaHealth, ReplicaUrl, RouteOptions, Routing, UrlFlaw, route,
+    Checks, Departure, Members, ReplicaHealth, ReplicaUrl, RouteOptions, Routing, UrlFlaw, route,
 };
 pub use serving::{Ender, Running, start};

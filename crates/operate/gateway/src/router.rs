@@ -18,6 +18,6 @@ mod url;
 
 pub use member::ReplicaHealth;
 pub use members::{Departure, Members};
-pub use options::{Checks, Remark, RouteOptions};
+pub use options::{Checks, RouteOptions};
 pub use running::{Routing, route};
 pub use url::{ReplicaUrl, UrlFlaw};

@@ -5,7 +5,6 @@ use std::io::{BufReader, Read};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use bedplate_agent::processes;
 use bedplate_gangs::{Span, Time};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tracing::info;
 
 use crate::allocation::OuterScheduler;
 use crate::gang::{Absence, LaunchRules, LaunchedGang, LauncherOrder, Loss};
@@ -53,8 +53,6 @@ pub struct LaunchOptions {
     pub input: Option<String>,
     /// The program that is a helper when it is started with these first words.
     pub helper: Vec<String>,
-    /// Where remarks for people go.
-    pub remark: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 enum Event {
@@ -432,6 +430,6 @@ impl Launcher {
     }
 
     fn say(&self, text: &str) {
-        (self.options.remark)(text);
+        info!(job = self.options.allocation.job, "launch: {text}");
     }
 }

@@ -2,11 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bedplate_agent::{AgentOptions, JobUsers, Observe};
 use bedplate_control::wire::Probe;
-use bedplate_terminal::{CliError, Console, ProgramError};
+use bedplate_terminal::{CliError, ProgramError};
 use bedplate_topology::expand_hostlist;
 
 use crate::commands::export::Watching;
@@ -62,7 +61,7 @@ pub(crate) struct Arguments {
     watching: Watching,
 }
 
-pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliError> {
+pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     // The agent outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     let mut options =
@@ -84,8 +83,6 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliErro
     }
     options.users = JobUsers::here(arguments.allow_root_jobs);
     options.environment.retain(|name, _| !name.starts_with("BEDPLATE_"));
-    let console = console.clone();
-    options.remark = Arc::new(move |remark| console.say(&format!("agent of {}: {remark}", arguments.node)));
     Ok(bedplate_agent::run(options)?)
 }
 

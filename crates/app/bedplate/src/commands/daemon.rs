@@ -4,11 +4,10 @@ pub(super) mod site;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use bedplate_daemon::{DaemonOptions, serve};
 use bedplate_local::{Machine, Shape, Wanted, state_directory};
-use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
+use bedplate_terminal::{CliError, Context, ProgramError, files};
 use nix::sys::stat::{Mode, umask};
 
 use crate::clusters;
@@ -29,7 +28,7 @@ pub(crate) struct Arguments {
     listen: String,
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
+pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<(), CliError> {
     // The daemon outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
@@ -60,8 +59,6 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     if let Some(user) = user_name() {
         options.administrator = user;
     }
-    let console = console.clone();
-    options.remark = Arc::new(move |remark| console.say(remark));
     Ok(serve(options)?)
 }
 

@@ -1,11 +1,10 @@
 //! `bedplate launch`: a gang inside an allocation of Slurm, which heals without going back to the queue.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_launch::{Allocation, HelperOptions, LaunchOptions};
-use bedplate_terminal::{CliError, Console};
+use bedplate_terminal::CliError;
 use bedplate_units::Seconds;
 
 /// No wait on the command line is longer.
@@ -82,12 +81,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliError> {
+pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let allocation = match arguments.here {
         Some(nodes) => Allocation::here(nodes),
         None => Allocation::from_slurm(&std::env::vars().collect())?,
     };
-    let console = console.clone();
     let program = std::env::current_exe().map_or("bedplate".into(), |path| path.display().to_string());
     let options = LaunchOptions {
         allocation,
@@ -106,7 +104,6 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), CliErro
         error: arguments.error,
         input: arguments.input,
         helper: vec![program, "launch-helper".into()],
-        remark: Arc::new(move |text| console.say(&format!("launch: {text}"))),
     };
     match bedplate_launch::launch(options)? {
         0 => Ok(()),

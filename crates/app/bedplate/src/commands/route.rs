@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_batching::{RouterOptions, RoutingPolicy};
-use bedplate_gateway::{Checks, JobFleet, Remark, ReplicaUrl, RouteOptions, route};
+use bedplate_gateway::{Checks, JobFleet, ReplicaUrl, RouteOptions, route};
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
 use serde_json::json;
@@ -98,14 +98,14 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     check_exposure(arguments.listen, arguments.public)?;
     // Blocked before threads are started, which inherit it.
     let signals = ending::block();
-    let mut options = options(arguments, console)?;
+    let mut options = options(arguments)?;
     // Jobs of ours are given a key that only they and this router know.
     let own = arguments
         .jobs
         .is_wanted()
         .then(|| options.replica_key.get_or_insert_with(bedplate_http::new_secret).clone());
     let routing = route(options)?;
-    let start = |key: String| arguments.jobs.start(&key, duration(arguments.grace), &routing, console);
+    let start = |key: String| arguments.jobs.start(&key, duration(arguments.grace), &routing);
     let fleet = own.map(start).transpose()?;
     let url = format!("http://{}", routing.address());
     match console.is_json() {
@@ -123,8 +123,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     Ok(())
 }
 
-fn options(arguments: &Arguments, console: &Console) -> Result<RouteOptions, CliError> {
-    let remarks = console.clone();
+fn options(arguments: &Arguments) -> Result<RouteOptions, CliError> {
     Ok(RouteOptions {
         listen: arguments.listen,
         replicas: arguments.replica.clone(),
@@ -141,7 +140,6 @@ fn options(arguments: &Arguments, console: &Console) -> Result<RouteOptions, Cli
         requests: arguments.requests,
         tries: arguments.tries as usize,
         grace: duration(arguments.grace),
-        remark: Remark::new(move |remark| remarks.say(remark)),
         ..RouteOptions::default()
     })
 }

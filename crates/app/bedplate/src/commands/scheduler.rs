@@ -128,7 +128,6 @@ fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), CliError
         lasts: LEASE_LASTS,
     };
     console.say(&format!("schedules pods of `{}` at {}", arguments.name, connection.server()));
-    let said = console.clone();
     let options = BinderOptions {
         name: arguments.name.clone(),
         site,
@@ -136,7 +135,7 @@ fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), CliError
         provisioning_class: arguments.provisioning_class.clone(),
         listen: arguments.listen,
         tells_load: arguments.external_metrics,
-        remark: Box::new(move |remark| said.say(&printable_line(&remark))),
+        remark: Box::new(|remark| tracing::info!("{}", printable_line(&remark))),
     };
     let ending = StopHandle::default();
     let told = ending.clone();

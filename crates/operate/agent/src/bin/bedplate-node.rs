@@ -2,7 +2,6 @@
 //! `bedplate-node keeper`, and `bedplate-node SERVER TOKEN NODE ADDRESS STATE [PROBE [EVERY_MS]]` for an agent.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use bedplate_agent::{AgentOptions, JobUsers, multicall};
 use bedplate_control::wire::Probe;
@@ -20,7 +19,6 @@ fn main() -> ExitCode {
             options.address = (*address).to_owned();
             let every_ms = probe.get(1).and_then(|every| every.parse().ok()).unwrap_or(1000);
             options.probe = probe.first().map(|command| Probe { command: (*command).to_owned(), every_ms });
-            options.remark = Arc::new(remark);
             options.users = JobUsers::here(true);
             match bedplate_agent::run(options) {
                 Ok(()) => ExitCode::SUCCESS,

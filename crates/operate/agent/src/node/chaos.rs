@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bedplate_control::wire::{Chaos, RunId};
 use nix::sys::signal::Signal;
+use tracing::warn;
 
 use super::{Node, Purpose};
 use crate::fork_server::orders::ToRunShim;
@@ -11,7 +12,7 @@ use crate::processes;
 
 impl Node {
     pub(super) fn break_on_purpose(&mut self, chaos: Chaos) {
-        (self.options.remark)(&format!("asked to break something: {chaos:?}"));
+        warn!(node = self.options.node, "asked to break something: {chaos:?}");
         match chaos {
             Chaos::Die => processes::kill_one(std::process::id() as i32, Signal::SIGKILL),
             Chaos::Cut { for_ms } => self.fault_injection.cut(Duration::from_millis(for_ms)),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_control::wire::{Launch, RunId};
 use bedplate_exporter::{Exporter, JobOnGpu, ScrapeTarget};
 use bedplate_record::MetricsServer;
+use tracing::warn;
 
 use super::Node;
 use crate::event::AgentEvent;
@@ -31,7 +32,7 @@ impl Node {
             Some(std::sync::Arc::new(move |findings| drop(events.send(AgentEvent::Found(findings)))));
         let exporter = match Exporter::start(options) {
             Ok(exporter) => exporter,
-            Err(error) => return (self.options.remark)(&format!("nothing watches this node: {error}")),
+            Err(error) => return warn!(node = self.options.node, "nothing watches this node: {error}"),
         };
         let server = observe
             .listen
@@ -39,7 +40,7 @@ impl Node {
         let server = match server.transpose() {
             Ok(server) => server,
             Err(error) => {
-                (self.options.remark)(&format!("its metrics are not offered: {error}"));
+                warn!(node = self.options.node, "its metrics are not offered: {error}");
                 None
             }
         };
@@ -108,7 +109,7 @@ impl Node {
     pub(super) fn pretend_xid(&self, gpu: u32, xid: u32) {
         match &self.observing {
             Some(observing) => observing.exporter.pretend_xid(gpu, xid),
-            None => (self.options.remark)("nothing watches this node, so an XID changes nothing"),
+            None => warn!(node = self.options.node, "nothing watches this node, so an XID changes nothing"),
         }
     }
 }

@@ -10,6 +10,7 @@ use bedplate_control::agent::Happened;
 use bedplate_control::wire::{FromAgent, LogName, LogStream, Program, RankEnd, RunId};
 use bedplate_job::rank_environment;
 use bedplate_report::Report;
+use tracing::warn;
 
 use super::{LOOKS_PER_TRIM, Local, Node, Purpose};
 use crate::fork_server::orders::ProcessStart;
@@ -112,9 +113,11 @@ impl Node {
                 let path = self.places.captured(&LogName { run, rank, stream });
                 // A log that is not there is not too long either.
                 if let Ok(false) = logs::trim(&path, self.options.logs) {
-                    let remark =
-                        format!("{} grows without limit: its file system has no holes", path.display());
-                    (self.options.remark)(&remark);
+                    let log = path.display();
+                    warn!(
+                        node = self.options.node,
+                        "{log} grows without limit: its file system has no holes"
+                    );
                 }
             }
         }

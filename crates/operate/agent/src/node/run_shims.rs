@@ -14,6 +14,7 @@ use bedplate_gangs::{Span, Time};
 use bedplate_job::rank_environment::MARK;
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tracing::warn;
 
 use super::{Node, Purpose};
 use crate::clock::now;
@@ -111,7 +112,7 @@ impl Node {
         for (group, shim) in &mut self.run_shims {
             match shim.given_up {
                 None if shim.stands_still() => {
-                    (self.options.remark)(&format!("the run shim of {group} does not answer; killing it"));
+                    warn!(node = self.options.node, "the run shim of {group} does not answer; killing it");
                     shim.given_up = Some(now());
                     shim.stood_still = true;
                     shim.pid.into_iter().for_each(kill_own);
@@ -123,7 +124,7 @@ impl Node {
             }
         }
         if is_fork_server_slow {
-            (self.options.remark)("the fork server of this node's processes does not answer");
+            warn!(node = self.options.node, "the fork server of this node's processes does not answer");
             self.replace_fork_server()?;
         }
         Ok(())
@@ -331,7 +332,7 @@ impl Node {
         let Some((group, _)) = self.find_run_shim(number) else { return };
         let group = group.clone();
         let Some(shim) = self.run_shims.remove(&group) else { return };
-        (self.options.remark)(&format!("the run shim of {group} is gone"));
+        warn!(node = self.options.node, "the run shim of {group} is gone");
         let of_group = |(_, purpose): &(&u64, &Purpose)| self.group_of(**purpose) == group;
         let lost: Vec<u64> = self.processes.iter().filter(of_group).map(|(id, _)| *id).collect();
         // One that stood still, or never was, is nothing that its run did.
@@ -354,7 +355,7 @@ impl Node {
 
     /// Another fork server forks from now on. Run shims of the old one stay; what was left by one that is gone is ours now.
     pub(super) fn replace_fork_server(&mut self) -> Result<(), AgentError> {
-        (self.options.remark)("starting another fork server of this node's processes");
+        warn!(node = self.options.node, "starting another fork server of this node's processes");
         if let Some(fork_server) = self.fork_server.take() {
             fork_server.bury();
         }

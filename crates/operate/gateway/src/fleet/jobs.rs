@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use bedplate_drivers::{Driver, DriverError, JobId, JobOrder, JobState, LogQuery};
 use bedplate_job::Job;
 use bedplate_replay::requests::{Scaling, replica_to_close, seconds};
+use tracing::info;
 
 use crate::error::GatewayError;
-use crate::router::{Departure, Members, Remark, ReplicaHealth, ReplicaUrl};
+use crate::router::{Departure, Members, ReplicaHealth, ReplicaUrl};
 
 /// How jobs are looked after.
 #[derive(Debug, Clone)]
@@ -27,7 +28,6 @@ pub struct JobFleetOptions {
     /// The delay before a job takes the place of one that has ended for good; it doubles up to the longest.
     pub first_delay: Duration,
     pub longest_delay: Duration,
-    pub remark: Remark,
 }
 
 /// What has become of the jobs.
@@ -174,7 +174,7 @@ impl Keeper {
     }
 
     fn say(&self, remark: &str) {
-        self.options.remark.tell(remark);
+        info!("{remark}");
     }
 
     fn go_on(&mut self) -> Result<(), DriverError> {

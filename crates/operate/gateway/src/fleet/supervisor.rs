@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+use tracing::info;
 
 use super::place::{Leaver, Place};
 use super::process::{Ended, Process};
@@ -67,7 +68,7 @@ impl Supervisor {
     }
 
     fn say(&self, remark: &str) {
-        self.options.remark.tell(remark);
+        info!("{remark}");
     }
 
     fn look_after(&mut self, at: usize) {

@@ -7,9 +7,10 @@ use bedplate_http::client::{self, Call, ClientError};
 use bedplate_http::{HeaderValue, StatusCode};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
 
 use super::member::{Member, ReplicaHealth};
-use super::options::{Checks, Remark};
+use super::options::Checks;
 
 /// Where servers tell whether they take requests: ours first, then what others have.
 const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
@@ -20,7 +21,7 @@ const MOST_METRICS: usize = 8 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks a replica until it is retired. One that starts is asked more often.
-pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<HeaderValue>, remark: Remark) {
+pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<HeaderValue>) {
     let mut path = 0;
     let mut first_pause = FIRST_PAUSE;
     while member.replica_health() != ReplicaHealth::Retired {
@@ -29,13 +30,13 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
             Ok(models) => {
                 if member.passes(models) {
                     learn_room(&member, &checks, key.as_ref()).await;
-                    remark.tell(&format!("replica {} is in service", member.url));
+                    info!(replica = %member.url, "replica {} is in service", member.url);
                 }
             }
             Err(error) => {
                 member.counts.failed_checks.add(1);
                 if member.fails(&error) {
-                    remark.tell(&format!("replica {} is out of service: it {error}", member.url));
+                    warn!(replica = %member.url, "replica {} is out of service: it {error}", member.url);
                 }
             }
         }

@@ -9,11 +9,12 @@ use bedplate_diag::nearest;
 use bedplate_http::HeaderValue;
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tracing::warn;
 
 use super::asked::Asked;
 use super::checks;
 use super::member::{Member, ReplicaHealth, Trip};
-use super::options::{Checks, Remark, RouteOptions};
+use super::options::{Checks, RouteOptions};
 use super::url::{ReplicaUrl, UrlFlaw};
 use crate::error::GatewayError;
 use crate::refusal::ApiError;
@@ -27,7 +28,6 @@ struct Shared {
     checks: Checks,
     remembered_tokens: u32,
     key: Option<HeaderValue>,
-    remark: Remark,
     runtime: Handle,
 }
 
@@ -43,7 +43,6 @@ impl Members {
             checks: options.checks.clone(),
             remembered_tokens: options.remembered_tokens,
             key,
-            remark: options.remark.clone(),
             runtime,
         }))
     }
@@ -62,10 +61,10 @@ impl Members {
         if set.list.iter().any(|member| member.url == *url) {
             return;
         }
-        let Shared { checks, remembered_tokens, key, remark, runtime, .. } = &*self.0;
+        let Shared { checks, remembered_tokens, key, runtime, .. } = &*self.0;
         let member = Arc::new(Member::new(url.clone(), *remembered_tokens, checks.failures.max(1)));
         set.list.push(member.clone());
-        runtime.spawn(checks::watch(member, checks.clone(), key.clone(), remark.clone()));
+        runtime.spawn(checks::watch(member, checks.clone(), key.clone()));
     }
 
     /// A replica that gets no more requests; those that it has go on.
@@ -161,7 +160,7 @@ impl Members {
     }
 
     pub(super) fn tell(&self, remark: &str) {
-        self.0.remark.tell(remark);
+        warn!("{remark}");
     }
 }
 

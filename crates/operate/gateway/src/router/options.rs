@@ -1,9 +1,7 @@
 //! How a router is run.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_batching::RouterOptions;
@@ -41,8 +39,6 @@ pub struct RouteOptions {
     pub remembered_tokens: u32,
     /// How long running requests may take to finish when the router ends.
     pub grace: Duration,
-    /// Is told of replicas that come and go, and of a file of replicas that cannot be read.
-    pub remark: Remark,
 }
 
 /// When a replica is thought to be in order.
@@ -58,32 +54,6 @@ pub struct Checks {
 impl Default for Checks {
     fn default() -> Self {
         Self { interval: Duration::from_secs(2), timeout: Duration::from_secs(5), failures: 3 }
-    }
-}
-
-/// A function that is told remarks.
-#[derive(Clone)]
-pub struct Remark(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Remark {
-    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
-    }
-
-    pub(crate) fn tell(&self, remark: &str) {
-        (self.0)(remark);
-    }
-}
-
-impl Default for Remark {
-    fn default() -> Self {
-        Self::new(|_| {})
-    }
-}
-
-impl fmt::Debug for Remark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Remark")
     }
 }
 
@@ -107,7 +77,6 @@ impl Default for RouteOptions {
             tries: 3,
             remembered_tokens: 1 << 20,
             grace: Duration::from_secs(60),
-            remark: Remark::default(),
         }
     }
 }

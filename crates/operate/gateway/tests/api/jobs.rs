@@ -167,7 +167,6 @@ impl Site {
             grace: Duration::from_secs(20),
             first_delay: Duration::from_millis(50),
             longest_delay: Duration::from_secs(1),
-            remark: bedplate_gateway::Remark::default(),
         };
         let job = || Job::new("serve", Workload::command(["serve"]), Gang::of(Role::named("main")));
         let fleet =

@@ -455,12 +455,9 @@ fn a_file_of_replicas_is_followed_and_a_bad_one_changes_nothing() {
     let file = folder.join("replicas");
     let write = |text: String| std::fs::write(&file, text).unwrap();
     write(format!("# one\nhttp://{}\n", replicas[0].address));
-    let remarks = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let told = remarks.clone();
+    bedplate_testkit::keep_logs();
     let routed = Routed::unsettled(&[], |options| {
         options.replicas_file = Some(file.clone());
-        options.remark =
-            bedplate_gateway::Remark::new(move |remark| told.lock().unwrap().push(remark.to_owned()));
     });
     routed.stands(replicas[0].address, ReplicaHealth::In);
     write(format!("http://{}/v1\n", replicas[1].address));
@@ -469,11 +466,7 @@ fn a_file_of_replicas_is_followed_and_a_bad_one_changes_nothing() {
     assert_eq!(routed.routing.members().replica_health(&first), None);
     write("https://example.org\n".into());
     until("the file is refused", || {
-        remarks
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|remark| remark.contains("replicas:1: `https://example.org` is encrypted"))
+        bedplate_testkit::has_logged("replicas:1: `https://example.org` is encrypted")
     });
     assert_eq!(content(&routed.chat("x", json!({}))), "the garden 1");
     std::fs::remove_dir_all(&folder).unwrap();

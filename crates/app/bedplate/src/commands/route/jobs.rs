@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use bedplate_gateway::{JobFleet, JobFleetOptions, Remark, Routing};
+use bedplate_gateway::{JobFleet, JobFleetOptions, Routing};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
-use bedplate_terminal::{CliError, Console, ProgramError};
+use bedplate_terminal::{CliError, ProgramError};
 use bedplate_units::Seconds;
 
 use crate::commands::serve::replicas;
@@ -49,26 +49,18 @@ impl JobArguments {
         self.job.is_some() || !self.command.is_empty()
     }
 
-    pub(super) fn start(
-        &self,
-        key: &str,
-        grace: Duration,
-        routing: &Routing,
-        console: &Console,
-    ) -> Result<JobFleet, CliError> {
+    pub(super) fn start(&self, key: &str, grace: Duration, routing: &Routing) -> Result<JobFleet, CliError> {
         let mut job = self.read()?;
         let driver = self.connection.driver()?;
         submit::surround(&mut job, &*driver);
         job.environment.set.insert(replicas::REPLICA.to_owned(), replicas::of_job(key));
         job.policy.retries = job.policy.retries.max(RETRIES);
-        let remarks = console.clone();
         let options = JobFleetOptions {
             scaling: self.scaling()?,
             start: START,
             grace,
             first_delay: FIRST_DELAY,
             longest_delay: LONGEST_DELAY,
-            remark: Remark::new(move |remark| remarks.say(remark)),
         };
         Ok(JobFleet::start(routing.members().clone(), driver, options, move || job.clone())?)
     }

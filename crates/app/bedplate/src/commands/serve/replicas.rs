@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bedplate_batching::RouterOptions;
 use bedplate_diag::{Diagnostic, Page, pages};
-use bedplate_gateway::{Fleet, FleetOptions, Remark, RouteOptions, Routing, route};
+use bedplate_gateway::{Fleet, FleetOptions, RouteOptions, Routing, route};
 use bedplate_terminal::files::{self, Seen};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
@@ -97,8 +97,8 @@ pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> R
     let key = bedplate_http::new_secret();
     // From before the model is loaded, so that no change is missed.
     let watch = arguments.watch.then(|| Watch::begin(&arguments.engine.folder));
-    let routing = route(routing(arguments, &key, console))?;
-    let fleet = fleet(arguments, count, &key, &routing, console)?;
+    let routing = route(routing(arguments, &key))?;
+    let fleet = fleet(arguments, count, &key, &routing)?;
     if begin(&routing, &fleet, &told)? {
         let url = format!("http://{}", routing.address());
         match console.is_json() {
@@ -114,8 +114,7 @@ pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> R
     Ok(())
 }
 
-fn routing(arguments: &Arguments, key: &str, console: &Console) -> RouteOptions {
-    let remarks = console.clone();
+fn routing(arguments: &Arguments, key: &str) -> RouteOptions {
     RouteOptions {
         listen: arguments.listen,
         key_file: arguments.api_key_file.clone(),
@@ -124,18 +123,11 @@ fn routing(arguments: &Arguments, key: &str, console: &Console) -> RouteOptions 
         policy: RouterOptions { seed: seed(), ..RouterOptions::default() },
         requests: arguments.requests,
         grace: duration(arguments.grace),
-        remark: Remark::new(move |remark| remarks.say(remark)),
         ..RouteOptions::default()
     }
 }
 
-fn fleet(
-    arguments: &Arguments,
-    count: u32,
-    key: &str,
-    routing: &Routing,
-    console: &Console,
-) -> Result<Fleet, CliError> {
+fn fleet(arguments: &Arguments, count: u32, key: &str, routing: &Routing) -> Result<Fleet, CliError> {
     let program = std::env::current_exe().map_err(|source| ReplicasError::Program { source })?;
     let variable = format!("{count} {key}");
     let command = move |_| {
@@ -143,13 +135,8 @@ fn fleet(
         command.args(std::env::args_os().skip(1)).env(REPLICA, &variable);
         command
     };
-    let remarks = console.clone();
-    let options = FleetOptions {
-        replicas: count,
-        grace: duration(arguments.grace),
-        remark: Remark::new(move |remark| remarks.say(remark)),
-        ..FleetOptions::default()
-    };
+    let options =
+        FleetOptions { replicas: count, grace: duration(arguments.grace), ..FleetOptions::default() };
     Ok(Fleet::start(routing.members().clone(), options, command)?)
 }
 
