@@ -7,13 +7,13 @@ use bedplate_batching::TenantId;
 
 use crate::generation::Generation;
 use crate::metrics::ModelMetrics;
-use crate::trace::{Line, Measured, Trace};
+use crate::trace::{MeasuredRequest, Trace, TraceLine};
 
 /// Counts while a request runs and books everything when it is dropped, however it ended.
 pub(crate) struct Account {
     metrics: Arc<ModelMetrics>,
     trace: Option<Arc<Trace>>,
-    line: Line,
+    line: TraceLine,
     prompts: Vec<Vec<u32>>,
     samples: usize,
     arrived: Instant,
@@ -35,7 +35,7 @@ impl Account {
     ) -> Self {
         let samples = usize::from(generation.continuation.samples);
         let choices = generation.prompts.len() * samples;
-        let line = Line {
+        let line = TraceLine {
             tenant: tenant.0,
             priority: generation.priority,
             samples: generation.continuation.samples,
@@ -86,9 +86,9 @@ impl Account {
         self.finishes[choice] = Some(finish);
     }
 
-    fn measured(&self, end: Instant) -> Measured {
+    fn measured(&self, end: Instant) -> MeasuredRequest {
         let milliseconds = |from: Instant, to: Instant| (to - from).as_secs_f64() * 1e3;
-        Measured {
+        MeasuredRequest {
             queue_ms: self.admitted.map(|admitted| milliseconds(self.arrived, admitted)),
             first_token_ms: self.first.map(|first| milliseconds(self.arrived, first)),
             end_ms: milliseconds(self.arrived, end),

@@ -17,8 +17,8 @@ use crate::gateway::{Gateway, Visitor};
 use crate::generation::{Generation, Streaming};
 use crate::refusal::ApiError;
 use crate::responding;
-use crate::running::{Running, Sources, Step};
-use crate::wire::{Form, Head, Shape, Usage, Whole};
+use crate::running::{ChoiceStep, RunningChoices, Sources};
+use crate::wire::{ChoiceShape, Form, Head, Usage, Whole};
 
 /// Events that may wait for a client that reads slowly; the engine does not wait for it.
 const MOST_WAITING: usize = 64;
@@ -40,7 +40,7 @@ pub(crate) async fn answer(
             let (events, receiver) = mpsc::channel(MOST_WAITING);
             let limit = gateway.options.bounds.request;
             let deadline = Instant::now() + limit;
-            let events = Events { events, deadline, limit };
+            let events = ClientEvents { events, deadline, limit };
             tokio::spawn(async move {
                 let telling = stream(&generation, form, &head, streaming, sources, account, &events);
                 if let Err(what) = caught_async(telling).await {
@@ -63,9 +63,9 @@ async fn whole(
     sources: Sources,
     account: Account,
 ) -> Result<Answer, ApiError> {
-    let mut running = Running::new(generation, sources, account);
+    let mut running = RunningChoices::new(generation, sources, account);
     let mut deltas: Vec<Delta> = running.choices.iter().map(|_| Delta::default()).collect();
-    while let Some(Step { choice, delta }) = running.next().await? {
+    while let Some(ChoiceStep { choice, delta }) = running.next().await? {
         let collected = &mut deltas[choice];
         collected.text.push_str(&delta.text);
         collected.calls.extend(delta.calls);
@@ -81,7 +81,7 @@ async fn whole(
 }
 
 /// The choices that are shown, of each prompt the best ones first where there are more.
-fn best(generation: &Generation, running: &Running<'_>, deltas: Vec<Delta>) -> Vec<Whole> {
+fn best(generation: &Generation, running: &RunningChoices<'_>, deltas: Vec<Delta>) -> Vec<Whole> {
     let samples = usize::from(generation.continuation.samples);
     let shown = usize::from(generation.shown);
     let mut all: Vec<Option<Delta>> = deltas.into_iter().map(Some).collect();
@@ -105,7 +105,7 @@ fn echo(generation: &Generation, prompt: usize) -> String {
     generation.echoes.as_ref().map(|echoes| echoes[prompt].clone()).unwrap_or_default()
 }
 
-pub(crate) fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
+pub(crate) fn usage(generation: &Generation, running: &RunningChoices<'_>) -> Usage {
     Usage {
         prompt: generation.prompt_tokens(),
         completion: running.completion_tokens(),
@@ -114,7 +114,7 @@ pub(crate) fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
 }
 
 /// Server-sent events to a client.
-pub(crate) struct Events {
+pub(crate) struct ClientEvents {
     events: mpsc::Sender<Bytes>,
     deadline: Instant,
     /// From the beginning to the deadline.
@@ -124,7 +124,7 @@ pub(crate) struct Events {
 /// The client has gone.
 pub(crate) struct Gone;
 
-impl Events {
+impl ClientEvents {
     async fn send(&self, value: &Value) -> Result<(), Gone> {
         self.send_text(&value.to_string()).await
     }
@@ -143,8 +143,8 @@ impl Events {
     /// The next step, an error, or the news that the client has gone, which ends the answer.
     pub(crate) async fn next(
         &self,
-        running: &mut Running<'_>,
-    ) -> Result<Result<Option<Step>, ApiError>, Gone> {
+        running: &mut RunningChoices<'_>,
+    ) -> Result<Result<Option<ChoiceStep>, ApiError>, Gone> {
         tokio::select! {
             step = timeout_at(self.deadline, running.next()) => {
                 Ok(step.unwrap_or(Err(ApiError::TookTooLong { seconds: self.limit.as_secs() })))
@@ -161,9 +161,9 @@ async fn stream(
     streaming: Streaming,
     sources: Sources,
     account: Account,
-    events: &Events,
+    events: &ClientEvents,
 ) {
-    let running = Running::new(generation, sources, account);
+    let running = RunningChoices::new(generation, sources, account);
     // A client that has gone needs no more; what it asked for ends with `running`.
     let _ = match form {
         Form::Response => responding::tell(generation, head, running, events).await,
@@ -173,17 +173,17 @@ async fn stream(
 
 async fn tell(
     generation: &Generation,
-    shape: Shape,
+    shape: ChoiceShape,
     head: &Head,
     streaming: Streaming,
-    mut running: Running<'_>,
-    events: &Events,
+    mut running: RunningChoices<'_>,
+    events: &ClientEvents,
 ) -> Result<(), Gone> {
     let samples = usize::from(generation.continuation.samples);
     // Where each choice's text or calls have got to; none for those that have not begun.
     let mut places: Vec<Option<usize>> = vec![None; running.choices.len()];
     loop {
-        let Step { choice, delta } = match events.next(&mut running).await? {
+        let ChoiceStep { choice, delta } = match events.next(&mut running).await? {
             Ok(Some(step)) => step,
             Ok(None) => break,
             Err(error) => {

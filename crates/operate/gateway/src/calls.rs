@@ -34,7 +34,7 @@ impl CallStyle {
 
 /// A call of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct FunctionCall {
     pub(crate) name: String,
     /// JSON.
     pub(crate) arguments: String,
@@ -42,9 +42,9 @@ pub(crate) struct Call {
 
 /// What a piece of text turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum CallPart {
     Text(String),
-    Call(Call),
+    Call(FunctionCall),
 }
 
 const OPEN: &str = "<tool_call>";
@@ -75,7 +75,7 @@ impl CallSearch {
         Self { style, held: String::new(), state: Place::Beginning }
     }
 
-    pub(crate) fn push(&mut self, piece: &str) -> Vec<Part> {
+    pub(crate) fn push(&mut self, piece: &str) -> Vec<CallPart> {
         self.held.push_str(piece);
         match self.style {
             CallStyle::Hermes => self.push_hermes(),
@@ -85,7 +85,7 @@ impl CallSearch {
     }
 
     /// What was held back, when no more text comes.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    pub(crate) fn finish(&mut self) -> Vec<CallPart> {
         let held = std::mem::take(&mut self.held);
         let calls = match (self.state, self.style) {
             (Place::InCall, CallStyle::Hermes) => call_of(held.trim()).map(|call| vec![call]),
@@ -95,23 +95,23 @@ impl CallSearch {
             _ => None,
         };
         match calls {
-            Some(calls) => calls.into_iter().map(Part::Call).collect(),
+            Some(calls) => calls.into_iter().map(CallPart::Call).collect(),
             None => self.as_text(held),
         }
     }
 
     /// Text after all, with the mark that made it look like a call.
-    fn as_text(&self, held: String) -> Vec<Part> {
+    fn as_text(&self, held: String) -> Vec<CallPart> {
         let mark = match (self.state, self.style) {
             (Place::InCall, CallStyle::Hermes) => OPEN,
             (Place::InCall, CallStyle::Mistral) => MISTRAL,
             _ => "",
         };
         let text = format!("{mark}{held}");
-        if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] }
+        if text.is_empty() { Vec::new() } else { vec![CallPart::Text(text)] }
     }
 
-    fn push_hermes(&mut self) -> Vec<Part> {
+    fn push_hermes(&mut self) -> Vec<CallPart> {
         let mut parts = Vec::new();
         loop {
             if self.state == Place::AfterCall {
@@ -124,7 +124,7 @@ impl CallSearch {
                 let (text, is_call) = self.take_text_before(OPEN);
                 if !text.is_empty() {
                     self.state = Place::InText;
-                    parts.push(Part::Text(text));
+                    parts.push(CallPart::Text(text));
                 }
                 if !is_call {
                     return parts;
@@ -135,14 +135,14 @@ impl CallSearch {
             let rest = self.held.split_off(at + CLOSE.len());
             let inside = std::mem::replace(&mut self.held, rest);
             (self.state, _) = match call_of(inside[..at].trim()) {
-                Some(call) => (Place::AfterCall, parts.push(Part::Call(call))),
-                None => (Place::InText, parts.push(Part::Text(format!("{OPEN}{inside}")))),
+                Some(call) => (Place::AfterCall, parts.push(CallPart::Call(call))),
+                None => (Place::InText, parts.push(CallPart::Text(format!("{OPEN}{inside}")))),
             };
         }
     }
 
     /// One mark, and calls up to the end.
-    fn push_marked(&mut self, mark: &str) -> Vec<Part> {
+    fn push_marked(&mut self, mark: &str) -> Vec<CallPart> {
         if self.state == Place::InCall {
             return Vec::new();
         }
@@ -150,11 +150,11 @@ impl CallSearch {
         if is_call {
             self.state = Place::InCall;
         }
-        if text.is_empty() { Vec::new() } else { vec![Part::Text(text)] }
+        if text.is_empty() { Vec::new() } else { vec![CallPart::Text(text)] }
     }
 
     /// The whole answer is calls, or text; its beginning decides.
-    fn push_whole(&mut self) -> Vec<Part> {
+    fn push_whole(&mut self) -> Vec<CallPart> {
         if self.state == Place::Beginning {
             let begun = self.held.trim_start();
             let opening = if self.style == CallStyle::Forced { "[" } else { "{" };
@@ -166,7 +166,7 @@ impl CallSearch {
             self.state = if is_call { Place::InCall } else { Place::InText };
         }
         match self.state {
-            Place::InText => vec![Part::Text(std::mem::take(&mut self.held))],
+            Place::InText => vec![CallPart::Text(std::mem::take(&mut self.held))],
             _ => Vec::new(),
         }
     }
@@ -185,12 +185,12 @@ impl CallSearch {
     }
 }
 
-fn call_of(text: &str) -> Option<Call> {
+fn call_of(text: &str) -> Option<FunctionCall> {
     call_from(&serde_json::from_str(text).ok()?)
 }
 
 /// `{"name": …, "arguments": …}`, with `parameters` as another word.
-fn call_from(value: &Value) -> Option<Call> {
+fn call_from(value: &Value) -> Option<FunctionCall> {
     let object: &Map<String, Value> = value.as_object()?;
     let name = object.get("name")?.as_str()?.to_owned();
     let arguments = object.get("arguments").or_else(|| object.get("parameters"));
@@ -200,16 +200,16 @@ fn call_from(value: &Value) -> Option<Call> {
         Some(value) => value.to_string(),
         None => "{}".to_owned(),
     };
-    Some(Call { name, arguments })
+    Some(FunctionCall { name, arguments })
 }
 
-fn list(text: &str) -> Option<Vec<Call>> {
+fn list(text: &str) -> Option<Vec<FunctionCall>> {
     let values: Vec<Value> = serde_json::from_str(text.trim()).ok()?;
-    values.iter().map(call_from).collect::<Option<Vec<Call>>>().filter(|calls| !calls.is_empty())
+    values.iter().map(call_from).collect::<Option<Vec<FunctionCall>>>().filter(|calls| !calls.is_empty())
 }
 
 /// A list, or `name[ARGS]{…}` once or several times.
-fn mistral(text: &str) -> Option<Vec<Call>> {
+fn mistral(text: &str) -> Option<Vec<FunctionCall>> {
     if let Some(calls) = list(text) {
         return Some(calls);
     }
@@ -218,13 +218,13 @@ fn mistral(text: &str) -> Option<Vec<Call>> {
             part.split_once("[ARGS]").or_else(|| part.find('{').map(|at| part.split_at(at)))?;
         let arguments: Value = serde_json::from_str(arguments.trim()).ok()?;
         let name = name.trim();
-        (!name.is_empty()).then(|| Call { name: name.to_owned(), arguments: arguments.to_string() })
+        (!name.is_empty()).then(|| FunctionCall { name: name.to_owned(), arguments: arguments.to_string() })
     };
     text.split(MISTRAL).map(one).collect()
 }
 
 /// One object or several, divided by semicolons.
-fn llama(text: &str) -> Option<Vec<Call>> {
+fn llama(text: &str) -> Option<Vec<FunctionCall>> {
     let text = text.trim().strip_prefix(PYTHON).unwrap_or(text.trim());
     let mut calls = Vec::new();
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
@@ -255,27 +255,27 @@ pub(crate) fn schema_of_calls(functions: &[(String, Value)], most: Option<u32>) 
 mod tests {
     use super::*;
 
-    fn call(name: &str, arguments: &str) -> Part {
-        Part::Call(Call { name: name.into(), arguments: arguments.into() })
+    fn call(name: &str, arguments: &str) -> CallPart {
+        CallPart::Call(FunctionCall { name: name.into(), arguments: arguments.into() })
     }
 
-    fn text(text: &str) -> Part {
-        Part::Text(text.into())
+    fn text(text: &str) -> CallPart {
+        CallPart::Text(text.into())
     }
 
     /// All parts, neighbouring texts joined, of an answer that comes in pieces of so many bytes.
-    fn parts(style: CallStyle, answer: &str, size: usize) -> Vec<Part> {
+    fn parts(style: CallStyle, answer: &str, size: usize) -> Vec<CallPart> {
         let mut search = CallSearch::new(style);
         let characters: Vec<char> = answer.chars().collect();
-        let mut all: Vec<Part> = characters
+        let mut all: Vec<CallPart> = characters
             .chunks(size)
             .flat_map(|piece| search.push(&piece.iter().collect::<String>()))
             .collect();
         all.extend(search.finish());
-        let mut joined: Vec<Part> = Vec::new();
+        let mut joined: Vec<CallPart> = Vec::new();
         for part in all {
             match (joined.last_mut(), part) {
-                (Some(Part::Text(before)), Part::Text(more)) => before.push_str(&more),
+                (Some(CallPart::Text(before)), CallPart::Text(more)) => before.push_str(&more),
                 (_, part) => joined.push(part),
             }
         }
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn calls_are_found_in_every_style_however_the_text_is_cut() {
-        let cases: [(CallStyle, &str, Vec<Part>); 14] = [
+        let cases: [(CallStyle, &str, Vec<CallPart>); 14] = [
             (
                 CallStyle::Hermes,
                 "Let me see.<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>{\"name\": \"g\"}</tool_call>",

@@ -3,7 +3,7 @@
 use bedplate_data::{Pieces, Tokenizer};
 use bedplate_serve::{EndReason, Logprobs};
 
-use crate::calls::{Call, CallSearch, Part};
+use crate::calls::{CallPart, CallSearch, FunctionCall};
 use crate::generation::Generation;
 use crate::stops::{StopSearch, Stops};
 
@@ -37,7 +37,7 @@ impl Finish {
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Delta {
     pub(crate) text: String,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) calls: Vec<FunctionCall>,
     pub(crate) tokens: Vec<TokenShown>,
     pub(crate) finish: Option<Finish>,
 }
@@ -48,7 +48,7 @@ impl Delta {
     }
 }
 
-pub(crate) struct Choice<'a> {
+pub(crate) struct AnswerChoice<'a> {
     tokenizer: &'a Tokenizer,
     stops: &'a Stops,
     shows_special: bool,
@@ -65,7 +65,7 @@ pub(crate) struct Choice<'a> {
     pub(crate) has_ended: bool,
 }
 
-impl<'a> Choice<'a> {
+impl<'a> AnswerChoice<'a> {
     pub(crate) fn new(generation: &'a Generation) -> Self {
         let tokenizer = generation.model.tokenizer();
         Self {
@@ -139,7 +139,7 @@ impl<'a> Choice<'a> {
         let parts = match &mut self.calls {
             Some(calls) => calls.push(text),
             None if text.is_empty() => Vec::new(),
-            None => vec![Part::Text(text.to_owned())],
+            None => vec![CallPart::Text(text.to_owned())],
         };
         self.take_parts(parts, &mut delta);
         if !delta.is_empty() {
@@ -148,11 +148,11 @@ impl<'a> Choice<'a> {
         delta
     }
 
-    fn take_parts(&mut self, parts: Vec<Part>, delta: &mut Delta) {
+    fn take_parts(&mut self, parts: Vec<CallPart>, delta: &mut Delta) {
         for part in parts {
             match part {
-                Part::Text(text) => delta.text.push_str(&text),
-                Part::Call(call) => {
+                CallPart::Text(text) => delta.text.push_str(&text),
+                CallPart::Call(call) => {
                     self.has_called = true;
                     delta.calls.push(call);
                 }

@@ -69,12 +69,12 @@ struct Shared {
 }
 
 /// Processes that are looked after. Dropping it ends them.
-pub struct Fleet {
+pub struct ReplicaFleet {
     shared: Arc<Mutex<Shared>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Fleet {
+impl ReplicaFleet {
     /// Starts replicas and returns at once. `command` makes the process of a place, which is to print its URL as a first line
     /// and to end when its standard input does.
     pub fn start(
@@ -115,7 +115,7 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for ReplicaFleet {
     fn drop(&mut self) {
         self.end();
     }

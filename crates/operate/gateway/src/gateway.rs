@@ -18,25 +18,25 @@ use crate::answering;
 use crate::cross_origin::CrossOrigin;
 use crate::error::GatewayError;
 use crate::fields::{self, Fields};
-use crate::keys::Keys;
-use crate::metrics::{Metrics, ModelMetrics};
-use crate::model::Model;
-use crate::options::Options;
+use crate::keys::ApiKeys;
+use crate::metrics::{GatewayMetrics, ModelMetrics};
+use crate::model::ServedModel;
+use crate::options::GatewayOptions;
 use crate::refusal::ApiError;
-use crate::routes::{self, Action, chat, completions, embeddings, responses, status, tokens};
+use crate::routes::{self, RouteAction, chat, completions, embeddings, responses, status, tokens};
 use crate::trace::Trace;
-use crate::wire::{Form, Shape};
+use crate::wire::{ChoiceShape, Form};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Everything that handlers need.
 pub(crate) struct Gateway {
-    pub(crate) options: Options,
-    pub(crate) models: Vec<(Arc<Model>, Arc<ModelMetrics>)>,
-    pub(crate) metrics: Metrics,
+    pub(crate) options: GatewayOptions,
+    pub(crate) models: Vec<(Arc<ServedModel>, Arc<ModelMetrics>)>,
+    pub(crate) metrics: GatewayMetrics,
     pub(crate) trace: Option<Arc<Trace>>,
     pub(crate) server: Server,
-    keys: Keys,
+    keys: ApiKeys,
     cross_origin: CrossOrigin,
     room: Arc<Semaphore>,
     is_draining: AtomicBool,
@@ -45,8 +45,12 @@ pub(crate) struct Gateway {
 }
 
 impl Gateway {
-    pub(crate) fn new(models: Vec<Model>, options: Options, server: Server) -> Result<Self, GatewayError> {
-        let mut names: Vec<String> = models.iter().flat_map(Model::names).map(str::to_owned).collect();
+    pub(crate) fn new(
+        models: Vec<ServedModel>,
+        options: GatewayOptions,
+        server: Server,
+    ) -> Result<Self, GatewayError> {
+        let mut names: Vec<String> = models.iter().flat_map(ServedModel::names).map(str::to_owned).collect();
         names.sort();
         if let Some(same) = names.windows(2).find(|two| two[0] == two[1]) {
             return Err(GatewayError::SameName { name: same[0].clone() });
@@ -55,11 +59,11 @@ impl Gateway {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let with_metrics = |model| (Arc::new(model), Arc::new(ModelMetrics::new()));
         Ok(Self {
-            keys: Keys::load(&options.keys, options.key_file.as_deref())?,
+            keys: ApiKeys::load(&options.keys, options.key_file.as_deref())?,
             cross_origin: CrossOrigin::new(&options.origins),
             room: Arc::new(Semaphore::new(options.bounds.requests)),
             models: models.into_iter().map(with_metrics).collect(),
-            metrics: Metrics::default(),
+            metrics: GatewayMetrics::default(),
             trace,
             server,
             is_draining: AtomicBool::new(false),
@@ -69,11 +73,11 @@ impl Gateway {
         })
     }
 
-    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<Model>> {
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<ServedModel>> {
         self.models.iter().map(|(model, _)| model)
     }
 
-    pub(crate) fn metrics_of(&self, wanted: &Arc<Model>) -> Arc<ModelMetrics> {
+    pub(crate) fn metrics_of(&self, wanted: &Arc<ServedModel>) -> Arc<ModelMetrics> {
         let found = self.models.iter().find(|(model, _)| Arc::ptr_eq(model, wanted));
         found.map_or_else(|| Arc::new(ModelMetrics::new()), |(_, metrics)| metrics.clone())
     }
@@ -92,7 +96,7 @@ impl Gateway {
     pub(crate) fn model(
         &self,
         fields: &Fields<'_>,
-    ) -> Result<(Arc<Model>, String, Option<String>), ApiError> {
+    ) -> Result<(Arc<ServedModel>, String, Option<String>), ApiError> {
         let name = fields::text(fields.required("model")?, "model")?;
         let found = self.models().find(|model| model.names().any(|known| known == name));
         let Some(model) = found else {
@@ -106,7 +110,7 @@ impl Gateway {
     pub(crate) fn model_or_only(
         &self,
         fields: &Fields<'_>,
-    ) -> Result<(Arc<Model>, String, Option<String>), ApiError> {
+    ) -> Result<(Arc<ServedModel>, String, Option<String>), ApiError> {
         match (&self.models[..], fields.get("model")) {
             ([(only, _)], None) => Ok((only.clone(), only.name().to_owned(), None)),
             _ => self.model(fields),
@@ -189,18 +193,18 @@ async fn route(
 async fn handle(
     gateway: &Arc<Gateway>,
     request: Request,
-    action: Action,
+    action: RouteAction,
     name: Option<String>,
     tenant: TenantId,
     id: &str,
 ) -> Result<Answer, ApiError> {
     match action {
-        Action::Page => return Ok(status::page()),
-        Action::Health => return status::health(gateway),
-        Action::Ready => return status::ready(gateway),
-        Action::Metrics => return Ok(status::metrics(gateway)),
-        Action::Version => return Ok(status::version()),
-        Action::Models => return status::models(gateway, name.as_deref()),
+        RouteAction::Page => return Ok(status::page()),
+        RouteAction::Health => return status::health(gateway),
+        RouteAction::Ready => return status::ready(gateway),
+        RouteAction::Metrics => return Ok(status::metrics(gateway)),
+        RouteAction::Version => return Ok(status::version()),
+        RouteAction::Models => return status::models(gateway, name.as_deref()),
         _ => {}
     }
     let arrived = Instant::now();
@@ -230,7 +234,7 @@ pub(crate) struct Visitor {
 /// A request that generates. Reading it may take long, for large prompts and schemas, so that is done on a thread that may be kept busy.
 async fn work(
     gateway: Arc<Gateway>,
-    action: Action,
+    action: RouteAction,
     body: bytes::Bytes,
     visitor: Visitor,
 ) -> Result<Answer, ApiError> {
@@ -249,18 +253,18 @@ enum Read {
     Embeddings(embeddings::Embeddings),
 }
 
-fn read(gateway: &Gateway, action: Action, body: &[u8]) -> Result<Read, ApiError> {
+fn read(gateway: &Gateway, action: RouteAction, body: &[u8]) -> Result<Read, ApiError> {
     let body = fields::parse(body)?;
     let fields = Fields::of_body(&body)?;
     let generation = |generation, form| Read::Generation(Box::new(generation), form);
     match action {
-        Action::Chat => Ok(generation(chat::read(gateway, &fields)?, Form::Choices(Shape::Chat))),
-        Action::Completions => {
-            Ok(generation(completions::read(gateway, &fields)?, Form::Choices(Shape::Completion)))
+        RouteAction::Chat => Ok(generation(chat::read(gateway, &fields)?, Form::Choices(ChoiceShape::Chat))),
+        RouteAction::Completions => {
+            Ok(generation(completions::read(gateway, &fields)?, Form::Choices(ChoiceShape::Completion)))
         }
-        Action::Responses => Ok(generation(responses::read(gateway, &fields)?, Form::Response)),
-        Action::Embeddings => embeddings::read(gateway, &fields).map(Read::Embeddings),
-        Action::Detokenize => tokens::detokenize(gateway, &fields).map(Read::Done),
+        RouteAction::Responses => Ok(generation(responses::read(gateway, &fields)?, Form::Response)),
+        RouteAction::Embeddings => embeddings::read(gateway, &fields).map(Read::Embeddings),
+        RouteAction::Detokenize => tokens::detokenize(gateway, &fields).map(Read::Done),
         _ => tokens::tokenize(gateway, &fields).map(Read::Done),
     }
 }

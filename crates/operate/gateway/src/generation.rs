@@ -5,13 +5,13 @@ use std::sync::Arc;
 use bedplate_serve::Continuation;
 
 use crate::calls::CallStyle;
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::refusal::ApiError;
 use crate::stops::Stops;
 
 /// Text to be generated: for each prompt as many choices as were asked for.
 pub(crate) struct Generation {
-    pub(crate) model: Arc<Model>,
+    pub(crate) model: Arc<ServedModel>,
     /// The name that the request used.
     pub(crate) name: String,
     pub(crate) adapter: Option<String>,

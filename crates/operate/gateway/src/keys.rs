@@ -9,9 +9,9 @@ use crate::error::GatewayError;
 use crate::refusal::ApiError;
 
 /// The keys of which a request shows one. Each is a tenant of its own.
-pub(crate) struct Keys(Vec<String>);
+pub(crate) struct ApiKeys(Vec<String>);
 
-impl Keys {
+impl ApiKeys {
     pub(crate) fn load(given: &[String], file: Option<&Path>) -> Result<Self, GatewayError> {
         let mut keys = given.to_vec();
         if let Some(path) = file {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bedplate_record::{Counter, Exposition, Histogram};
-use bedplate_serve::State;
+use bedplate_serve::EngineState;
 
-use crate::model::Model;
+use crate::model::ServedModel;
 
 /// vLLM's own bounds, in seconds.
 const FIRST_TOKEN: [f64; 22] = [
@@ -78,11 +78,11 @@ impl ModelMetrics {
 
 /// What is counted for the server.
 #[derive(Debug, Default)]
-pub(crate) struct Metrics {
+pub(crate) struct GatewayMetrics {
     answers: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
-impl Metrics {
+impl GatewayMetrics {
     pub(crate) fn answered(&self, path: &'static str, status: u16) {
         *self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
     }
@@ -99,7 +99,7 @@ impl Metrics {
     }
 }
 
-type OfState = fn(&State) -> f64;
+type OfState = fn(&EngineState) -> f64;
 
 /// Name, kind, help and value of what the engine knows, added up over replicas.
 const OF_STATES: [(&str, &str, &str, OfState); 11] = [
@@ -142,14 +142,14 @@ const OF_STATES: [(&str, &str, &str, OfState); 11] = [
 ];
 
 /// All models' figures; each metric has its head once.
-pub(crate) fn write_models(text: &mut Exposition, models: &[(Arc<Model>, Arc<ModelMetrics>)]) {
-    let labelled: Vec<(String, &Arc<Model>, &Arc<ModelMetrics>)> = models
+pub(crate) fn write_models(text: &mut Exposition, models: &[(Arc<ServedModel>, Arc<ModelMetrics>)]) {
+    let labelled: Vec<(String, &Arc<ServedModel>, &Arc<ModelMetrics>)> = models
         .iter()
         .map(|(model, metrics)| {
             (format!("model_name=\"{}\"", Exposition::escape(model.name())), model, metrics)
         })
         .collect();
-    let states: Vec<(&str, Vec<State>)> =
+    let states: Vec<(&str, Vec<EngineState>)> =
         labelled.iter().map(|(labels, model, _)| (labels.as_str(), model.states())).collect();
     for (name, kind, help, value) in OF_STATES {
         text.head(name, kind, help);
@@ -182,8 +182,8 @@ pub(crate) fn write_models(text: &mut Exposition, models: &[(Arc<Model>, Arc<Mod
 
 fn write_cache(
     text: &mut Exposition,
-    states: &[(&str, Vec<State>)],
-    labelled: &[(String, &Arc<Model>, &Arc<ModelMetrics>)],
+    states: &[(&str, Vec<EngineState>)],
+    labelled: &[(String, &Arc<ServedModel>, &Arc<ModelMetrics>)],
 ) {
     text.head("vllm:kv_cache_usage_perc", "gauge", "Share of blocks in use, from 0 to 1.");
     for (labels, states) in states {

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bedplate_data::{ChatTemplate, Tokenizer};
-use bedplate_serve::{About, Answer, Ask, Grammar, Refusal, Replica, State};
+use bedplate_serve::{About, Answer, Ask, EngineState, Grammar, Refusal, Replica};
 
 use crate::calls::CallStyle;
 use crate::error::GatewayError;
@@ -13,7 +13,7 @@ use crate::guide::{Guide, Language};
 use crate::refusal::ApiError;
 
 /// A model with the replicas that answer for it.
-pub struct Model {
+pub struct ServedModel {
     name: String,
     aliases: Vec<String>,
     replicas: Vec<Arc<dyn Replica>>,
@@ -26,7 +26,7 @@ pub struct Model {
     pub(crate) created: u64,
 }
 
-impl Model {
+impl ServedModel {
     /// A model under a name. Its chat template and the way it calls tools are those of its tokenizer.
     pub fn new(
         name: impl Into<String>,
@@ -120,7 +120,7 @@ impl Model {
         self.replicas.iter().all(|replica| replica.state().stopped.is_some())
     }
 
-    pub(crate) fn states(&self) -> Vec<State> {
+    pub(crate) fn states(&self) -> Vec<EngineState> {
         self.replicas.iter().map(|replica| replica.state()).collect()
     }
 

@@ -9,7 +9,7 @@ pub const DEFAULT_PORT: u16 = 8000;
 
 /// The settings of a gateway.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct GatewayOptions {
     /// Port 0 takes one that is free.
     pub listen: SocketAddr,
     /// Keys of which a request must show one; without any, all requests are answered.
@@ -25,7 +25,7 @@ pub struct Options {
     pub grace: Duration,
 }
 
-impl Default for Options {
+impl Default for GatewayOptions {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)),

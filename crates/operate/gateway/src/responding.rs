@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::answering::{Events, Gone};
-use crate::calls::Call;
+use crate::answering::{ClientEvents, Gone};
+use crate::calls::FunctionCall;
 use crate::choice::{Delta, Finish};
 use crate::generation::Generation;
 use crate::refusal::ApiError;
-use crate::running::Running;
-use crate::wire::response::{self, Progress};
+use crate::running::RunningChoices;
+use crate::wire::response::{self, ResponseProgress};
 use crate::wire::{Head, Usage};
 
 /// Items that are complete, and the text that is being written.
@@ -75,7 +75,7 @@ impl<'a> Draft<'a> {
         self.items.push(item);
     }
 
-    fn call(&mut self, call: &Call) {
+    fn call(&mut self, call: &FunctionCall) {
         let index = self.index();
         let item = response::call(self.head, index, call, true);
         let id = &item["id"];
@@ -96,7 +96,8 @@ pub(crate) fn whole(head: &Head, generation: &Generation, delta: &Delta, usage: 
     let mut draft = Draft::new(head);
     draft.take(delta);
     draft.end_text();
-    let progress = Progress { items: &draft.items, finish: delta.finish.as_ref(), usage: Some(usage) };
+    let progress =
+        ResponseProgress { items: &draft.items, finish: delta.finish.as_ref(), usage: Some(usage) };
     response::object(head, generation, &progress)
 }
 
@@ -104,12 +105,13 @@ pub(crate) fn whole(head: &Head, generation: &Generation, delta: &Delta, usage: 
 pub(crate) async fn tell(
     generation: &Generation,
     head: &Head,
-    mut running: Running<'_>,
-    events: &Events,
+    mut running: RunningChoices<'_>,
+    events: &ClientEvents,
 ) -> Result<(), Gone> {
     let mut number = 0;
     let mut draft = Draft::new(head);
-    let begun = response::object(head, generation, &Progress { items: &[], finish: None, usage: None });
+    let begun =
+        response::object(head, generation, &ResponseProgress { items: &[], finish: None, usage: None });
     draft.news.push(("response.created", json!({ "response": begun })));
     draft.news.push(("response.in_progress", json!({ "response": begun })));
     let mut finish: Option<Finish> = None;
@@ -129,7 +131,7 @@ pub(crate) async fn tell(
     let usage = crate::answering::usage(generation, &running);
     // Books the request before the client knows that it has ended.
     drop(running);
-    let progress = Progress { items: &draft.items, finish: finish.as_ref(), usage: Some(usage) };
+    let progress = ResponseProgress { items: &draft.items, finish: finish.as_ref(), usage: Some(usage) };
     let kind = if finish == Some(Finish::Length) { "response.incomplete" } else { "response.completed" };
     send(events, kind, json!({ "response": response::object(head, generation, &progress) }), &mut number)
         .await
@@ -140,7 +142,12 @@ fn failed(error: &ApiError) -> Value {
     json!({ "message": error["error"]["message"], "code": error["error"]["code"], "param": null })
 }
 
-async fn send(events: &Events, kind: &'static str, mut event: Value, number: &mut u64) -> Result<(), Gone> {
+async fn send(
+    events: &ClientEvents,
+    kind: &'static str,
+    mut event: Value,
+    number: &mut u64,
+) -> Result<(), Gone> {
     event["type"] = kind.into();
     event["sequence_number"] = (*number).into();
     *number += 1;

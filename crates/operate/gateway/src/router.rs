@@ -19,5 +19,5 @@ mod url;
 pub use member::ReplicaHealth;
 pub use members::{Departure, Members};
 pub use options::{Checks, RouteOptions};
-pub use running::{Routing, route};
+pub use running::{RunningRouter, route};
 pub use url::{ReplicaUrl, UrlFlaw};

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use bedplate_batching::TenantId;
-use bedplate_serve::{Answer, Ask, Ender, Event, Wants};
+use bedplate_serve::{Answer, Ask, Ender, SampleEvent, Wants};
 use tokio::sync::mpsc;
 
 use crate::account::Account;
-use crate::choice::{Choice, Delta};
+use crate::choice::{AnswerChoice, Delta};
 use crate::generation::Generation;
 use crate::refusal::ApiError;
 
@@ -21,7 +21,7 @@ pub(crate) struct Sources {
 enum Events {
     One(Box<Answer>),
     /// Events with the number of their prompt.
-    Many(mpsc::UnboundedReceiver<(usize, Event)>),
+    Many(mpsc::UnboundedReceiver<(usize, SampleEvent)>),
 }
 
 impl Sources {
@@ -53,7 +53,7 @@ impl Sources {
         Ok(Self { events, enders })
     }
 
-    async fn next(&mut self) -> Option<(usize, Event)> {
+    async fn next(&mut self) -> Option<(usize, SampleEvent)> {
         match &mut self.events {
             Events::One(answer) => answer.next().await.map(|event| (0, event)),
             Events::Many(events) => events.recv().await,
@@ -62,7 +62,7 @@ impl Sources {
 }
 
 /// Hands on the events of one prompt for as long as they are wanted.
-async fn forward(prompt: usize, mut answer: Answer, events: mpsc::UnboundedSender<(usize, Event)>) {
+async fn forward(prompt: usize, mut answer: Answer, events: mpsc::UnboundedSender<(usize, SampleEvent)>) {
     loop {
         let event = tokio::select! {
             event = answer.next() => event,
@@ -77,27 +77,28 @@ async fn forward(prompt: usize, mut answer: Answer, events: mpsc::UnboundedSende
 
 /// What happened to one choice.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct ChoiceStep {
     pub(crate) choice: usize,
     pub(crate) delta: Delta,
 }
 
-pub(crate) struct Running<'a> {
+pub(crate) struct RunningChoices<'a> {
     sources: Sources,
     samples: usize,
-    pub(crate) choices: Vec<Choice<'a>>,
+    pub(crate) choices: Vec<AnswerChoice<'a>>,
     pub(crate) account: Account,
 }
 
-impl<'a> Running<'a> {
+impl<'a> RunningChoices<'a> {
     pub(crate) fn new(generation: &'a Generation, sources: Sources, account: Account) -> Self {
         let samples = usize::from(generation.continuation.samples);
-        let choices = (0..generation.prompts.len() * samples).map(|_| Choice::new(generation)).collect();
+        let choices =
+            (0..generation.prompts.len() * samples).map(|_| AnswerChoice::new(generation)).collect();
         Self { sources, samples, choices, account }
     }
 
     /// The next step; none once every choice has ended.
-    pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<ChoiceStep>, ApiError> {
         while self.choices.iter().any(|choice| !choice.has_ended) {
             let Some((prompt, event)) = self.sources.next().await else {
                 return Err(ApiError::Failed { reason: "the engine broke the answer off".into() });
@@ -109,10 +110,10 @@ impl<'a> Running<'a> {
         Ok(None)
     }
 
-    fn take(&mut self, prompt: usize, event: Event) -> Result<Option<Step>, ApiError> {
+    fn take(&mut self, prompt: usize, event: SampleEvent) -> Result<Option<ChoiceStep>, ApiError> {
         match event {
-            Event::Admitted { cached_tokens } => self.account.admitted(cached_tokens, Instant::now()),
-            Event::Token { sample, token, logprobs } => {
+            SampleEvent::Admitted { cached_tokens } => self.account.admitted(cached_tokens, Instant::now()),
+            SampleEvent::Token { sample, token, logprobs } => {
                 let at = prompt * self.samples + usize::from(sample);
                 // A choice that ended by its text has no more tokens, though some may be on their way.
                 let Some(choice) = self.choices.get_mut(at).filter(|choice| !choice.has_ended) else {
@@ -125,7 +126,7 @@ impl<'a> Running<'a> {
                 }
                 return Ok(self.step(at, delta));
             }
-            Event::End { sample, reason } => {
+            SampleEvent::End { sample, reason } => {
                 let at = prompt * self.samples + usize::from(sample);
                 let Some(choice) = self.choices.get_mut(at).filter(|choice| !choice.has_ended) else {
                     return Ok(None);
@@ -133,17 +134,17 @@ impl<'a> Running<'a> {
                 let delta = choice.finish(reason);
                 return Ok(self.step(at, delta));
             }
-            Event::Failed(reason) => return Err(ApiError::Failed { reason }),
-            Event::Embedding(_) | Event::Blocks { .. } => {}
+            SampleEvent::Failed(reason) => return Err(ApiError::Failed { reason }),
+            SampleEvent::Embedding(_) | SampleEvent::Blocks { .. } => {}
         }
         Ok(None)
     }
 
-    fn step(&mut self, choice: usize, delta: Delta) -> Option<Step> {
+    fn step(&mut self, choice: usize, delta: Delta) -> Option<ChoiceStep> {
         if let Some(finish) = &delta.finish {
             self.account.ended(choice, finish.name());
         }
-        (!delta.is_empty()).then_some(Step { choice, delta })
+        (!delta.is_empty()).then_some(ChoiceStep { choice, delta })
     }
 
     pub(crate) fn completion_tokens(&self) -> usize {

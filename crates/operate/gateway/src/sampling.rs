@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::fields::{self, Fields};
 use crate::generation::Streaming;
 use crate::guide::Language;
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::options::Bounds;
 use crate::refusal::ApiError;
 use crate::stops::Stops;
@@ -203,6 +203,9 @@ fn guided(fields: &Fields<'_>, prefix: &str) -> Result<Vec<(Language, String)>, 
 }
 
 /// The grammar of the request's language, if it has one.
-pub(crate) fn grammar(fields: &Fields<'_>, model: &Model) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+pub(crate) fn grammar(
+    fields: &Fields<'_>,
+    model: &ServedModel,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
     language(fields)?.map(|(language, param)| model.compile(language, &param)).transpose()
 }

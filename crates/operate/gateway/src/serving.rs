@@ -11,18 +11,18 @@ use tokio::sync::watch;
 
 use crate::error::GatewayError;
 use crate::gateway::{self, Gateway};
-use crate::model::Model;
-use crate::options::Options;
+use crate::model::ServedModel;
+use crate::options::GatewayOptions;
 
 /// A gateway that listens. Dropping it ends it.
-pub struct Running {
+pub struct RunningGateway {
     address: SocketAddr,
     gateway: Arc<Gateway>,
     end: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Running {
+impl RunningGateway {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -58,7 +58,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningGateway {
     fn drop(&mut self) {
         self.end();
     }
@@ -75,7 +75,7 @@ impl Ender {
 }
 
 /// Serves models and returns once it listens.
-pub fn start(models: Vec<Model>, options: Options) -> Result<Running, GatewayError> {
+pub fn start(models: Vec<ServedModel>, options: GatewayOptions) -> Result<RunningGateway, GatewayError> {
     bedplate_http::raise_file_limit();
     let address = options.listen;
     let server = Server::new(limits(&options));
@@ -92,10 +92,10 @@ pub fn start(models: Vec<Model>, options: Options) -> Result<Running, GatewayErr
     let served = gateway.clone();
     let run = move || run(runtime, served, listener, ending);
     let thread = thread::Builder::new().name("gateway".into()).spawn(run).map_err(threads)?;
-    Ok(Running { address, gateway, end, thread: Some(thread) })
+    Ok(RunningGateway { address, gateway, end, thread: Some(thread) })
 }
 
-fn limits(options: &Options) -> Limits {
+fn limits(options: &GatewayOptions) -> Limits {
     Limits {
         connections: options.bounds.connections,
         body_bytes: options.bounds.body_bytes,

@@ -21,7 +21,7 @@ const MOST_WAITING: usize = 8192;
 
 /// What a line says of all requests of a client's request.
 #[derive(Debug, Clone)]
-pub(crate) struct Line {
+pub(crate) struct TraceLine {
     pub(crate) tenant: u32,
     pub(crate) priority: i8,
     pub(crate) samples: u16,
@@ -30,7 +30,7 @@ pub(crate) struct Line {
 
 /// What it took.
 #[derive(Debug, Clone)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredRequest {
     pub(crate) queue_ms: Option<f64>,
     pub(crate) first_token_ms: Option<f64>,
     pub(crate) end_ms: f64,
@@ -64,11 +64,11 @@ impl Trace {
     /// Times count from when the file was opened. A request without tokens is none.
     pub(crate) fn write(
         &self,
-        line: &Line,
+        line: &TraceLine,
         arrived: Instant,
         prompt: &[u32],
         output: u32,
-        measured: &Measured,
+        measured: &MeasuredRequest,
     ) {
         if prompt.is_empty() || output == 0 {
             return;
@@ -90,7 +90,7 @@ impl Trace {
     }
 }
 
-fn to_json(line: &Line, at_ms: f64, prompt: &[u32], output: u32, measured: &Measured) -> Value {
+fn to_json(line: &TraceLine, at_ms: f64, prompt: &[u32], output: u32, measured: &MeasuredRequest) -> Value {
     let rounded = |number: f64| (number * 1e3).round() / 1e3;
     json!({
         "timestamp": rounded(at_ms),

@@ -23,7 +23,7 @@ pub(crate) struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// Choices, and chunks of them.
-    Choices(Shape),
+    Choices(ChoiceShape),
     /// Items of a response, and events about them.
     Response,
 }
@@ -31,8 +31,8 @@ pub(crate) enum Form {
 impl Form {
     pub(crate) fn id(self, unique: &str) -> String {
         match self {
-            Form::Choices(Shape::Chat) => format!("chatcmpl-{unique}"),
-            Form::Choices(Shape::Completion) => format!("cmpl-{unique}"),
+            Form::Choices(ChoiceShape::Chat) => format!("chatcmpl-{unique}"),
+            Form::Choices(ChoiceShape::Completion) => format!("cmpl-{unique}"),
             Form::Response => format!("resp_{unique}"),
         }
     }
@@ -40,7 +40,7 @@ impl Form {
 
 /// What choices look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ChoiceShape {
     Chat,
     Completion,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Whole {
     pub(crate) delta: Delta,
 }
 
-impl Shape {
+impl ChoiceShape {
     /// The whole answer.
     pub(crate) fn whole(
         self,
@@ -83,11 +83,11 @@ impl Shape {
         usage: Usage,
     ) -> Value {
         let (object, choices): (_, Vec<Value>) = match self {
-            Shape::Chat => (
+            ChoiceShape::Chat => (
                 "chat.completion",
                 choices.iter().map(|whole| chat::message(head, generation, whole)).collect(),
             ),
-            Shape::Completion => (
+            ChoiceShape::Completion => (
                 "text_completion",
                 choices.iter().map(|whole| completion::choice(generation, whole, &mut 0)).collect(),
             ),
@@ -99,9 +99,9 @@ impl Shape {
     /// What announces a choice of a stream.
     pub(crate) fn beginning(self, head: &Head, whole: &Whole) -> Option<Value> {
         match self {
-            Shape::Chat => Some(self.chunk(head, chat::role(whole.index))),
-            Shape::Completion if whole.echo.is_empty() => None,
-            Shape::Completion => Some(self.chunk(head, completion::echo(whole))),
+            ChoiceShape::Chat => Some(self.chunk(head, chat::role(whole.index))),
+            ChoiceShape::Completion if whole.echo.is_empty() => None,
+            ChoiceShape::Completion => Some(self.chunk(head, completion::echo(whole))),
         }
     }
 
@@ -114,8 +114,8 @@ impl Shape {
         place: &mut usize,
     ) -> Value {
         match self {
-            Shape::Chat => self.chunk(head, chat::delta(head, generation, whole, place)),
-            Shape::Completion => self.chunk(head, completion::choice(generation, whole, place)),
+            ChoiceShape::Chat => self.chunk(head, chat::delta(head, generation, whole, place)),
+            ChoiceShape::Completion => self.chunk(head, completion::choice(generation, whole, place)),
         }
     }
 
@@ -132,8 +132,8 @@ impl Shape {
 
     fn chunk_name(self) -> &'static str {
         match self {
-            Shape::Chat => "chat.completion.chunk",
-            Shape::Completion => "text_completion",
+            ChoiceShape::Chat => "chat.completion.chunk",
+            ChoiceShape::Completion => "text_completion",
         }
     }
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::events::Events;
-use crate::target::Target;
+use crate::events::EventReader;
+use crate::target::LoadTarget;
 
 const CONNECT: Duration = Duration::from_secs(30);
 /// The most of an error's text that is read.
@@ -18,7 +18,7 @@ const MOST_TEXT: usize = 64 << 10;
 
 /// What became of a request. Times count from when it was sent.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Asked {
+pub(crate) struct AskedOutcome {
     pub(crate) first: Option<Duration>,
     /// Between pieces of text.
     pub(crate) gaps: Vec<Duration>,
@@ -32,18 +32,18 @@ pub(crate) struct Asked {
 
 /// A connection that requests are sent over, opened anew where it was closed.
 pub(crate) struct Client<'a> {
-    target: &'a Target,
+    target: &'a LoadTarget,
     connection: Option<Connection>,
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn new(target: &'a Target) -> Self {
+    pub(crate) fn new(target: &'a LoadTarget) -> Self {
         Self { target, connection: None }
     }
 
     /// Sends a request and reads its stream to the end.
-    pub(crate) async fn ask(&mut self, path: &str, body: Bytes, patience: Duration) -> Asked {
-        let mut asked = Asked::default();
+    pub(crate) async fn ask(&mut self, path: &str, body: Bytes, patience: Duration) -> AskedOutcome {
+        let mut asked = AskedOutcome::default();
         let began = Instant::now();
         let ended = timeout(patience, self.read(path, body, began, &mut asked)).await;
         asked.whole = began.elapsed();
@@ -77,14 +77,14 @@ impl<'a> Client<'a> {
         path: &str,
         body: Bytes,
         began: Instant,
-        asked: &mut Asked,
+        asked: &mut AskedOutcome,
     ) -> Result<(), String> {
         let mut response = self.send(Method::POST, path, body).await?;
         let status = response.status.as_u16();
         if status != 200 {
             return Err(complaint(status, &text(response).await?));
         }
-        let mut events = Events::default();
+        let mut events = EventReader::default();
         let mut reading = Reading { asked, began, last: None, failure: None, is_done: false };
         while let Some(bytes) = response.next().await.map_err(|error| format!("the answer {error}"))? {
             let now = Instant::now();
@@ -93,7 +93,7 @@ impl<'a> Client<'a> {
         match reading {
             Reading { failure: Some(failure), .. } => Err(failure),
             Reading { is_done: false, .. } => Err("the answer ended without [DONE]".into()),
-            Reading { asked: Asked { first: None, .. }, .. } => Err("the answer is empty".into()),
+            Reading { asked: AskedOutcome { first: None, .. }, .. } => Err("the answer is empty".into()),
             _ => Ok(()),
         }
     }
@@ -136,7 +136,7 @@ fn complaint(status: u16, text: &[u8]) -> String {
 
 /// A stream that is being read.
 struct Reading<'a> {
-    asked: &'a mut Asked,
+    asked: &'a mut AskedOutcome,
     began: Instant,
     last: Option<Instant>,
     failure: Option<String>,

@@ -2,11 +2,11 @@
 
 /// Takes bytes and gives the data of complete events.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub(crate) struct EventReader {
     held: Vec<u8>,
 }
 
-impl Events {
+impl EventReader {
     pub(crate) fn push(&mut self, bytes: &[u8], mut take: impl FnMut(&[u8])) {
         self.held.extend(bytes);
         let mut from = 0;
@@ -31,7 +31,7 @@ mod tests {
         let stream = b"data: {\"a\":1}\n\n: remark\n\ndata:b\r\n\r\nevent: x\ndata: [DONE]\n\n";
         for size in 1..stream.len() {
             let mut found = Vec::new();
-            let mut events = Events::default();
+            let mut events = EventReader::default();
             for piece in stream.chunks(size) {
                 events.push(piece, |data| found.push(String::from_utf8(data.to_vec()).unwrap()));
             }

@@ -10,15 +10,15 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use crate::asking::{Asked, Client};
+use crate::asking::{AskedOutcome, Client};
 use crate::content;
 use crate::error::LoadError;
-use crate::plan::{Api, Pace, Plan};
-use crate::summary::Summary;
-use crate::target::Target;
+use crate::plan::{Api, LoadPace, Plan};
+use crate::summary::LoadSummary;
+use crate::target::LoadTarget;
 
 /// Sends all requests of a plan to a server and says what they took.
-pub fn measure(target: &Target, plan: &Plan) -> Result<Summary, LoadError> {
+pub fn measure(target: &LoadTarget, plan: &Plan) -> Result<LoadSummary, LoadError> {
     bedplate_http::raise_file_limit();
     let threads = |source| LoadError::Threads { source };
     let runtime = Builder::new_multi_thread()
@@ -32,15 +32,15 @@ pub fn measure(target: &Target, plan: &Plan) -> Result<Summary, LoadError> {
     measured
 }
 
-async fn drive(target: &Target, plan: &Plan) -> Result<Summary, LoadError> {
+async fn drive(target: &LoadTarget, plan: &Plan) -> Result<LoadSummary, LoadError> {
     let model = model(target).await?;
     let order = Arc::new(Order { target: target.clone(), plan: plan.clone(), model });
     let began = Instant::now();
     let (asked, late) = match plan.pace {
-        Pace::Closed { users } => (closed(&order, users).await, Vec::new()),
-        Pace::Open { speed } => open(&order, began, speed).await,
+        LoadPace::Closed { users } => (closed(&order, users).await, Vec::new()),
+        LoadPace::Open { speed } => open(&order, began, speed).await,
     };
-    let summary = Summary::of(order.model.clone(), &asked, began.elapsed(), late);
+    let summary = LoadSummary::of(order.model.clone(), &asked, began.elapsed(), late);
     if summary.finished == 0 {
         let why =
             summary.failures.first().map_or_else(|| "there were none".to_owned(), |(why, _)| why.clone());
@@ -51,7 +51,7 @@ async fn drive(target: &Target, plan: &Plan) -> Result<Summary, LoadError> {
 
 /// What all tasks share.
 struct Order {
-    target: Target,
+    target: LoadTarget,
     plan: Plan,
     model: String,
 }
@@ -71,7 +71,7 @@ impl Order {
 }
 
 /// The model that is asked: the one that was named, or the server's first.
-async fn model(target: &Target) -> Result<String, LoadError> {
+async fn model(target: &LoadTarget) -> Result<String, LoadError> {
     if let Some(model) = &target.model {
         return Ok(model.clone());
     }
@@ -86,7 +86,7 @@ async fn model(target: &Target) -> Result<String, LoadError> {
 }
 
 /// Every user takes the next request when the last one is answered.
-async fn closed(order: &Arc<Order>, users: u32) -> Vec<Asked> {
+async fn closed(order: &Arc<Order>, users: u32) -> Vec<AskedOutcome> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..users {
@@ -113,7 +113,7 @@ async fn closed(order: &Arc<Order>, users: u32) -> Vec<Asked> {
 }
 
 /// Every request at its time, over connections that others have left.
-async fn open(order: &Arc<Order>, began: Instant, speed: f64) -> (Vec<Asked>, Vec<f64>) {
+async fn open(order: &Arc<Order>, began: Instant, speed: f64) -> (Vec<AskedOutcome>, Vec<f64>) {
     let mut tasks = JoinSet::new();
     let mut numbers: Vec<usize> = (0..order.plan.requests.len()).collect();
     numbers.sort_by_key(|number| order.plan.requests[*number].at);

@@ -8,7 +8,7 @@ use bedplate_replay::requests::Planned;
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub requests: Vec<Planned>,
-    pub pace: Pace,
+    pub pace: LoadPace,
     pub api: Api,
     /// Tokens of prompts have numbers from the first up to the second, which is left out.
     pub tokens: (u32, u32),
@@ -21,7 +21,7 @@ pub struct Plan {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Pace {
+pub enum LoadPace {
     /// So many users, each of whom sends the next request when the last is answered.
     Closed { users: u32 },
     /// Each at its own time, divided by `speed`, whatever has become of the others.
@@ -39,14 +39,14 @@ pub enum Api {
 
 impl Plan {
     pub fn closed(requests: Vec<Planned>, users: u32) -> Self {
-        Self::new(requests, Pace::Closed { users })
+        Self::new(requests, LoadPace::Closed { users })
     }
 
     pub fn open(requests: Vec<Planned>, speed: f64) -> Self {
-        Self::new(requests, Pace::Open { speed })
+        Self::new(requests, LoadPace::Open { speed })
     }
 
-    fn new(requests: Vec<Planned>, pace: Pace) -> Self {
+    fn new(requests: Vec<Planned>, pace: LoadPace) -> Self {
         Self {
             requests,
             pace,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::asking::Asked;
+use crate::asking::AskedOutcome;
 
 /// Mean and quantiles of times, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -35,7 +35,7 @@ impl Quantiles {
 
 /// The measurement of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Summary {
+pub struct LoadSummary {
     pub model: String,
     pub requests: usize,
     pub finished: usize,
@@ -56,9 +56,9 @@ pub struct Summary {
     pub late: Quantiles,
 }
 
-impl Summary {
-    pub(crate) fn of(model: String, asked: &[Asked], took: Duration, late: Vec<f64>) -> Self {
-        let finished: Vec<&Asked> = asked.iter().filter(|asked| asked.failure.is_none()).collect();
+impl LoadSummary {
+    pub(crate) fn of(model: String, asked: &[AskedOutcome], took: Duration, late: Vec<f64>) -> Self {
+        let finished: Vec<&AskedOutcome> = asked.iter().filter(|asked| asked.failure.is_none()).collect();
         let mut failures: BTreeMap<&str, usize> = BTreeMap::new();
         for failure in asked.iter().filter_map(|asked| asked.failure.as_deref()) {
             *failures.entry(failure).or_default() += 1;
@@ -66,8 +66,8 @@ impl Summary {
         let mut failures: Vec<(String, usize)> =
             failures.into_iter().map(|(why, count)| (why.to_owned(), count)).collect();
         failures.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let sum = |tokens: fn(&Asked) -> u64| finished.iter().map(|asked| tokens(asked)).sum();
-        let times = |time: fn(&Asked) -> Option<f64>| {
+        let sum = |tokens: fn(&AskedOutcome) -> u64| finished.iter().map(|asked| tokens(asked)).sum();
+        let times = |time: fn(&AskedOutcome) -> Option<f64>| {
             Quantiles::of(finished.iter().filter_map(|asked| time(asked)).collect())
         };
         let gaps = finished.iter().flat_map(|asked| &asked.gaps).map(Duration::as_secs_f64).collect();
@@ -101,7 +101,7 @@ impl Summary {
     }
 }
 
-fn per_token(asked: &Asked) -> Option<f64> {
+fn per_token(asked: &AskedOutcome) -> Option<f64> {
     let after = asked.whole.checked_sub(asked.first?)?;
     (asked.output_tokens > 1).then(|| after.as_secs_f64() / (asked.output_tokens - 1) as f64)
 }

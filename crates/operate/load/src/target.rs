@@ -4,7 +4,7 @@ use crate::error::LoadError;
 
 /// A server with OpenAI's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct LoadTarget {
     /// As it was written, without a slash at the end.
     pub url: String,
     /// `host:port`.
@@ -16,7 +16,7 @@ pub struct Target {
     pub(crate) key: Option<String>,
 }
 
-impl Target {
+impl LoadTarget {
     /// `http://host:port`, with or without `/v1` at the end.
     pub fn parse(url: &str) -> Result<Self, LoadError> {
         let bad = |why| LoadError::BadUrl { url: url.to_owned(), why };
@@ -62,11 +62,11 @@ mod tests {
             ("http://host/models/a/v1", "host:80", "/models/a"),
             ("http://[::1]:8000", "[::1]:8000", ""),
         ] {
-            let target = Target::parse(url).unwrap();
+            let target = LoadTarget::parse(url).unwrap();
             assert_eq!((target.authority.as_str(), target.prefix.as_str()), (authority, prefix), "{url}");
         }
         for url in ["https://a", "ftp://a", "http://", "", "http://a b"] {
-            assert!(Target::parse(url).is_err(), "{url}");
+            assert!(LoadTarget::parse(url).is_err(), "{url}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bedplate_http::{Answer, Background, Body, Limits, Request, StatusCode, json, read_body, typed};
-use bedplate_load::{Api, LoadError, NullServer, Plan, Summary, Target, measure};
+use bedplate_load::{Api, LoadError, LoadSummary, LoadTarget, NullServer, Plan, measure};
 use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Planned, Prefix, SharedPrefix};
 use serde_json::{Value, json};
 
@@ -20,18 +20,18 @@ fn load() -> GeneratedLoad {
     }
 }
 
-fn at(server: &Background) -> Target {
-    Target::parse(&format!("http://{}", server.address())).unwrap().with_model(Some("m".into()))
+fn at(server: &Background) -> LoadTarget {
+    LoadTarget::parse(&format!("http://{}", server.address())).unwrap().with_model(Some("m".into()))
 }
 
 #[test]
 fn a_closed_and_an_open_loop_measure_every_request() {
     let server = NullServer::start().unwrap();
-    let target = Target::parse(&server.url()).unwrap();
+    let target = LoadTarget::parse(&server.url()).unwrap();
     let fast = GeneratedLoad { arrivals: Arrivals::Poisson { per_second: 2000.0 }, ..load() };
     let chat = Plan { api: Api::Chat, ..Plan::closed(load().planned(), 3) };
     for plan in [Plan::closed(load().planned(), 4), Plan::open(fast.planned(), 1.0), chat] {
-        let Summary {
+        let LoadSummary {
             model,
             requests,
             finished,
@@ -136,12 +136,12 @@ fn failures_are_counted_by_what_was_said() {
 fn a_silent_or_absent_server_is_given_up() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let target = Target::parse(&url).unwrap().with_model(Some("m".into()));
+    let target = LoadTarget::parse(&url).unwrap().with_model(Some("m".into()));
     let patience = Duration::from_millis(100);
     let plan = Plan { patience, ..Plan::closed(vec![Planned::new(0, 4, 1)], 1) };
     let error = measure(&target, &plan).unwrap_err();
     assert!(error.to_string().contains("no end after"), "{error}");
     drop(listener);
-    let error = measure(&Target::parse(&url).unwrap(), &plan).unwrap_err();
+    let error = measure(&LoadTarget::parse(&url).unwrap(), &plan).unwrap_err();
     assert!(matches!(error, LoadError::Unreachable { .. }), "{error}");
 }

@@ -1,7 +1,8 @@
 //! Prints the scores; `--holdout` leaves out one source at a time, `--rows` lists every row.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use bedplate_calibrate::{
-    Cases, ErrorBars, FitOptions, Report, Score, Similar, holdout_report, leave_one_source_out, report,
+    Cases, ErrorBars, FitOptions, Score, Similar, ValidationReport, holdout_report, leave_one_source_out,
+    report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
@@ -93,7 +94,7 @@ fn main() {
     }
 }
 
-fn print(title: &str, report: &Report) {
+fn print(title: &str, report: &ValidationReport) {
     println!("{title}: {} used, {} skipped", report.rows_used(), report.rows_skipped.len());
     line("all", &report.total);
     for (name, score) in &report.by_parallelism {

@@ -16,10 +16,10 @@ use bedplate_transformer::{
 };
 
 use crate::Skip;
-use crate::record::Record;
+use crate::record::MeasuredRow;
 
 /// The model that a row trained.
-pub(crate) fn model(record: &Record) -> Result<Transformer, Skip> {
+pub(crate) fn model(record: &MeasuredRow) -> Result<Transformer, Skip> {
     let name = squeezed(record.text("model"));
     if NOT_DESCRIBED.iter().any(|unknown| name.contains(unknown)) {
         return Err(Skip::UnpublishedArchitecture);
@@ -61,7 +61,7 @@ const ALSO: [(&str, &str); 11] = [
     ("deepseekv3", "deepseek-v3"),
 ];
 
-fn known_model(name: &str, record: &Record) -> Option<Transformer> {
+fn known_model(name: &str, record: &MeasuredRow) -> Option<Transformer> {
     let also = ALSO.iter().map(|(alias, known)| ((*alias).to_owned(), *known));
     if name == "gpt3" {
         return builtin("gpt3-175b").ok();
@@ -107,7 +107,7 @@ struct Sizes {
     is_tied: bool,
 }
 
-fn printed_sizes(record: &Record) -> Result<Sizes, Skip> {
+fn printed_sizes(record: &MeasuredRow) -> Result<Sizes, Skip> {
     if record.count("experts").is_some() {
         return Err(Skip::UnknownModel);
     }
@@ -142,7 +142,7 @@ fn printed_sizes(record: &Record) -> Result<Sizes, Skip> {
 }
 
 /// Layers of a GPT of printed size, a multiple of its stages.
-fn layers_by_size(record: &Record, hidden: u64, vocab: u64) -> Option<u64> {
+fn layers_by_size(record: &MeasuredRow, hidden: u64, vocab: u64) -> Option<u64> {
     let parameters = record.number("params_b")? * 1e9;
     let (hidden, vocab) = (hidden as f64, vocab as f64);
     let layers = (parameters - vocab * hidden) / (12.0 * hidden * hidden);
@@ -159,7 +159,7 @@ fn usual_heads(hidden: u64, tensor: u64) -> u64 {
         .map_or(64, |dim| hidden / dim)
 }
 
-fn nanotron_size(record: &Record) -> Option<Sizes> {
+fn nanotron_size(record: &MeasuredRow) -> Option<Sizes> {
     if record.text("software") != "nanotron" || record.count("hidden").is_some() {
         return None;
     }

@@ -2,10 +2,10 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_layout::{Batch, ComputePrecision, Layout, Recompute};
-use bedplate_perf::{Constants, Hardware, Offload, PerfError, Stack, Step, Workload, predict};
+use bedplate_perf::{Constants, Hardware, Offload, PerfError, PredictedStep, Stack, Workload, predict};
 use bedplate_transformer::{AttentionFlops, FlopsConvention, Prediction, RecomputeFlops, Transformer};
 
-use crate::record::{Record, read};
+use crate::record::{MeasuredRow, read};
 use crate::{CalibrateError, Skip, architecture, fill};
 
 /// One usable row.
@@ -63,7 +63,7 @@ impl Cases {
 }
 
 impl Case {
-    fn new(record: &Record, catalog: &Catalog) -> Result<Self, Skip> {
+    fn new(record: &MeasuredRow, catalog: &Catalog) -> Result<Self, Skip> {
         if let Some((column, value)) = record.not_positive() {
             return Err(Skip::NotPositive { column, value });
         }
@@ -95,7 +95,7 @@ impl Case {
         Ok(case)
     }
 
-    pub fn predict(&self, constants: &Constants) -> Result<Step, PerfError> {
+    pub fn predict(&self, constants: &Constants) -> Result<PredictedStep, PerfError> {
         predict(&self.model, &self.hardware, &self.layout, &self.workload, constants)
     }
 
@@ -162,7 +162,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 /// TFLOP/s and MFU become tokens through the FLOPs of a token as `flops_rule` counts them. Publications of
 /// causal-halved TFLOP/s round tokens to whole hundreds, so where both agree within 3 %, TFLOP/s win.
 fn measured(
-    record: &Record,
+    record: &MeasuredRow,
     model: &Transformer,
     workload: &Workload,
     layout: &Layout,

@@ -27,16 +27,16 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::shown;
 use bedplate_layout::{ComputePrecision, Ends, Layout, Recompute, Schedule, Sharding};
 use bedplate_perf::{
-    Dispatcher, ExpertOverlap, Hardware, Network, Offload, PeerCopies, Routing, Scaling, Stack, Task,
-    Workload,
+    Dispatcher, ExpertOverlap, ExpertRouting, Fp8Scaling, Hardware, Network, Offload, PeerCopies, Stack,
+    Task, Workload,
 };
 use bedplate_transformer::{Optimizer, Transformer};
 
 use crate::Skip;
-use crate::record::Record;
+use crate::record::MeasuredRow;
 
 /// The software class of a row. Releases matter for mixtures only, see `Stack`.
-pub(crate) fn stack(record: &Record, model: &Transformer) -> Stack {
+pub(crate) fn stack(record: &MeasuredRow, model: &Transformer) -> Stack {
     let software = record.text("software").to_lowercase();
     let known = match software.as_str() {
         // Before Megatron-Bridge, which halves causal attention, mixtures of many experts had no recipes.
@@ -59,7 +59,7 @@ fn uses_transformer_engine(notes: &str) -> bool {
 }
 
 /// Stacks that the table does not name, by what they are made of.
-fn guessed_stack(software: &str, record: &Record) -> Stack {
+fn guessed_stack(software: &str, record: &MeasuredRow) -> Stack {
     let has = |word: &str| software.contains(word);
     if has("deepspeed") && has("megatron") {
         Stack::MegatronDeepSpeed
@@ -110,7 +110,7 @@ fn is_megatron(stack: Stack) -> bool {
     matches!(stack, Stack::Megatron | Stack::MegatronBefore2606 | Stack::MegatronStock)
 }
 
-pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> {
+pub(crate) fn workload(record: &MeasuredRow, stack: Stack) -> Result<Workload, Skip> {
     let notes = record.notes();
     let sequence = record.count("seq_len").or(match stack {
         Stack::Nanotron => Some(4096),
@@ -135,14 +135,14 @@ pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> 
         },
         optimizer: if notes.contains("SGD") { Optimizer::Sgd } else { Optimizer::AdamW },
         stack,
-        routing: if is_forced { Routing::Balanced } else { Routing::Skewed(REAL_ROUTING) },
+        routing: if is_forced { ExpertRouting::Balanced } else { ExpertRouting::Skewed(REAL_ROUTING) },
         dispatcher,
         expert_overlap: overlap,
         offload: Offload::Nothing,
         scaling: if record.text("precision").to_uppercase().contains("MX") {
-            Scaling::Block
+            Fp8Scaling::Block
         } else {
-            Scaling::PerTensor
+            Fp8Scaling::PerTensor
         },
         trains_prediction: !record.text("model").contains("w/o MTP") && !is_fsdp(stack),
         copies: PeerCopies::None,
@@ -153,7 +153,7 @@ pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> 
 const REAL_ROUTING: f64 = 1.25;
 
 /// The printed batch, unless the notes correct it.
-fn global_batch(record: &Record) -> Result<u64, Skip> {
+fn global_batch(record: &MeasuredRow) -> Result<u64, Skip> {
     let corrected = record
         .noted("printed tok/s matches")
         .filter(|_| record.notes().contains("typo"))
@@ -169,7 +169,7 @@ fn global_batch(record: &Record) -> Result<u64, Skip> {
 }
 
 pub(crate) fn layout(
-    record: &Record,
+    record: &MeasuredRow,
     model: &Transformer,
     workload: &Workload,
     hardware: &Hardware,
@@ -217,7 +217,7 @@ pub(crate) fn layout(
 }
 
 /// Sharded data parallelism without printed degrees has no other degrees.
-fn degrees(record: &Record, stack: Stack) -> Result<(u32, u32), Skip> {
+fn degrees(record: &MeasuredRow, stack: Stack) -> Result<(u32, u32), Skip> {
     let is_sharded = is_fsdp(stack) || stack == Stack::MaxText;
     match (record.degree("tp"), record.degree("pp")) {
         (Some(tensor), Some(pipeline)) => Ok((tensor, pipeline)),
@@ -240,7 +240,7 @@ fn usual_micro_batch(model: &Transformer, stack: Stack, pipeline: u32) -> u32 {
 }
 
 /// A guessed micro-batch is halved until it divides the batch of a data rank; a printed one stays.
-fn fitting_micro_batch(micro_batch: u32, record: &Record, workload: &Workload, data: u32) -> u32 {
+fn fitting_micro_batch(micro_batch: u32, record: &MeasuredRow, workload: &Workload, data: u32) -> u32 {
     if record.degree("micro_batch").is_some() {
         return micro_batch;
     }
@@ -252,12 +252,12 @@ fn fitting_micro_batch(micro_batch: u32, record: &Record, workload: &Workload, d
     micro_batch
 }
 
-fn uses_sequence_parallel(record: &Record, stack: Stack) -> bool {
+fn uses_sequence_parallel(record: &MeasuredRow, stack: Stack) -> bool {
     let notes = record.notes();
     if is_old(stack) { notes.contains("sequence parallelism") } else { !notes.contains("no SP") }
 }
 
-fn virtual_stages(record: &Record, model: &Transformer, stack: Stack, pipeline: u32) -> u32 {
+fn virtual_stages(record: &MeasuredRow, model: &Transformer, stack: Stack, pipeline: u32) -> u32 {
     if pipeline <= 1 {
         return 1;
     }
@@ -273,7 +273,7 @@ fn virtual_stages(record: &Record, model: &Transformer, stack: Stack, pipeline: 
     }
 }
 
-fn sharding(record: &Record, stack: Stack, replicas: u32, unsharded: f64) -> Sharding {
+fn sharding(record: &MeasuredRow, stack: Stack, replicas: u32, unsharded: f64) -> Sharding {
     let printed = record.text("fsdp_zero").to_lowercase();
     let within = || {
         let number = printed.split(|c: char| !c.is_ascii_digit()).filter(|part| part.len() < 7);
@@ -315,14 +315,14 @@ fn unsharded_share(model: &Transformer, hardware: &Hardware, ranks: u32, workloa
 }
 
 /// Whether a row says what it recomputes, or its stack does.
-pub(crate) fn says_recompute(record: &Record, model: &Transformer, workload: &Workload) -> bool {
+pub(crate) fn says_recompute(record: &MeasuredRow, model: &Transformer, workload: &Workload) -> bool {
     let is_stock = workload.stack == Stack::MegatronStock && workload.expert_overlap == ExpertOverlap::Serial;
     let is_adapter = matches!(workload.task, Task::Lora { .. }) && is_fsdp(workload.stack);
     let is_large = model.parameters().total > 30_000_000_000;
     !record.text("recompute").is_empty() || is_old(workload.stack) || is_stock || is_adapter && is_large
 }
 
-fn recompute(record: &Record, model: &Transformer, workload: &Workload) -> Recompute {
+fn recompute(record: &MeasuredRow, model: &Transformer, workload: &Workload) -> Recompute {
     match record.text("recompute") {
         "selective" => Recompute::Selective,
         "none" => Recompute::None,
@@ -349,7 +349,7 @@ fn precision(text: &str, stack: Stack, hardware: &Hardware) -> ComputePrecision 
 }
 
 /// Expert degrees as printed or noted, reduced until they divide experts and stage.
-fn cut_experts(layout: &mut Layout, record: &Record, model: &Transformer) {
+fn cut_experts(layout: &mut Layout, record: &MeasuredRow, model: &Transformer) {
     let experts = model.layers().find_map(|layer| layer.mlp.mixture()).map_or(1, |mixture| mixture.experts);
     let is_deep = record.notes().contains("DeepEP") && record.degree("ep").is_none();
     let wanted = record.degree("ep").unwrap_or(if is_deep { layout.stage_ranks().min(64) } else { 1 });
@@ -370,7 +370,7 @@ fn cut_experts(layout: &mut Layout, record: &Record, model: &Transformer) {
 }
 
 /// The machine of a row: its chip from the catalog, its domain and network from the text.
-pub(crate) fn hardware(record: &Record, stack: Stack, catalog: &Catalog) -> Result<Hardware, Skip> {
+pub(crate) fn hardware(record: &MeasuredRow, stack: Stack, catalog: &Catalog) -> Result<Hardware, Skip> {
     let name = [record.text("accelerator"), record.text("gpu")].into_iter().find(|name| !name.is_empty());
     let name = name.ok_or(Skip::Blank { column: "accelerator" })?;
     let unknown = || Skip::UnknownAccelerator { name: shown(name) };

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_perf::Constants;
 
 use crate::fit::{FitOptions, fit, fit_memory};
-use crate::report::{Report, report_by};
+use crate::report::{ValidationReport, report_by};
 use crate::{Case, Cases};
 
 /// Every source with constants fitted to all other rows.
@@ -25,7 +25,7 @@ pub fn leave_one_source_out(cases: &Cases, start: &Constants, options: &FitOptio
 }
 
 /// A report with held-out errors only, memory included.
-pub fn holdout_report(cases: &Cases, start: &Constants, options: &FitOptions) -> Report {
+pub fn holdout_report(cases: &Cases, start: &Constants, options: &FitOptions) -> ValidationReport {
     let fits = fits_without(cases, start, options);
     report_by(cases, |case| &fits[&case.source])
 }

@@ -5,7 +5,7 @@ use bedplate_diag::shown;
 
 /// A row. Cells that the file lacks read as blank.
 #[derive(Debug, Clone)]
-pub(crate) struct Record {
+pub(crate) struct MeasuredRow {
     cells: Vec<String>,
     columns: std::rc::Rc<Vec<String>>,
 }
@@ -42,7 +42,7 @@ const NUMBERS: [&str; 24] = [
 ];
 
 /// The rows of a file in their order.
-pub(crate) fn read(text: &str) -> Result<Vec<Record>, CalibrateError> {
+pub(crate) fn read(text: &str) -> Result<Vec<MeasuredRow>, CalibrateError> {
     let mut lines = csv::parse(text)?.into_iter();
     let header = lines.next().ok_or(CalibrateError::Empty)?;
     let columns: Vec<String> = header.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
@@ -50,10 +50,10 @@ pub(crate) fn read(text: &str) -> Result<Vec<Record>, CalibrateError> {
         return Err(CalibrateError::MissingColumn { column });
     }
     let columns = std::rc::Rc::new(columns);
-    Ok(lines.map(|cells| Record { cells, columns: std::rc::Rc::clone(&columns) }).collect())
+    Ok(lines.map(|cells| MeasuredRow { cells, columns: std::rc::Rc::clone(&columns) }).collect())
 }
 
-impl Record {
+impl MeasuredRow {
     /// The cell of a column trimmed; empty where the file lacks it.
     pub(crate) fn text(&self, column: &str) -> &str {
         let at = self.columns.iter().position(|name| name == column);

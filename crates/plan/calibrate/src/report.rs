@@ -43,7 +43,7 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
 
 /// The result for one row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct RowOutcome {
     pub id: String,
     pub source: String,
     pub predicted: f64,
@@ -54,8 +54,8 @@ pub struct Outcome {
 
 /// The result of `plan validate`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
-    pub outcomes: Vec<Outcome>,
+pub struct ValidationReport {
+    pub outcomes: Vec<RowOutcome>,
     pub rows_skipped: Vec<Skipped>,
     pub total: Score,
     pub by_source: BTreeMap<String, Score>,
@@ -75,31 +75,35 @@ pub struct Report {
     pub illegal: Vec<String>,
 }
 
-impl Report {
+impl ValidationReport {
     pub fn rows_used(&self) -> usize {
         self.outcomes.len()
     }
 }
 
 /// Scores the constants on the rows of a CSV file.
-pub fn validate(text: &str, constants: &Constants, catalog: &Catalog) -> Result<Report, CalibrateError> {
+pub fn validate(
+    text: &str,
+    constants: &Constants,
+    catalog: &Catalog,
+) -> Result<ValidationReport, CalibrateError> {
     Ok(report(&Cases::read(text, catalog)?, constants))
 }
 
 /// Scores the constants on rows already read.
-pub fn report(cases: &Cases, constants: &Constants) -> Report {
+pub fn report(cases: &Cases, constants: &Constants) -> ValidationReport {
     report_by(cases, |_| constants)
 }
 
 /// A report in which each row is predicted by its own constants, such as those fitted without it.
-pub(crate) fn report_by<'a>(cases: &Cases, constants: impl Fn(&Case) -> &'a Constants) -> Report {
+pub(crate) fn report_by<'a>(cases: &Cases, constants: impl Fn(&Case) -> &'a Constants) -> ValidationReport {
     let error = |case: &Case| case.log_error(constants(case)).exp() - 1.0;
     let errors: Vec<f64> = cases.used.iter().map(error).collect();
     let memory = |case: &Case| case.memory_log_error(constants(case)).map(|error| error.exp() - 1.0);
     let memory: Vec<f64> = cases.used.iter().filter_map(memory).collect();
     let refused = cases.used.iter().filter(|case| case.memory_over(constants(case)) > 0.0).count();
     let errors = errors.as_slice();
-    let outcome = |(case, error): (&Case, &f64)| Outcome {
+    let outcome = |(case, error): (&Case, &f64)| RowOutcome {
         id: case.id.clone(),
         source: case.source.clone(),
         predicted: case.tokens_per_second * (1.0 + error),
@@ -118,7 +122,7 @@ pub(crate) fn report_by<'a>(cases: &Cases, constants: impl Fn(&Case) -> &'a Cons
         (*name, Score::of(&chosen.map(|(_, error)| *error).collect::<Vec<_>>()))
     });
     let order = kendall::agreement(&cases.used, errors);
-    Report {
+    ValidationReport {
         outcomes: cases.used.iter().zip(errors).map(outcome).collect(),
         rows_skipped: cases.skipped.clone(),
         total: Score::of(errors),

@@ -3,7 +3,7 @@
 use bedplate_catalog::{Prices, Purchase};
 use bedplate_units::{Bytes, DollarRate, Dollars, Seconds};
 
-use crate::{GoodputError, Outlook, Store};
+use crate::{CheckpointStore, GoodputError, RunOutlook};
 
 /// Machines as they are paid for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +107,7 @@ impl Bill {
 }
 
 /// What a run costs from its first step to its last: its machines, and the storage kept meanwhile.
-pub fn bill(outlook: &Outlook, rent: Option<&Rent>, kept: &[(&Store, Bytes)]) -> Bill {
+pub fn bill(outlook: &RunOutlook, rent: Option<&Rent>, kept: &[(&CheckpointStore, Bytes)]) -> Bill {
     let mut storage = Some(Dollars::ZERO);
     for (store, bytes) in kept {
         let cost = store.cost(*bytes, outlook.expected);
@@ -118,14 +118,14 @@ pub fn bill(outlook: &Outlook, rent: Option<&Rent>, kept: &[(&Store, Bytes)]) ->
 
 /// Limits on a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Limits {
+pub struct RunLimits {
     pub deadline: Option<Seconds>,
     pub budget: Option<Dollars>,
 }
 
 /// Whether one limit is met.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Verdict<T> {
+pub enum LimitVerdict<T> {
     Met {
         spare: T,
     },
@@ -136,16 +136,16 @@ pub enum Verdict<T> {
     Unknown,
 }
 
-impl<T> Verdict<T> {
+impl<T> LimitVerdict<T> {
     pub fn is_met(&self) -> bool {
-        matches!(self, Verdict::Met { .. })
+        matches!(self, LimitVerdict::Met { .. })
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judgement {
-    pub deadline: Option<Verdict<Seconds>>,
-    pub budget: Option<Verdict<Dollars>>,
+    pub deadline: Option<LimitVerdict<Seconds>>,
+    pub budget: Option<LimitVerdict<Dollars>>,
 }
 
 impl Judgement {
@@ -156,16 +156,16 @@ impl Judgement {
     }
 }
 
-impl Limits {
-    pub fn judge(&self, outlook: &Outlook, bill: &Bill) -> Judgement {
+impl RunLimits {
+    pub fn judge(&self, outlook: &RunOutlook, bill: &Bill) -> Judgement {
         let deadline = self.deadline.map(|limit| match outlook.expected {
-            time if time <= limit => Verdict::Met { spare: limit - time },
-            time => Verdict::Missed { by: time - limit },
+            time if time <= limit => LimitVerdict::Met { spare: limit - time },
+            time => LimitVerdict::Missed { by: time - limit },
         });
         let budget = self.budget.map(|limit| match bill.total() {
-            None => Verdict::Unknown,
-            Some(cost) if cost <= limit => Verdict::Met { spare: limit - cost },
-            Some(cost) => Verdict::Missed { by: cost - limit },
+            None => LimitVerdict::Unknown,
+            Some(cost) if cost <= limit => LimitVerdict::Met { spare: limit - cost },
+            Some(cost) => LimitVerdict::Missed { by: cost - limit },
         });
         Judgement { deadline, budget }
     }

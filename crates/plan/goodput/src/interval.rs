@@ -14,7 +14,7 @@ use bedplate_units::Seconds;
 
 /// What checkpoints and failures cost, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Process {
+pub struct CheckpointCosts {
     /// Mean time between failures of the whole job; infinite when nothing fails.
     pub mtbf: Seconds,
     /// Work stalls this long for each checkpoint.
@@ -27,7 +27,7 @@ pub struct Process {
     pub dilation: f64,
 }
 
-impl Process {
+impl CheckpointCosts {
     /// Share of time that is useful when a checkpoint follows every `interval` of work.
     pub fn goodput(&self, interval: Seconds) -> f64 {
         let (work, mtbf) = (interval.get(), self.mtbf.get());
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn process(mtbf: f64, stall: f64, drain: f64, recovery: f64) -> Process {
+    fn process(mtbf: f64, stall: f64, drain: f64, recovery: f64) -> CheckpointCosts {
         let seconds = Seconds::new;
-        Process {
+        CheckpointCosts {
             mtbf: seconds(mtbf),
             stall: seconds(stall),
             drain: seconds(drain),

@@ -41,12 +41,12 @@ mod simulate;
 mod store;
 mod whole_run;
 
-pub use bill::{Bill, Judgement, Limits, Rent, Verdict, bill, interruptions};
+pub use bill::{Bill, Judgement, LimitVerdict, Rent, RunLimits, bill, interruptions};
 pub use error::{GoodputError, PAGES};
-pub use interval::Process;
-pub use published::{Cause, Checked, Downtime, Figure, Provenance, Published, PublishedRate};
-pub use recovery::{Copies, Elastic, Recovery};
-pub use run::{Checkpoint, Losses, Outlook, Run};
+pub use interval::CheckpointCosts;
+pub use published::{Checked, Downtime, Figure, InterruptionCause, Provenance, Published, PublishedRate};
+pub use recovery::{CopyLevel, Elastic, Recovery};
+pub use run::{CheckpointCost, Losses, RunOutlook, RunSpec};
 pub use simulate::{Simulated, simulate};
-pub use store::{Store, checkpoint_bytes};
+pub use store::{CheckpointStore, checkpoint_bytes};
 pub use whole_run::{Assumptions, Machines, RecoveryKind, Restart, WholeRun, Work};

@@ -64,7 +64,7 @@ impl PublishedRate {
 
 /// A cause of the interruptions of Llama 3's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
+pub struct InterruptionCause {
     pub name: String,
     pub count: u64,
     /// The machine and its disks survive.
@@ -92,7 +92,7 @@ pub struct Downtime {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
     pub rates: Vec<PublishedRate>,
-    pub causes: Vec<Cause>,
+    pub causes: Vec<InterruptionCause>,
     pub downtimes: Vec<Downtime>,
     pub figures: Vec<Figure>,
 }
@@ -150,8 +150,9 @@ impl Published {
 
     /// Share of interruptions that lose a machine and its local disks.
     pub fn node_loss_share(&self) -> f64 {
-        let count =
-            |causes: &mut dyn Iterator<Item = &Cause>| causes.map(|cause| cause.count).sum::<u64>() as f64;
+        let count = |causes: &mut dyn Iterator<Item = &InterruptionCause>| {
+            causes.map(|cause| cause.count).sum::<u64>() as f64
+        };
         let all = count(&mut self.causes.iter());
         let lost = count(&mut self.causes.iter().filter(|cause| !cause.keeps_node));
         if all > 0.0 { lost / all } else { 1.0 }
@@ -195,8 +196,8 @@ fn read_rate(table: &Table) -> Result<PublishedRate, DocumentError> {
     })
 }
 
-fn read_cause(table: &Table) -> Result<Cause, DocumentError> {
-    Ok(Cause {
+fn read_cause(table: &Table) -> Result<InterruptionCause, DocumentError> {
+    Ok(InterruptionCause {
         name: table.required("name")?,
         count: table.required("count")?,
         keeps_node: table.required("keeps_node")?,

@@ -13,13 +13,13 @@ pub struct Recovery {
     pub includes_reading: bool,
     /// Until a lost node is replaced; zero with a warm spare.
     pub replacement: Seconds,
-    pub copies: Option<Copies>,
+    pub copies: Option<CopyLevel>,
     pub elastic: Option<Elastic>,
 }
 
 /// A first level of copies, in the memory of peers or on local disks, in addition to durable checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Copies {
+pub struct CopyLevel {
     /// Work between copies; one step where every step is copied.
     pub every: Seconds,
     pub stall: Seconds,
@@ -68,7 +68,7 @@ impl Recovery {
     pub fn from_peers(published: &Published, every: Seconds, stall: Seconds) -> Self {
         let downtime = published.downtime("peers").unwrap_or(Seconds::new(120.0));
         let lost_share = published.figure("manual-share").map_or(0.01, |figure| figure.value);
-        let copies = Some(Copies { every, stall, downtime, lost_share });
+        let copies = Some(CopyLevel { every, stall, downtime, lost_share });
         Self { copies, ..Self::restart(published) }
     }
 
@@ -76,7 +76,7 @@ impl Recovery {
     pub fn from_local_disks(published: &Published, every: Seconds, stall: Seconds, read: Seconds) -> Self {
         let restart = Self::restart(published);
         let lost_share = published.node_loss_share();
-        let copies = Some(Copies { every, stall, downtime: restart.downtime + read, lost_share });
+        let copies = Some(CopyLevel { every, stall, downtime: restart.downtime + read, lost_share });
         Self { copies, ..restart }
     }
 

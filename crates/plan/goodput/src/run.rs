@@ -2,11 +2,11 @@
 
 use bedplate_units::{Bytes, Seconds};
 
-use crate::{GoodputError, Process, Recovery, Store};
+use crate::{CheckpointCosts, CheckpointStore, GoodputError, Recovery};
 
 /// Everything besides the step time that decides how long a run takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Run {
+pub struct RunSpec {
     /// One step when nothing fails.
     pub step: Seconds,
     pub steps: f64,
@@ -14,7 +14,7 @@ pub struct Run {
     pub gpus_per_node: u32,
     /// Interruptions of the job per node and day, from any cause.
     pub failures_per_node_day: f64,
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointCost,
     pub recovery: Recovery,
     /// Work between checkpoints; `None` finds the best one.
     pub interval: Option<Seconds>,
@@ -22,7 +22,7 @@ pub struct Run {
 
 /// What writing and reading one durable checkpoint takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Checkpoint {
+pub struct CheckpointCost {
     pub bytes: Bytes,
     /// Work stalls this long.
     pub stall: Seconds,
@@ -31,9 +31,9 @@ pub struct Checkpoint {
     pub restore: Seconds,
 }
 
-impl Checkpoint {
+impl CheckpointCost {
     /// Work waits until everything is written.
-    pub fn synchronous(bytes: Bytes, store: &Store, nodes: u32) -> Result<Self, GoodputError> {
+    pub fn synchronous(bytes: Bytes, store: &CheckpointStore, nodes: u32) -> Result<Self, GoodputError> {
         let transfer = store.transfer(bytes, nodes)?;
         Ok(Self { bytes, stall: transfer, drain: Seconds::ZERO, restore: transfer })
     }
@@ -41,7 +41,7 @@ impl Checkpoint {
     /// Work waits for the copy to host memory, `copy` seconds; the rest overlaps with work.
     pub fn asynchronous(
         bytes: Bytes,
-        store: &Store,
+        store: &CheckpointStore,
         nodes: u32,
         copy: Seconds,
     ) -> Result<Self, GoodputError> {
@@ -52,7 +52,7 @@ impl Checkpoint {
 
 /// The expected course of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Outlook {
+pub struct RunOutlook {
     /// Mean time between failures of the job.
     pub mtbf: Seconds,
     /// Work between durable checkpoints, as used.
@@ -85,8 +85,8 @@ pub struct Losses {
     pub shrunk: f64,
 }
 
-impl Run {
-    pub fn outlook(&self) -> Result<Outlook, GoodputError> {
+impl RunSpec {
+    pub fn outlook(&self) -> Result<RunOutlook, GoodputError> {
         self.check()?;
         let levels = self.levels();
         let durable = levels.durable;
@@ -110,7 +110,7 @@ impl Run {
             rework: (1.0 - steady - stalls - recovery).max(0.0) * (1.0 - shrunk),
             shrunk,
         };
-        Ok(Outlook {
+        Ok(RunOutlook {
             mtbf: self.mtbf(),
             interval,
             best_interval,
@@ -132,7 +132,7 @@ impl Run {
     }
 
     /// A checkpoint must be durable before the next one is taken.
-    fn check_interval(&self, durable: &Process) -> Result<(), GoodputError> {
+    fn check_interval(&self, durable: &CheckpointCosts) -> Result<(), GoodputError> {
         let least = durable.shortest_interval();
         match self.interval {
             Some(interval) if interval < least => Err(GoodputError::IntervalTooShort { interval, least }),
@@ -170,7 +170,7 @@ impl Run {
         let wait = if self.recovery.elastic.is_some() { Seconds::ZERO } else { self.recovery.replacement };
         let recovery = self.recovery.until_restored(self.checkpoint.restore) + wait;
         let rate = 1.0 / self.mtbf().get();
-        let process = |share: f64, recovery: Seconds, dilation: f64| Process {
+        let process = |share: f64, recovery: Seconds, dilation: f64| CheckpointCosts {
             mtbf: Seconds::new(1.0 / (rate * share)),
             stall: self.checkpoint.stall,
             drain: self.checkpoint.drain,
@@ -183,8 +183,11 @@ impl Run {
         };
         let lost = copies.lost_share.clamp(0.0, 1.0);
         let from_copies = copies.downtime + wait;
-        let inner =
-            Process { stall: copies.stall, drain: Seconds::ZERO, ..process(1.0 - lost, from_copies, 1.0) };
+        let inner = CheckpointCosts {
+            stall: copies.stall,
+            drain: Seconds::ZERO,
+            ..process(1.0 - lost, from_copies, 1.0)
+        };
         let slowdown = 1.0 / inner.goodput(copies.every.max(self.step));
         Levels {
             durable: process(lost, recovery, slowdown),
@@ -206,7 +209,7 @@ impl Run {
 const FOREVER: Seconds = Seconds::new(1000.0 * 365.25 * 86_400.0);
 
 struct Levels {
-    durable: Process,
+    durable: CheckpointCosts,
     /// Stall per second of work for copies.
     copy_stalls: f64,
     /// Expected recovery seconds per second, failures during recovery aside.

@@ -6,7 +6,7 @@
 use bedplate_random::Random;
 use bedplate_units::Seconds;
 
-use crate::Run;
+use crate::RunSpec;
 
 /// Mean and spread of simulated runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -20,7 +20,7 @@ pub struct Simulated {
 }
 
 /// Simulates `repeats` runs with checkpoints every `interval` of work.
-pub fn simulate(run: &Run, interval: Seconds, repeats: usize, seed: u64) -> Simulated {
+pub fn simulate(run: &RunSpec, interval: Seconds, repeats: usize, seed: u64) -> Simulated {
     let mut random = Random::new(seed);
     let mut interruptions = 0.0;
     let mut times: Vec<f64> = Vec::with_capacity(repeats);
@@ -43,7 +43,7 @@ pub fn simulate(run: &Run, interval: Seconds, repeats: usize, seed: u64) -> Simu
 
 /// One run in progress.
 struct Played<'a> {
-    run: &'a Run,
+    run: &'a RunSpec,
     random: &'a mut Random,
     interval: f64,
     /// Work between restore points: copies, or durable checkpoints.
@@ -62,7 +62,7 @@ struct Played<'a> {
 }
 
 impl<'a> Played<'a> {
-    fn new(run: &'a Run, interval: Seconds, random: &'a mut Random) -> Self {
+    fn new(run: &'a RunSpec, interval: Seconds, random: &'a mut Random) -> Self {
         let interval = interval.get();
         let chunk = run.recovery.copies.map_or(interval, |copies| copies.every.max(run.step).get());
         let next_failure = random.exponential(run.mtbf().get());

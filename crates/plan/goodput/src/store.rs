@@ -8,7 +8,7 @@ use crate::{GoodputError, Published};
 
 /// A place for checkpoints with the throughput that a job gets from it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Store {
+pub struct CheckpointStore {
     pub name: String,
     pub tier: StorageTier,
     /// What one node can move at most.
@@ -21,7 +21,7 @@ pub struct Store {
     pub provisioned: Bytes,
 }
 
-impl Store {
+impl CheckpointStore {
     /// A shared file system whose throughput grows with its size.
     pub fn shared(class: &StorageClass, capacity: Bytes) -> Self {
         let tib = capacity.get() / TIB;

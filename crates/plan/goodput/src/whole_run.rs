@@ -4,8 +4,8 @@ use bedplate_catalog::{Catalog, Purchase, StorageTier, UltraServer};
 use bedplate_units::{Bandwidth, Bytes, Seconds};
 
 use crate::{
-    Bill, Checkpoint, GoodputError, Judgement, Limits, Outlook, Published, PublishedRate, Recovery, Rent,
-    Run, Store, interruptions,
+    Bill, CheckpointCost, CheckpointStore, GoodputError, Judgement, Published, PublishedRate, Recovery, Rent,
+    RunLimits, RunOutlook, RunSpec, interruptions,
 };
 
 /// What is given of failures, checkpoints, prices and limits.
@@ -31,7 +31,7 @@ pub struct Assumptions {
     pub interval: Option<Seconds>,
     pub purchase: Option<Purchase>,
     pub region: Option<String>,
-    pub limits: Limits,
+    pub limits: RunLimits,
 }
 
 /// What happens after a failure.
@@ -73,7 +73,7 @@ pub struct Machines {
 /// The expected run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WholeRun {
-    pub outlook: Outlook,
+    pub outlook: RunOutlook,
     pub bill: Bill,
     pub judgement: Judgement,
     pub failures_per_node_day: f64,
@@ -103,13 +103,13 @@ impl Assumptions {
         let store = self.store(work.checkpoint, catalog, &published)?;
         let failures = self.interruptions(work, &published)?;
         let restart = self.restart(&published)?;
-        let run = Run {
+        let run = RunSpec {
             step: work.step,
             steps: work.steps,
             nodes,
             gpus_per_node: (work.gpus / u64::from(nodes.max(1))) as u32,
             failures_per_node_day: failures,
-            checkpoint: Checkpoint::asynchronous(work.checkpoint, &store, nodes, self.stall)?,
+            checkpoint: CheckpointCost::asynchronous(work.checkpoint, &store, nodes, self.stall)?,
             recovery: self.recovery_of(work, nodes, restart.recovery, &published),
             interval: self.interval,
         };
@@ -154,13 +154,13 @@ impl Assumptions {
         bytes: Bytes,
         catalog: &Catalog,
         published: &Published,
-    ) -> Result<Store, GoodputError> {
+    ) -> Result<CheckpointStore, GoodputError> {
         let class = catalog.storage_class(&self.storage)?;
         Ok(match class.tier {
-            StorageTier::Durable => Store::objects(class, self.object_bandwidth, published),
+            StorageTier::Durable => CheckpointStore::objects(class, self.object_bandwidth, published),
             StorageTier::Shared | StorageTier::Local => {
                 let size = self.storage_size.unwrap_or_else(|| (bytes * 10.0).max(SMALLEST_FILE_SYSTEM));
-                Store::shared(class, size)
+                CheckpointStore::shared(class, size)
             }
         })
     }
@@ -264,7 +264,7 @@ mod tests {
             interval: None,
             purchase: None,
             region: None,
-            limits: Limits::default(),
+            limits: RunLimits::default(),
         }
     }
 

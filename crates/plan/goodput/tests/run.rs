@@ -5,8 +5,8 @@
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::Diagnostic;
 use bedplate_goodput::{
-    Bill, Checkpoint, Limits, PAGES, Published, Recovery, Rent, Run, Store, Verdict, bill, checkpoint_bytes,
-    interruptions, simulate,
+    Bill, CheckpointCost, CheckpointStore, LimitVerdict, PAGES, Published, Recovery, Rent, RunLimits,
+    RunSpec, bill, checkpoint_bytes, interruptions, simulate,
 };
 use bedplate_transformer::{Optimizer, builtin};
 use bedplate_units::{Bandwidth, Bytes, Dollars, Seconds};
@@ -16,8 +16,8 @@ fn seconds(value: f64) -> Seconds {
     Seconds::new(value)
 }
 
-fn checkpoint(stall: f64, drain: f64, restore: f64) -> Checkpoint {
-    Checkpoint {
+fn checkpoint(stall: f64, drain: f64, restore: f64) -> CheckpointCost {
+    CheckpointCost {
         bytes: Bytes::tb(5.0),
         stall: seconds(stall),
         drain: seconds(drain),
@@ -26,8 +26,8 @@ fn checkpoint(stall: f64, drain: f64, restore: f64) -> Checkpoint {
 }
 
 /// Twenty days of work on 256 nodes that fail about every six hours.
-fn run(checkpoint: Checkpoint, recovery: Recovery) -> Run {
-    Run {
+fn run(checkpoint: CheckpointCost, recovery: Recovery) -> RunSpec {
+    RunSpec {
         step: seconds(10.0),
         steps: 172_800.0,
         nodes: 256,
@@ -44,7 +44,7 @@ fn restart(downtime: f64) -> Recovery {
 }
 
 /// The mean of simulated runs agrees with the formula within four standard errors and `slack` of itself.
-fn agrees(run: &Run, slack: f64) {
+fn agrees(run: &RunSpec, slack: f64) {
     let outlook = run.outlook().unwrap();
     let played = simulate(run, outlook.interval, 200, 7);
     let difference = (played.mean - outlook.expected).get().abs();
@@ -83,18 +83,18 @@ fn the_same_seed_plays_the_same_run() {
     assert_ne!(play(1), play(2));
 }
 
-fn llama3(recovery: Recovery) -> Run {
+fn llama3(recovery: Recovery) -> RunSpec {
     let (catalog, published) = (Catalog::builtin(), Published::builtin());
     let bytes = checkpoint_bytes(&builtin("llama-3.1-405b").unwrap(), Optimizer::AdamW);
     let class = catalog.storage_class("fsx-lustre-persistent-1000").unwrap();
-    let lustre = Store::shared(class, Bytes::tb(400.0));
-    Run {
+    let lustre = CheckpointStore::shared(class, Bytes::tb(400.0));
+    RunSpec {
         step: seconds(23.0),
         steps: 54.0 * 86_400.0 / 23.0 * 0.9,
         nodes: 2048,
         gpus_per_node: 8,
         failures_per_node_day: published.rate("llama3").unwrap().per_node_day,
-        checkpoint: Checkpoint::asynchronous(bytes, &lustre, 2048, seconds(2.0)).unwrap(),
+        checkpoint: CheckpointCost::asynchronous(bytes, &lustre, 2048, seconds(2.0)).unwrap(),
         recovery,
         interval: None,
     }
@@ -120,8 +120,8 @@ fn planned_interruptions_leave_llama_3_above_nine_tenths_on_its_own_storage() {
     let rate = published.rate("llama3").unwrap();
     let bytes = checkpoint_bytes(&builtin("llama-3.1-405b").unwrap(), Optimizer::AdamW);
     let transfer = bytes / rate.store.unwrap();
-    let own = Checkpoint { bytes, stall: seconds(2.0), drain: transfer, restore: transfer };
-    let run = Run {
+    let own = CheckpointCost { bytes, stall: seconds(2.0), drain: transfer, restore: transfer };
+    let run = RunSpec {
         failures_per_node_day: rate.per_node_day + rate.planned_per_node_day,
         checkpoint: own,
         ..llama3(Recovery::restart_as(published.restart_of(rate).unwrap()))
@@ -165,18 +165,18 @@ fn losses_and_goodput_add_up() {
 #[test]
 fn a_store_is_as_fast_as_its_clients_or_its_size_allow() {
     let (catalog, published) = (Catalog::builtin(), Published::builtin());
-    let lustre = Store::shared(
+    let lustre = CheckpointStore::shared(
         catalog.storage_class("fsx-lustre-persistent-125").unwrap(),
         Bytes::gib(1024.0 * 100.0),
     );
     assert_eq!(lustre.throughput(1000).unwrap(), Bandwidth::gb_per_s(12.5));
     let objects = catalog.storage_class("s3-standard").unwrap();
-    let four = Store::objects(objects, None, &published).throughput(4).unwrap();
+    let four = CheckpointStore::objects(objects, None, &published).throughput(4).unwrap();
     assert!((four.get() / 17.2e9 - 1.0).abs() < 1e-9);
     let disks = catalog.instance("p5.48xlarge").unwrap().local_storage.clone().unwrap();
-    let local = Store::local(&disks, Bandwidth::gb_per_s(2.0));
+    let local = CheckpointStore::local(&disks, Bandwidth::gb_per_s(2.0));
     assert_eq!(local.throughput(2).unwrap(), Bandwidth::gb_per_s(32.0));
-    let unknown = Store { per_node: None, ..local };
+    let unknown = CheckpointStore { per_node: None, ..local };
     assert_eq!(unknown.throughput(2).unwrap_err().page().code, "plan/unknown-throughput");
 }
 
@@ -184,10 +184,13 @@ fn a_store_is_as_fast_as_its_clients_or_its_size_allow() {
 fn storage_is_billed_by_what_is_kept_or_provisioned_and_doubtful_prices_are_not_used() {
     let catalog = Catalog::builtin();
     let month = Seconds::days(365.25 / 12.0);
-    let lustre = Store::shared(catalog.storage_class("fsx-lustre-persistent-125").unwrap(), Bytes::tb(100.0));
+    let lustre = CheckpointStore::shared(
+        catalog.storage_class("fsx-lustre-persistent-125").unwrap(),
+        Bytes::tb(100.0),
+    );
     assert_eq!(lustre.cost(Bytes::tb(5.0), month).unwrap().to_string(), "$14,500");
     let doubtful = catalog.storage_class("fsx-lustre-persistent1-200").unwrap();
-    assert_eq!(Store::shared(doubtful, Bytes::tb(1.0)).cost(Bytes::tb(1.0), month), None);
+    assert_eq!(CheckpointStore::shared(doubtful, Bytes::tb(1.0)).cost(Bytes::tb(1.0), month), None);
 }
 
 #[test]
@@ -196,13 +199,16 @@ fn a_bill_adds_machines_and_storage_and_is_unknown_where_a_part_is() {
     let outlook = run(checkpoint(60.0, 0.0, 120.0), restart(900.0)).outlook().unwrap();
     let p5 = catalog.instance("p5.48xlarge").unwrap();
     let rent = Rent::from_prices(&p5.name, &p5.prices, Purchase::OnDemand, None, 256).unwrap();
-    let lustre = Store::shared(catalog.storage_class("fsx-lustre-persistent-125").unwrap(), Bytes::tb(100.0));
+    let lustre = CheckpointStore::shared(
+        catalog.storage_class("fsx-lustre-persistent-125").unwrap(),
+        Bytes::tb(100.0),
+    );
     let kept = [(&lustre, Bytes::tb(15.0))];
     let known = bill(&outlook, Some(&rent), &kept);
     assert_eq!(known.machines, Some(rent.cost(outlook.expected)));
     assert_eq!(known.total(), Some(known.machines.unwrap() + known.storage.unwrap()));
     assert_eq!(bill(&outlook, None, &kept).total(), None);
-    let free = Store { per_gb_month: None, ..lustre.clone() };
+    let free = CheckpointStore { per_gb_month: None, ..lustre.clone() };
     assert_eq!(bill(&outlook, Some(&rent), &[(&free, Bytes::tb(1.0))]).storage, None);
 }
 
@@ -248,26 +254,26 @@ fn spot_machines_need_a_rate_and_it_adds_to_failures() {
 fn limits_say_by_how_much_they_are_missed() {
     let outlook = run(checkpoint(60.0, 0.0, 120.0), restart(900.0)).outlook().unwrap();
     let bill = Bill { machines: Some(Dollars::new(1000.0)), storage: Some(Dollars::new(10.0)) };
-    let limits = Limits { deadline: Some(Seconds::days(20.0)), budget: Some(Dollars::new(1100.0)) };
+    let limits = RunLimits { deadline: Some(Seconds::days(20.0)), budget: Some(Dollars::new(1100.0)) };
     let judgement = limits.judge(&outlook, &bill);
     assert!(
-        matches!(judgement.deadline, Some(Verdict::Missed { by }) if by == outlook.expected - Seconds::days(20.0))
+        matches!(judgement.deadline, Some(LimitVerdict::Missed { by }) if by == outlook.expected - Seconds::days(20.0))
     );
-    assert_eq!(judgement.budget, Some(Verdict::Met { spare: Dollars::new(90.0) }));
+    assert_eq!(judgement.budget, Some(LimitVerdict::Met { spare: Dollars::new(90.0) }));
     assert!(!judgement.is_met());
     let unknown = limits.judge(&outlook, &Bill { storage: None, ..bill });
-    assert_eq!(unknown.budget, Some(Verdict::Unknown));
+    assert_eq!(unknown.budget, Some(LimitVerdict::Unknown));
 }
 
 #[test]
 fn figures_that_make_no_run_are_refused() {
     let good = run(checkpoint(60.0, 0.0, 120.0), restart(900.0));
     for bad in [
-        Run { nodes: 0, ..good },
-        Run { step: Seconds::ZERO, ..good },
-        Run { steps: f64::NAN, ..good },
-        Run { failures_per_node_day: -1.0, ..good },
-        Run { interval: Some(Seconds::ZERO), ..good },
+        RunSpec { nodes: 0, ..good },
+        RunSpec { step: Seconds::ZERO, ..good },
+        RunSpec { steps: f64::NAN, ..good },
+        RunSpec { failures_per_node_day: -1.0, ..good },
+        RunSpec { interval: Some(Seconds::ZERO), ..good },
     ] {
         assert_eq!(bad.outlook().unwrap_err().page().code, "plan/bad-run-figure");
     }
@@ -276,19 +282,19 @@ fn figures_that_make_no_run_are_refused() {
 #[test]
 fn intervals_shorter_than_the_store_takes_are_refused() {
     let drains = run(checkpoint(5.0, 300.0, 120.0), restart(900.0));
-    let error = Run { interval: Some(Seconds::new(60.0)), ..drains }.outlook().unwrap_err();
+    let error = RunSpec { interval: Some(Seconds::new(60.0)), ..drains }.outlook().unwrap_err();
     assert_eq!(error.page().code, "plan/interval-too-short");
-    assert!(Run { interval: Some(Seconds::new(295.0)), ..drains }.outlook().is_ok());
+    assert!(RunSpec { interval: Some(Seconds::new(295.0)), ..drains }.outlook().is_ok());
 }
 
 #[test]
 fn runs_that_failures_never_let_end_are_refused_and_slow_ones_are_not() {
     let good = run(checkpoint(60.0, 0.0, 120.0), restart(900.0));
     for failures in [100.0, 1e6, 1e300] {
-        let error = Run { failures_per_node_day: failures, ..good }.outlook().unwrap_err();
+        let error = RunSpec { failures_per_node_day: failures, ..good }.outlook().unwrap_err();
         assert_eq!(error.page().code, "plan/never-ends", "{error}");
     }
-    let slow = Run { step: Seconds::days(365.0), steps: 2000.0, failures_per_node_day: 0.0, ..good };
+    let slow = RunSpec { step: Seconds::days(365.0), steps: 2000.0, failures_per_node_day: 0.0, ..good };
     assert!(slow.outlook().is_ok());
 }
 
@@ -305,13 +311,13 @@ proptest! {
         failures in 0.0..0.05f64, less in 0.1..1.0f64, downtime in 0.0..3600.0f64, stall in 0.1..100.0f64,
         drain in 0.0..600.0f64,
     ) {
-        let base = Run { failures_per_node_day: failures, ..run(checkpoint(stall, drain, 60.0), restart(downtime)) };
+        let base = RunSpec { failures_per_node_day: failures, ..run(checkpoint(stall, drain, 60.0), restart(downtime)) };
         let outlook = base.outlook().unwrap();
         prop_assert!(outlook.goodput > 0.0 && outlook.goodput <= 1.0);
         prop_assert!(outlook.expected >= outlook.ideal);
-        let rarer = Run { failures_per_node_day: failures * less, ..base }.outlook().unwrap();
+        let rarer = RunSpec { failures_per_node_day: failures * less, ..base }.outlook().unwrap();
         prop_assert!(rarer.expected.get() <= outlook.expected.get() * (1.0 + 1e-9));
-        let quicker = Run { recovery: restart(downtime * less), ..base }.outlook().unwrap();
+        let quicker = RunSpec { recovery: restart(downtime * less), ..base }.outlook().unwrap();
         prop_assert!(quicker.expected.get() <= outlook.expected.get() * (1.0 + 1e-9));
     }
 }

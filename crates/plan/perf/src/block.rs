@@ -9,10 +9,10 @@
 use bedplate_layout::ComputePrecision;
 use bedplate_transformer::{Attention, AttentionFlops, Dense, Layer, Mixture, Mlp, Reach, Recurrent};
 
-use crate::collective::Traffic;
+use crate::collective::CollectiveTraffic;
 use crate::kernel::{AttentionKernel, Passes, Product};
 use crate::problem::Problem;
-use crate::{Dispatcher, Scaling, Stack};
+use crate::{Dispatcher, Fp8Scaling, Stack};
 
 /// A layer under construction: sums over kinds of layers.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,9 +23,9 @@ pub(crate) struct Sum {
     /// Seconds in which the host launches kernels, and in which it routes tokens to experts.
     pub(crate) host: f64,
     pub(crate) host_routing: f64,
-    pub(crate) tensor: Traffic,
-    pub(crate) context: Traffic,
-    pub(crate) expert: Traffic,
+    pub(crate) tensor: CollectiveTraffic,
+    pub(crate) context: CollectiveTraffic,
+    pub(crate) expert: CollectiveTraffic,
     pub(crate) dense_parameters: f64,
     pub(crate) expert_parameters: f64,
     pub(crate) adapter_parameters: f64,
@@ -310,7 +310,7 @@ impl Problem {
 
     /// Bytes moved per byte cast.
     fn cast(&self, split: &LayerSplit) -> f64 {
-        let is_block = self.workload.scaling == Scaling::Block && split.precision == ComputePrecision::Fp8;
+        let is_block = self.workload.scaling == Fp8Scaling::Block && split.precision == ComputePrecision::Fp8;
         self.constants.cast * if is_block { self.constants.cast_block } else { 1.0 }
     }
 

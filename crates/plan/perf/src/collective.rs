@@ -13,7 +13,7 @@ use crate::{Constants, Hardware, Network};
 
 /// Effective bandwidths and latencies of one machine.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Links {
+pub(crate) struct MachineLinks {
     up: f64,
     out: f64,
     domain: f64,
@@ -44,12 +44,12 @@ pub(crate) struct Links {
 
 /// Ranks of one collective: `size` of them, `stride` apart in rank order.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Group {
+pub(crate) struct RankGroup {
     pub(crate) size: f64,
     pub(crate) stride: f64,
 }
 
-impl Group {
+impl RankGroup {
     pub(crate) fn new(size: f64, stride: f64) -> Self {
         Self { size, stride }
     }
@@ -57,28 +57,28 @@ impl Group {
 
 /// Seconds on the scale-up fabric and on the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Traffic {
+pub(crate) struct CollectiveTraffic {
     pub(crate) up: f64,
     pub(crate) out: f64,
 }
 
-impl Traffic {
+impl CollectiveTraffic {
     pub(crate) fn busy(self) -> f64 {
         self.up + self.out
     }
 }
 
-impl std::ops::Add for Traffic {
-    type Output = Traffic;
-    fn add(self, other: Traffic) -> Traffic {
-        Traffic { up: self.up + other.up, out: self.out + other.out }
+impl std::ops::Add for CollectiveTraffic {
+    type Output = CollectiveTraffic;
+    fn add(self, other: CollectiveTraffic) -> CollectiveTraffic {
+        CollectiveTraffic { up: self.up + other.up, out: self.out + other.out }
     }
 }
 
-impl std::ops::Mul<f64> for Traffic {
-    type Output = Traffic;
-    fn mul(self, factor: f64) -> Traffic {
-        Traffic { up: self.up * factor, out: self.out * factor }
+impl std::ops::Mul<f64> for CollectiveTraffic {
+    type Output = CollectiveTraffic;
+    fn mul(self, factor: f64) -> CollectiveTraffic {
+        CollectiveTraffic { up: self.up * factor, out: self.out * factor }
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn ring_reduce(ranks: f64, bytes: f64, bandwidth: f64, hop: f64) -> f
     2.0 * ring_gather(ranks, bytes, bandwidth, hop)
 }
 
-impl Links {
+impl MachineLinks {
     pub(crate) fn new(hardware: &Hardware, constants: &Constants) -> Self {
         let c = constants;
         let cards = hardware.network_bandwidth();
@@ -136,7 +136,7 @@ impl Links {
         }
     }
 
-    fn members_per_domain(&self, group: Group) -> f64 {
+    fn members_per_domain(&self, group: RankGroup) -> f64 {
         let span = group.size * group.stride;
         if self.straddles(span) {
             // The worst cut leaves the greatest common divisor on one side of the border.
@@ -147,7 +147,7 @@ impl Links {
     }
 
     /// Whether all groups of a kind are inside domains.
-    pub(crate) fn is_inside(&self, group: Group) -> bool {
+    pub(crate) fn is_inside(&self, group: RankGroup) -> bool {
         let span = group.size * group.stride;
         group.size <= 1.0 || span <= self.domain && !self.straddles(span)
     }
@@ -158,22 +158,22 @@ impl Links {
     }
 
     /// All-gather or reduce-scatter of `bytes` in total, over every card of the members.
-    pub(crate) fn gather(&self, group: Group, bytes: f64) -> Traffic {
+    pub(crate) fn gather(&self, group: RankGroup, bytes: f64) -> CollectiveTraffic {
         self.gather_over(group, bytes, self.members_per_domain(group))
     }
 
     /// The same through one network card per domain, as libraries did before multi-rail rings.
-    pub(crate) fn gather_single_rail(&self, group: Group, bytes: f64) -> Traffic {
+    pub(crate) fn gather_single_rail(&self, group: RankGroup, bytes: f64) -> CollectiveTraffic {
         self.gather_over(group, bytes, 1.0)
     }
 
-    fn gather_over(&self, group: Group, bytes: f64, rails: f64) -> Traffic {
+    fn gather_over(&self, group: RankGroup, bytes: f64, rails: f64) -> CollectiveTraffic {
         if group.size <= 1.0 {
-            return Traffic::default();
+            return CollectiveTraffic::default();
         }
         if self.is_inside(group) {
             let up = self.launch + ring_gather(group.size, bytes, self.up, self.hop_up);
-            return Traffic { up, out: 0.0 };
+            return CollectiveTraffic { up, out: 0.0 };
         }
         let domains = group.size / self.members_per_domain(group);
         let bandwidth = (self.thinned(domains) * rails).min(self.up);
@@ -182,7 +182,7 @@ impl Links {
             None => (group.size - domains) * self.hop_up + domains * self.hop_out,
         };
         let out = self.launch + hops + (group.size - 1.0) / group.size * bytes / bandwidth;
-        Traffic { up: 0.0, out }
+        CollectiveTraffic { up: 0.0, out }
     }
 
     fn thinned(&self, domains: f64) -> f64 {
@@ -194,32 +194,32 @@ impl Links {
     }
 
     /// All-to-all in which each rank sends `bytes` in total, spread evenly; `copies` reduces what leaves a domain.
-    pub(crate) fn alltoall(&self, group: Group, bytes: f64, copies: Copies) -> Traffic {
+    pub(crate) fn alltoall(&self, group: RankGroup, bytes: f64, copies: TokenCopies) -> CollectiveTraffic {
         if group.size <= 1.0 {
-            return Traffic::default();
+            return CollectiveTraffic::default();
         }
         let inside = self.members_per_domain(group);
         let near = (inside - 1.0) / group.size;
         let far = (group.size - inside) / group.size;
         let up = self.launch + near * bytes / self.up;
         if far <= 0.0 {
-            return Traffic { up, out: 0.0 };
+            return CollectiveTraffic { up, out: 0.0 };
         }
         let out = match copies {
-            Copies::PerExpert => {
+            TokenCopies::PerExpert => {
                 let started = self.alltoall_start + group.size * self.alltoall_peer;
                 self.hop_out + started + far * bytes / self.alltoall
             }
-            Copies::PerDomain { visits } => {
+            TokenCopies::PerDomain { visits } => {
                 let share = deduplicated(group.size / inside, visits);
                 self.dispatch_start + far * share * bytes / self.dispatch
             }
         };
-        Traffic { up, out }
+        CollectiveTraffic { up, out }
     }
 
     /// All-reduce of `bytes` over whole domains: a ring, or a tree of domains inside which a switch adds up.
-    pub(crate) fn reduce(&self, group: Group, bytes: f64) -> f64 {
+    pub(crate) fn reduce(&self, group: RankGroup, bytes: f64) -> f64 {
         let ring = 2.0 * self.gather(group, bytes).busy();
         if self.is_inside(group) {
             return ring;
@@ -256,16 +256,16 @@ impl Links {
     }
 
     /// One transfer between two ranks.
-    pub(crate) fn send(&self, bytes: f64, is_inside: bool) -> Traffic {
+    pub(crate) fn send(&self, bytes: f64, is_inside: bool) -> CollectiveTraffic {
         if is_inside {
-            Traffic { up: self.launch + self.hop_up + bytes / self.up, out: 0.0 }
+            CollectiveTraffic { up: self.launch + self.hop_up + bytes / self.up, out: 0.0 }
         } else {
-            Traffic { up: 0.0, out: self.launch + self.hop_out + bytes / self.out }
+            CollectiveTraffic { up: 0.0, out: self.launch + self.hop_out + bytes / self.out }
         }
     }
 
     /// One step of a ring in which every rank passes on `bytes`.
-    pub(crate) fn pass(&self, group: Group, bytes: f64) -> Traffic {
+    pub(crate) fn pass(&self, group: RankGroup, bytes: f64) -> CollectiveTraffic {
         self.send(bytes, self.is_inside(group))
     }
 
@@ -283,7 +283,7 @@ fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
 
 /// How many copies of a token leave its domain.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Copies {
+pub(crate) enum TokenCopies {
     PerExpert,
     /// One per domain that holds any of a token's `visits` experts.
     PerDomain {

@@ -1,6 +1,6 @@
 //! Collectives by themselves, as benchmarks measure them, priced by the model that prices steps.
 
-use crate::collective::{Group, Links};
+use crate::collective::{MachineLinks, RankGroup};
 use crate::{Constants, Hardware};
 
 /// One collective over all GPUs of a machine.
@@ -39,14 +39,14 @@ pub enum Initiator {
 
 /// Seconds of a collective over all GPUs of `hardware`.
 pub fn collective_seconds(hardware: &Hardware, constants: &Constants, call: &CollectiveCall) -> f64 {
-    let links = Links::new(hardware, constants);
+    let links = MachineLinks::new(hardware, constants);
     let gpus = f64::from(hardware.gpus);
-    let all = Group::new(gpus, 1.0);
+    let all = RankGroup::new(gpus, 1.0);
     match *call {
         CollectiveCall::AllGather { bytes } => links.gather(all, bytes).busy(),
         CollectiveCall::AllReduce { bytes } => links.reduce(all, bytes),
         CollectiveCall::AllToAll { bytes, by: Initiator::Nccl } => {
-            links.alltoall(all, bytes, crate::collective::Copies::PerExpert).busy()
+            links.alltoall(all, bytes, crate::collective::TokenCopies::PerExpert).busy()
         }
         CollectiveCall::AllToAll { bytes, by: Initiator::Host } => links.put_by_host(bytes),
         CollectiveCall::AllToAll { bytes, by: Initiator::Device } => links.put_by_device(bytes),

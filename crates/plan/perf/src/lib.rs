@@ -55,8 +55,10 @@ pub use host::{
     serve_on_host,
 };
 pub use layer::{LayerCosts, LayerKey};
-pub use memory::{Fit, Memory};
+pub use memory::{Fit, MemoryUse};
 pub use overlap::Contention;
 pub use problem::{Grid, Problem, predict};
-pub use step::Step;
-pub use workload::{Dispatcher, ExpertOverlap, Offload, PeerCopies, Routing, Scaling, Stack, Task, Workload};
+pub use step::PredictedStep;
+pub use workload::{
+    Dispatcher, ExpertOverlap, ExpertRouting, Fp8Scaling, Offload, PeerCopies, Stack, Task, Workload,
+};

@@ -14,7 +14,7 @@ use crate::{LayerCosts, Offload, Task};
 
 /// Bytes of one GPU by what they hold. [`Memory::total`] is their sum.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Memory {
+pub struct MemoryUse {
     pub weights: Bytes,
     pub gradients: Bytes,
     pub optimizer: Bytes,
@@ -28,7 +28,7 @@ pub struct Memory {
     pub copies: Bytes,
 }
 
-impl Memory {
+impl MemoryUse {
     pub fn total(&self) -> Bytes {
         self.parts().into_iter().map(|(_, bytes)| bytes).sum()
     }
@@ -132,7 +132,7 @@ impl Problem {
     }
 
     /// Memory of the heavier of the first and the last stage. About fifty flops.
-    pub fn memory(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
+    pub fn memory(&self, costs: &LayerCosts, grid: &Grid) -> MemoryUse {
         if let Some(host) = &self.host {
             return host.memory(&costs.key, grid, self.micro_batches(costs, grid));
         }
@@ -141,17 +141,17 @@ impl Problem {
             return whole;
         }
         let moved = whole.activations * self.offloaded_share(&whole);
-        Memory { activations: whole.activations - moved, ..whole }
+        MemoryUse { activations: whole.activations - moved, ..whole }
     }
 
-    fn memory_without_offload(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
+    fn memory_without_offload(&self, costs: &LayerCosts, grid: &Grid) -> MemoryUse {
         let split = self.stage_layers(costs, grid);
         let leading = if grid.pipeline == 1 { self.leading } else { self.leading_of_first(grid, &split) };
         let first = self.stage_memory(costs, grid, Stage::First, split.first as f64, leading);
         if grid.pipeline == 1 {
             return first;
         }
-        let heavier = |a: Memory, b: Memory| if b.total() > a.total() { b } else { a };
+        let heavier = |a: MemoryUse, b: MemoryUse| if b.total() > a.total() { b } else { a };
         let last = self.stage_memory(costs, grid, Stage::Last, split.last as f64, 0.0);
         let ends = heavier(first, last);
         if grid.pipeline == 2 || split.longest <= split.first && leading == 0.0 {
@@ -161,7 +161,7 @@ impl Problem {
     }
 
     /// The share of the activations that leaves for the host: what does not fit with room to spare.
-    fn offloaded_share(&self, whole: &Memory) -> f64 {
+    fn offloaded_share(&self, whole: &MemoryUse) -> f64 {
         let over = whole.total().get() - (1.0 - TIGHT) * self.hardware.memory;
         (over / whole.activations.get().max(1.0)).clamp(0.0, MOST_OFFLOADED)
     }
@@ -172,7 +172,7 @@ impl Problem {
         2.0 * share * layers * costs.kept_bytes
     }
 
-    pub fn fit(&self, memory: &Memory) -> Fit {
+    pub fn fit(&self, memory: &MemoryUse) -> Fit {
         Fit::new(memory.total(), Bytes::new(self.hardware.memory))
     }
 
@@ -183,7 +183,7 @@ impl Problem {
         stage: Stage,
         stage_layers: f64,
         leading: f64,
-    ) -> Memory {
+    ) -> MemoryUse {
         // DualPipe gives every rank a stage of each direction.
         let (layers, tables) = match grid.schedule {
             Schedule::DualPipe => (2.0 * stage_layers, self.table_parameters(costs)),
@@ -218,7 +218,7 @@ impl Problem {
         let logits = if has_head(grid, stage) { costs.logits_bytes } else { 0.0 };
         let layer = costs.dense_parameters + costs.expert_parameters;
         let workspace = self.profile.workspace * GIB + self.constants.fragmentation * (activations + logits);
-        Memory {
+        MemoryUse {
             weights: Bytes::new(per_rank(held, splits_weights) * WEIGHT_BYTES),
             gradients: Bytes::new(per_rank(trained, splits_gradients) * self.gradient_bytes(costs)),
             optimizer: Bytes::new(optimizer),

@@ -3,12 +3,12 @@
 use bedplate_layout::{ComputePrecision, Ends, Layout, Schedule, Sharding, StageLayers};
 use bedplate_transformer::{Layer, Transformer};
 
-use crate::collective::Links;
-use crate::host::Host;
+use crate::collective::MachineLinks;
+use crate::host::HostModel;
 use crate::kernel::Kernels;
 use crate::overlap::Contention;
 use crate::profile::Profile;
-use crate::{Constants, Hardware, LayerKey, PerfError, Routing, Step, Workload};
+use crate::{Constants, ExpertRouting, Hardware, LayerKey, PerfError, PredictedStep, Workload};
 
 /// Everything that does not depend on the layout, as plain numbers.
 #[derive(Debug, Clone)]
@@ -18,10 +18,10 @@ pub struct Problem {
     pub(crate) constants: Constants,
     pub(crate) profile: Profile,
     pub(crate) kernels: Kernels,
-    pub(crate) links: Links,
+    pub(crate) links: MachineLinks,
     pub(crate) contention: Contention,
     /// Set for a host that trains by itself; then nothing else here is used.
-    pub(crate) host: Option<Host>,
+    pub(crate) host: Option<HostModel>,
     /// Each kind of layer with its share of all layers.
     pub(crate) kinds: Vec<(Layer, f64)>,
     /// Layers, including those of trained prediction modules.
@@ -74,12 +74,12 @@ impl Problem {
         if workload.global_batch == 0 || workload.sequence == 0 {
             return Err(PerfError::EmptyStep { sequences: workload.global_batch, tokens: workload.sequence });
         }
-        if let Routing::Skewed(peak) = workload.routing
+        if let ExpertRouting::Skewed(peak) = workload.routing
             && !(peak.is_finite() && peak >= 1.0)
         {
             return Err(PerfError::BadRouting { peak: peak.to_string() });
         }
-        let host = Host::of(model, hardware, workload)?;
+        let host = HostModel::of(model, hardware, workload)?;
         let profile = Profile::new(workload.stack, constants);
         let trains_modules = workload.trains_prediction && host.is_none();
         let modules = if trains_modules { model.prediction_layers as f64 } else { 0.0 };
@@ -100,7 +100,7 @@ impl Problem {
                 profile.attention,
                 profile.gradient_write,
             ),
-            links: Links::new(hardware, constants),
+            links: MachineLinks::new(hardware, constants),
             contention: Contention {
                 compute: constants.contention_compute,
                 network: constants.contention_network,
@@ -135,7 +135,7 @@ impl Problem {
     }
 
     /// Prices one layout. The same as [`Problem::combine`] of its [`Problem::layer_costs`].
-    pub fn predict(&self, layout: &Layout) -> Result<Step, PerfError> {
+    pub fn predict(&self, layout: &Layout) -> Result<PredictedStep, PerfError> {
         self.check(layout)?;
         self.check_precision(layout.precision)?;
         let costs = self.layer_costs(LayerKey::of(layout));
@@ -205,6 +205,6 @@ pub fn predict(
     layout: &Layout,
     workload: &Workload,
     constants: &Constants,
-) -> Result<Step, PerfError> {
+) -> Result<PredictedStep, PerfError> {
     Problem::new(model, hardware, workload, constants)?.predict(layout)
 }

@@ -10,17 +10,17 @@ use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
 use bedplate_layout::{Ends, Schedule, Sharding, StageLayers};
 use bedplate_units::Seconds;
 
-use crate::collective::{Group, Traffic};
-use crate::host::Host;
-use crate::memory::{Fit, Memory, TIGHT};
+use crate::collective::{CollectiveTraffic, RankGroup};
+use crate::host::HostModel;
+use crate::memory::{Fit, MemoryUse, TIGHT};
 use crate::problem::{Grid, Problem};
 use crate::{LayerCosts, Offload};
 
 /// One predicted training step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct PredictedStep {
     pub time: Breakdown<Predicted>,
-    pub memory: Memory,
+    pub memory: MemoryUse,
     pub fit: Fit,
     /// GPUs that take part.
     pub gpus: u64,
@@ -28,7 +28,7 @@ pub struct Step {
     pub tokens: f64,
 }
 
-impl Step {
+impl PredictedStep {
     pub fn seconds(&self) -> Seconds {
         self.time.total()
     }
@@ -63,7 +63,7 @@ struct Clock {
 
 impl Clock {
     /// Adds traffic of which `exposed` seconds are not hidden, on the fabrics that carry it.
-    fn add(&mut self, traffic: Traffic, exposed: f64, times: f64) {
+    fn add(&mut self, traffic: CollectiveTraffic, exposed: f64, times: f64) {
         let busy = traffic.busy();
         if busy <= 0.0 {
             return;
@@ -108,10 +108,10 @@ impl Problem {
     ///
     /// The degrees must be at least 1 and the batch must hold a sequence for every data rank;
     /// [`Problem::predict`] checks that.
-    pub fn combine(&self, costs: &LayerCosts, grid: &Grid) -> Step {
+    pub fn combine(&self, costs: &LayerCosts, grid: &Grid) -> PredictedStep {
         let memory = self.memory(costs, grid);
         let ranks = u64::from(grid.data) * u64::from(costs.key.context) * u64::from(costs.key.tensor);
-        Step {
+        PredictedStep {
             time: self.time(costs, grid).breakdown(),
             memory,
             fit: self.fit(&memory),
@@ -174,7 +174,7 @@ impl Problem {
     }
 
     /// A host that trains by itself, in one process or on ranks that share it.
-    fn time_on_host(&self, host: &Host, costs: &LayerCosts, grid: &Grid) -> Clock {
+    fn time_on_host(&self, host: &HostModel, costs: &LayerCosts, grid: &Grid) -> Clock {
         let time = host.time(costs, grid, self.micro_batches(costs, grid));
         Clock {
             compute: time.compute,
@@ -236,8 +236,8 @@ impl Problem {
         let inner = f64::from(costs.key.tensor);
         let tables = self.table_parameters(costs) / self.layers;
         let trained_tables = self.trained_tables(costs) / self.layers;
-        let dense = Group::new(group, inner);
-        let gather = |group: Group, parameters: f64, bytes: f64| {
+        let dense = RankGroup::new(group, inner);
+        let gather = |group: RankGroup, parameters: f64, bytes: f64| {
             if self.profile.is_single_rail {
                 self.links.gather_single_rail(group, parameters * bytes)
             } else {
@@ -252,7 +252,7 @@ impl Problem {
         let mut traffic = weights + gradients;
         if costs.expert_parameters > 0.0 {
             let stride = f64::from(costs.key.expert) * f64::from(costs.key.expert_tensor);
-            let expert = Group::new(group.min(replicas.expert), stride);
+            let expert = RankGroup::new(group.min(replicas.expert), stride);
             traffic = traffic
                 + gather(expert, costs.expert_parameters, 2.0) * times
                 + gather(expert, costs.trained_expert, self.profile.gradient_bytes);
@@ -276,20 +276,21 @@ impl Problem {
             Sharding::Weights => return,
             Sharding::WeightsWithin(group) => {
                 // Groups hold copies: their shards are reduced across groups.
-                let across = Group::new(replicas.dense / f64::from(group), inner * f64::from(group));
+                let across = RankGroup::new(replicas.dense / f64::from(group), inner * f64::from(group));
                 let shard =
                     (layers * (costs.trained_dense + costs.trained_expert) + tables) / f64::from(group);
                 self.links.gather(across, shard * 2.0 * self.profile.gradient_bytes)
             }
             _ => {
                 let dense = self.links.gather(
-                    Group::new(replicas.dense, inner),
+                    RankGroup::new(replicas.dense, inner),
                     (layers * costs.trained_dense + tables) * wire,
                 );
                 let stride = f64::from(costs.key.expert) * f64::from(costs.key.expert_tensor);
-                let expert = self
-                    .links
-                    .gather(Group::new(replicas.expert, stride), layers * costs.trained_expert * expert_wire);
+                let expert = self.links.gather(
+                    RankGroup::new(replicas.expert, stride),
+                    layers * costs.trained_expert * expert_wire,
+                );
                 if costs.trained_expert > 0.0 { dense + expert } else { dense }
             }
         };

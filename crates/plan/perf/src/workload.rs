@@ -12,11 +12,11 @@ pub struct Workload {
     pub task: Task,
     pub optimizer: Optimizer,
     pub stack: Stack,
-    pub routing: Routing,
+    pub routing: ExpertRouting,
     pub dispatcher: Dispatcher,
     pub expert_overlap: ExpertOverlap,
     pub offload: Offload,
-    pub scaling: Scaling,
+    pub scaling: Fp8Scaling,
     /// Multi-token prediction modules are trained too, where the model has them.
     pub trains_prediction: bool,
     /// Of each other's state; only the runtime of this program keeps them.
@@ -42,11 +42,11 @@ impl Default for Workload {
             task: Task::Pretrain,
             optimizer: Optimizer::AdamW,
             stack: Stack::Megatron,
-            routing: Routing::Balanced,
+            routing: ExpertRouting::Balanced,
             dispatcher: Dispatcher::Deduplicating,
             expert_overlap: ExpertOverlap::Serial,
             offload: Offload::Nothing,
-            scaling: Scaling::PerTensor,
+            scaling: Fp8Scaling::PerTensor,
             trains_prediction: true,
             copies: PeerCopies::None,
         }
@@ -130,19 +130,19 @@ impl Stack {
 
 /// How evenly a router spreads tokens over experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Routing {
+pub enum ExpertRouting {
     Balanced,
     /// The busiest expert rank gets this many times the mean: at least 1, and at most as many as there are
     /// expert ranks, which means the whole load.
     Skewed(f64),
 }
 
-impl Routing {
+impl ExpertRouting {
     /// Load of the busiest of `ranks` expert ranks relative to the mean.
     pub(crate) fn peak(self, ranks: f64) -> f64 {
         match self {
-            Routing::Balanced => 1.0,
-            Routing::Skewed(peak) => peak.min(ranks).max(1.0),
+            ExpertRouting::Balanced => 1.0,
+            ExpertRouting::Skewed(peak) => peak.min(ranks).max(1.0),
         }
     }
 }
@@ -176,7 +176,7 @@ pub enum Offload {
 
 /// How fp8 numbers share their scales. fp4 always scales blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scaling {
+pub enum Fp8Scaling {
     /// One scale per tensor, current or delayed.
     PerTensor,
     /// One scale per block (MXFP8), cast along rows and along columns.

@@ -6,7 +6,7 @@ use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_perf::{
-    Constants, Hardware, HostRun, PeerCopies, PerfError, Stack, Step, Task, Workload, predict,
+    Constants, Hardware, HostRun, PeerCopies, PerfError, PredictedStep, Stack, Task, Workload, predict,
     predict_on_host,
 };
 use bedplate_topology::Cluster;
@@ -102,7 +102,7 @@ const RUN: HostRun = HostRun {
     layout: Layout::ONE,
 };
 
-fn step(config: &str, run: HostRun) -> Step {
+fn step(config: &str, run: HostRun) -> PredictedStep {
     predict_on_host(&model(config), &host(), &run).unwrap()
 }
 
@@ -233,7 +233,7 @@ fn adapters_learn_with_little_state_but_as_much_arithmetic_in_layers() {
     assert!(adapted.memory.gradients < whole.memory.gradients);
     assert!(adapted.time[Part::Optimizer].exposed < whole.time[Part::Optimizer].exposed);
     let head = 2.0 * 256.0 * 64.0 * TOKENS / 300e9;
-    let compute = |step: &Step| step.time[Part::Compute].exposed.get();
+    let compute = |step: &PredictedStep| step.time[Part::Compute].exposed.get();
     assert!(compute(&adapted) > compute(&whole) - head);
     // Rank 8 beside queries, keys, values and outputs of both layers.
     let learning = 2.0 * 8.0 * ((64.0 + 64.0) + 2.0 * (32.0 + 64.0) + (64.0 + 64.0));
@@ -294,7 +294,7 @@ fn ranks_of_a_host_share_it_and_add_up_their_gradients() {
         predict(&model(LLAMA), &hardware, &layout.parse().unwrap(), &workload, &Constants::builtin())
     };
     let (one, two) = (price("host:1", "mb2.fp32").unwrap(), price("host:2", "dp2.mb2.fp32").unwrap());
-    let of = |step: &Step, part: Part| step.time[part].exposed.get();
+    let of = |step: &PredictedStep, part: Part| step.time[part].exposed.get();
     let near =
         |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
     assert_eq!((two.gpus, two.tokens), (2, one.tokens));

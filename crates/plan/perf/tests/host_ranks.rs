@@ -6,7 +6,7 @@ use bedplate_breakdown::Part;
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
-use bedplate_perf::{HostRun, PeerCopies, PerfError, Step, Task, memory_on_host, predict_on_host};
+use bedplate_perf::{HostRun, PeerCopies, PerfError, PredictedStep, Task, memory_on_host, predict_on_host};
 use bedplate_transformer::{Transformer, from_config};
 
 /// Eight threads: ranks have cores of their own. Every operation takes a nanosecond a byte.
@@ -77,11 +77,11 @@ fn run(layout: &str) -> HostRun {
     }
 }
 
-fn priced(config: &str, layout: &str) -> Step {
+fn priced(config: &str, layout: &str) -> PredictedStep {
     predict_on_host(&model(config), &host(8, &ALL), &run(layout)).unwrap()
 }
 
-fn part(step: &Step, part: Part) -> f64 {
+fn part(step: &PredictedStep, part: Part) -> f64 {
     step.time[part].exposed.get()
 }
 

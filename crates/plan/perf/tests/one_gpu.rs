@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
-use bedplate_perf::{Constants, Hardware, Stack, Step, Workload, predict};
+use bedplate_perf::{Constants, Hardware, PredictedStep, Stack, Workload, predict};
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
 
@@ -29,7 +29,7 @@ const MEASURED: [Measured; 6] = [
     ("qwen2.5-1.5b", 2048, 8, 287.5, 63.8),
 ];
 
-fn predicted((name, sequence, sequences, ..): Measured) -> Step {
+fn predicted((name, sequence, sequences, ..): Measured) -> PredictedStep {
     let catalog = Catalog::with_overlays(&[Source::new("one.toml", ONE_H200)]).expect("it is right");
     let cluster = Cluster::from_spec("one:1", &catalog).expect("it is right");
     let hardware = Hardware::from_cluster(&cluster, &catalog).expect("it is right");

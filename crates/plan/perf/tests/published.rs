@@ -3,7 +3,9 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_layout::{Batch, Layout};
-use bedplate_perf::{Constants, ExpertOverlap, Hardware, Scaling, Stack, Step, Workload, predict};
+use bedplate_perf::{
+    Constants, ExpertOverlap, Fp8Scaling, Hardware, PredictedStep, Stack, Workload, predict,
+};
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
 
@@ -68,7 +70,7 @@ const PUBLISHED: [Setup; 5] = [
     },
 ];
 
-fn priced(setup: &Setup) -> (Vec<String>, Step) {
+fn priced(setup: &Setup) -> (Vec<String>, PredictedStep) {
     let catalog = Catalog::builtin();
     let cluster = Cluster::from_spec(setup.cluster, &catalog).unwrap();
     let hardware = Hardware::from_cluster(&cluster, &catalog).unwrap();
@@ -80,7 +82,7 @@ fn priced(setup: &Setup) -> (Vec<String>, Step) {
         global_batch: setup.batch,
         stack: Stack::MegatronBefore2606,
         expert_overlap: ExpertOverlap::Serial,
-        scaling: Scaling::PerTensor,
+        scaling: Fp8Scaling::PerTensor,
         ..Workload::default()
     };
     let step = predict(&model, &hardware, &layout, &workload, &Constants::builtin()).unwrap();

@@ -4,9 +4,9 @@
 use bedplate_breakdown::Part;
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    Adapters, Adjustment, ClosedLoop, Deployment, Engine, HostWork, KvLink, KvRoom, KvTier, Lengths,
-    Parallel, Pools, Prefixes, Replica, ServedModel, ServingConstants, Site, Speculation, StepShape,
-    WeightFormat, closed_loop, disaggregated,
+    Adjustment, ClosedLoop, Deployment, Engine, HostWork, KvLink, KvRoom, KvTier, LengthSpread,
+    LoadedAdapters, Parallel, Pools, Prefixes, Replica, ServedModel, ServingConstants, Site, Speculation,
+    StepShape, WeightFormat, closed_loop, disaggregated,
 };
 use bedplate_perf::{Hardware, Origin};
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn deployment(model: &str, chip: &str, parallel: Parallel) -> Deployment {
 
 /// So many users, their requests in all, and the longest prompts and answers.
 fn users(concurrency: u32, requests: u32, input: u32, output: u32) -> ClosedLoop {
-    let lengths = |longest: u32| Lengths { longest, shortest_share: 0.8 };
+    let lengths = |longest: u32| LengthSpread { longest, shortest_share: 0.8 };
     ClosedLoop {
         concurrency,
         requests,
@@ -126,7 +126,7 @@ proptest! {
 
     #[test]
     fn closed_loops_conserve_users(replica in any_replica(), users in 1u32..40, input in 1u32..3000, output in 1u32..300) {
-        let lengths = |longest| Lengths { longest, shortest_share: 0.8 };
+        let lengths = |longest| LengthSpread { longest, shortest_share: 0.8 };
         let load = ClosedLoop { concurrency: users, requests: users * 5, input: lengths(input), output: lengths(output), prefixes: Prefixes::default() };
         let Some(found) = closed_loop(&replica, &load) else { return Ok(()) };
         prop_assert!(found.first_token > 0.0 && found.inter_token >= 0.0);
@@ -141,7 +141,7 @@ proptest! {
         let adjustment = Adjustment { first_token: way, ..replica.deployment().adjustment };
         let slow = Deployment { adjustment, ..replica.deployment().clone() };
         let slow = Replica::new(slow, &ServingConstants::builtin()).expect("the same layout");
-        let load = ClosedLoop { concurrency: 1, requests: 20, input: Lengths::fixed(input), output: Lengths::fixed(output), prefixes: Prefixes::default() };
+        let load = ClosedLoop { concurrency: 1, requests: 20, input: LengthSpread::fixed(input), output: LengthSpread::fixed(output), prefixes: Prefixes::default() };
         let Some(found) = closed_loop(&slow, &load) else { return Ok(()) };
         let in_flight = found.output_tokens_per_second / f64::from(output) * found.end_to_end;
         prop_assert!((in_flight - 1.0).abs() < 1e-9, "{in_flight} of 1");
@@ -190,8 +190,8 @@ fn a_model_that_does_not_fit_is_refused_by_how_much() {
     let load = ClosedLoop {
         concurrency: 1,
         requests: 1,
-        input: Lengths::fixed(10),
-        output: Lengths::fixed(10),
+        input: LengthSpread::fixed(10),
+        output: LengthSpread::fixed(10),
         prefixes: Prefixes::default(),
     };
     assert_eq!(closed_loop(&small, &load), None);
@@ -377,14 +377,14 @@ fn constants_are_valid_and_no_more_than_forty_are_fitted() {
 #[test]
 fn stages_take_as_long_for_adapters_as_one() {
     let adding = |pipeline: u32| {
-        let step = |adapters: Option<Adapters>| {
+        let step = |adapters: Option<LoadedAdapters>| {
             let parallel = Parallel { pipeline, ..Parallel::tensor(1) };
             let deployment = Deployment { adapters, ..deployment("llama-3.1-8b", "h100", parallel) };
             let replica =
                 Replica::new(deployment, &ServingConstants::builtin()).expect("a layout with meaning");
             replica.timer().seconds(&StepShape::decode(8 * pipeline, 1))
         };
-        step(Some(Adapters { loaded: 1, rank: 64 })) - step(None)
+        step(Some(LoadedAdapters { loaded: 1, rank: 64 })) - step(None)
     };
     let (one, four) = (adding(1), adding(4));
     assert!((four / one - 1.0).abs() < 1e-6, "{four} against {one}");

@@ -6,8 +6,8 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::Layout;
 use bedplate_perf::{
-    Constants, Fit, Hardware, Network, Offload, Origin, PAGES, PerfError, Routing, Stack, Step, Task,
-    Workload, predict,
+    Constants, ExpertRouting, Fit, Hardware, Network, Offload, Origin, PAGES, PerfError, PredictedStep,
+    Stack, Task, Workload, predict,
 };
 use bedplate_topology::{Cluster, GpuId, Health, NodeId};
 use bedplate_transformer::builtin;
@@ -17,7 +17,7 @@ fn machine(spec: &str) -> Hardware {
     Hardware::from_cluster(&Cluster::from_spec(spec, &catalog).unwrap(), &catalog).unwrap()
 }
 
-fn step(model: &str, spec: &str, layout: &str, workload: Workload) -> Step {
+fn step(model: &str, spec: &str, layout: &str, workload: Workload) -> PredictedStep {
     let layout: Layout = layout.parse().unwrap();
     predict(&builtin(model).unwrap(), &machine(spec), &layout, &workload, &Constants::builtin()).unwrap()
 }
@@ -119,14 +119,14 @@ fn skewed_routing_is_slower_than_balanced() {
         let workload = Workload { routing, ..batch(4096, 1024) };
         step("qwen3-30b-a3b", "dgx-h100:2", "dp16.ep16.zero1.fp8", workload).tokens_per_second_per_gpu()
     };
-    assert!(rate(Routing::Skewed(1.5)) < rate(Routing::Balanced));
+    assert!(rate(ExpertRouting::Skewed(1.5)) < rate(ExpertRouting::Balanced));
     // The busiest of sixteen ranks has sixteen times the mean at most; a single one has the mean.
-    assert_eq!(rate(Routing::Skewed(1e9)), rate(Routing::Skewed(16.0)));
+    assert_eq!(rate(ExpertRouting::Skewed(1e9)), rate(ExpertRouting::Skewed(16.0)));
     let alone = |routing| {
         let workload = Workload { routing, ..batch(4096, 1024) };
         step("qwen3-30b-a3b", "dgx-h100:2", "dp16.zero1", workload).seconds()
     };
-    assert_eq!(alone(Routing::Skewed(4.0)), alone(Routing::Balanced));
+    assert_eq!(alone(ExpertRouting::Skewed(4.0)), alone(ExpertRouting::Balanced));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn impossible_questions_are_refused_with_a_reason() {
         "the layout dp8 cannot be priced: a batch of 4 sequences has fewer than one for each of 8"
     );
     for peak in [0.5, f64::NAN, f64::INFINITY, -2.0] {
-        let skewed = Workload { routing: Routing::Skewed(peak), ..batch(4096, 64) };
+        let skewed = Workload { routing: ExpertRouting::Skewed(peak), ..batch(4096, 64) };
         assert_eq!(ask("dp8", skewed).page().code, "plan/bad-routing");
     }
     assert!(matches!(ask("pp64", batch(4096, 64)), PerfError::ImpossibleLayout { .. }));

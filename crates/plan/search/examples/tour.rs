@@ -4,12 +4,12 @@
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::render_text;
-use bedplate_goodput::Limits;
+use bedplate_goodput::RunLimits;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_search::{
-    Axes, BatchSize, Means, Need, Objection, Remedy, Scaling, Setup, Space, Uncalibrated, Verdict, WhatIf,
-    budget, choose, explain, scaling, search, what_if_best,
+    Axes, BatchSize, GpuScaling, LayoutVerdict, Means, Objection, Remedy, Setup, Space, TrainingNeed,
+    Uncalibrated, WhatIf, budget, choose, explain, scaling, search, what_if_best,
 };
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let explanation =
         explain(&setup, &space, &answer, &"dp128.tp8.sp.pp16.zero1".parse()?, &WhatIf::usual(&setup))?;
     match &explanation.verdict {
-        Verdict::DoesNotFit { over, largest, remedies, .. } => {
+        LayoutVerdict::DoesNotFit { over, largest, remedies, .. } => {
             println!("\n{}: {over} too large, most of it {} ({})", explanation.layout, largest.0, largest.1);
             for remedy in remedies {
                 let Remedy { changed, candidate } = remedy;
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
 
     println!("\nstrong scaling");
-    for point in scaling(&setup, &Axes::coarse(8), &[1024, 2048, 4096, 8192, 16384], Scaling::Strong) {
+    for point in scaling(&setup, &Axes::coarse(8), &[1024, 2048, 4096, 8192, 16384], GpuScaling::Strong) {
         match point.outcome {
             Ok(step) => println!("  {:>6} {:<30} {:.2}", point.gpus, step.candidate.layout, step.efficiency),
             Err(error) => println!("  {:>6} {error}", point.gpus),
@@ -99,13 +99,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("{}", render_text(&search(&setup.with_gpus(64), &axes, 1).expect_err("it is too large")));
 
-    let need = Need {
+    let need = TrainingNeed {
         model: &model,
         tokens: "15T".parse::<Tokens>()?,
         workload: setup.workload,
         batch: BatchSize::Sequences(setup.workload.global_batch),
         constants: &constants,
-        limits: Limits { deadline: Some(Seconds::days(90.0)), budget: None },
+        limits: RunLimits { deadline: Some(Seconds::days(90.0)), budget: None },
         purchase: Some(Purchase::CapacityBlock),
         region: None,
         precision: ComputePrecision::Bf16,

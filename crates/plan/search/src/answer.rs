@@ -1,16 +1,18 @@
 //! The search itself: all layouts of a setup, the best of them, or why there is none.
 
 use crate::nearest::{nearest_fit, nearest_legal};
-use crate::{Axes, Candidate, Counts, Doubt, Priced, Refusals, SearchError, Setup, Space, doubts};
+use crate::{
+    Axes, Doubt, LayoutCandidate, LayoutCounts, Priced, Refusals, SearchError, Setup, Space, doubts,
+};
 
 /// The best layouts, the front of time against memory, and a count of everything examined.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct SearchAnswer {
     /// In rank order, never empty.
-    pub best: Vec<Candidate>,
+    pub best: Vec<LayoutCandidate>,
     /// By rising time and falling memory, never empty.
-    pub front: Vec<Candidate>,
-    pub counts: Counts,
+    pub front: Vec<LayoutCandidate>,
+    pub counts: LayoutCounts,
     pub refusals: Refusals,
 }
 
@@ -18,7 +20,7 @@ pub struct Answer {
 ///
 /// To use several threads, make a [`Space`], price its [`Space::slices`], merge, and ask
 /// [`Space::answer`]: the result is the same.
-pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<Answer, SearchError> {
+pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<SearchAnswer, SearchError> {
     let space = Space::new(setup, axes)?;
     let priced = space.price(space.whole(), limit);
     space.answer(setup, axes, priced)
@@ -27,12 +29,12 @@ pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<Answer, Se
 /// The fastest prediction where another layout is preferred, and why it is not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tipped {
-    pub fastest: Candidate,
+    pub fastest: LayoutCandidate,
     /// What is held against it and not, or less often, against the best one.
     pub doubts: Vec<Doubt>,
 }
 
-impl Answer {
+impl SearchAnswer {
     /// What tipped the choice; `None` where the fastest layout is the best.
     pub fn tipped(&self, setup: &Setup<'_>) -> Option<Tipped> {
         let (best, fastest) = (self.best.first()?, self.front.first()?);
@@ -59,11 +61,16 @@ impl Space {
     /// Turns the priced space into an answer, or into a refusal with the nearest option that works.
     ///
     /// `setup` and `axes` are those the space was made from.
-    pub fn answer(&self, setup: &Setup<'_>, axes: &Axes, priced: Priced) -> Result<Answer, SearchError> {
+    pub fn answer(
+        &self,
+        setup: &Setup<'_>,
+        axes: &Axes,
+        priced: Priced,
+    ) -> Result<SearchAnswer, SearchError> {
         let best = priced.best();
         if !best.is_empty() {
             let (front, counts) = (priced.front(), priced.counts);
-            return Ok(Answer { best, front, counts, refusals: self.refusals().clone() });
+            return Ok(SearchAnswer { best, front, counts, refusals: self.refusals().clone() });
         }
         Err(match priced.smallest_misfit {
             Some(smallest) => SearchError::DoesNotFit {

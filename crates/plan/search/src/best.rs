@@ -5,13 +5,13 @@
 
 use bedplate_units::{Bytes, Seconds};
 
-use crate::Candidate;
+use crate::LayoutCandidate;
 
 /// The `limit` best candidates in rank order.
 #[derive(Debug, Clone)]
 pub(crate) struct Best {
     limit: usize,
-    candidates: Vec<Candidate>,
+    candidates: Vec<LayoutCandidate>,
 }
 
 impl Best {
@@ -26,7 +26,7 @@ impl Best {
             || self.candidates.last().is_some_and(|last| weighted <= last.weighted())
     }
 
-    pub(crate) fn offer(&mut self, candidate: Candidate) {
+    pub(crate) fn offer(&mut self, candidate: LayoutCandidate) {
         let twin = self.candidates.iter().position(|known| known.is_twin_of(&candidate));
         if let Some(place) = twin {
             if candidate.rank_order(&self.candidates[place]).is_lt() {
@@ -43,7 +43,7 @@ impl Best {
         other.candidates.into_iter().for_each(|candidate| self.offer(candidate));
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Candidate> {
+    pub(crate) fn into_vec(self) -> Vec<LayoutCandidate> {
         self.candidates
     }
 }
@@ -53,7 +53,7 @@ impl Best {
 /// On one machine the cost of a step is its time at a fixed rate, so this is the front of time, memory and
 /// cost too. Offers of different machines are compared by [`crate::pareto`].
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Front(Vec<Candidate>);
+pub(crate) struct Front(Vec<LayoutCandidate>);
 
 impl Front {
     /// Whether a candidate of this price would be on the front.
@@ -64,12 +64,13 @@ impl Front {
         memory < last.memory || (memory == last.memory && seconds == last.seconds)
     }
 
-    pub(crate) fn offer(&mut self, candidate: Candidate) {
+    pub(crate) fn offer(&mut self, candidate: LayoutCandidate) {
         if !self.admits(candidate.seconds, candidate.memory) {
             return;
         }
-        let has_same_price =
-            |known: &&mut Candidate| known.seconds == candidate.seconds && known.memory == candidate.memory;
+        let has_same_price = |known: &&mut LayoutCandidate| {
+            known.seconds == candidate.seconds && known.memory == candidate.memory
+        };
         if let Some(twin) = self.0.iter_mut().find(has_same_price) {
             if candidate.rank_order(twin).is_lt() {
                 *twin = candidate;
@@ -85,7 +86,7 @@ impl Front {
         other.0.into_iter().for_each(|candidate| self.offer(candidate));
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Candidate> {
+    pub(crate) fn into_vec(self) -> Vec<LayoutCandidate> {
         self.0
     }
 }
@@ -97,8 +98,8 @@ mod tests {
     use bedplate_perf::Fit;
     use proptest::prelude::*;
 
-    fn candidate(data: u32, seconds: u32, memory: u32) -> Candidate {
-        Candidate {
+    fn candidate(data: u32, seconds: u32, memory: u32) -> LayoutCandidate {
+        LayoutCandidate {
             layout: Layout { data, ..Layout::default() },
             seconds: Seconds::new(f64::from(seconds)),
             memory: Bytes::new(f64::from(memory)),
@@ -107,12 +108,12 @@ mod tests {
         }
     }
 
-    fn shown(candidates: Vec<Candidate>) -> Vec<(u32, f64, f64)> {
+    fn shown(candidates: Vec<LayoutCandidate>) -> Vec<(u32, f64, f64)> {
         candidates.iter().map(|each| (each.layout.data, each.seconds.get(), each.memory.get())).collect()
     }
 
     /// Prices are drawn from few values, so that ties and twins are common.
-    fn offers() -> impl Strategy<Value = Vec<Candidate>> {
+    fn offers() -> impl Strategy<Value = Vec<LayoutCandidate>> {
         proptest::collection::vec((1..50u32, 1..8u32, 1..8u32), 0..60)
             .prop_map(|rows| rows.into_iter().map(|(data, s, m)| candidate(data, s, m)).collect())
     }
@@ -120,7 +121,7 @@ mod tests {
     proptest! {
         #[test]
         fn best_and_front_do_not_depend_on_the_order_of_offers(offers in offers(), split in 0..60usize) {
-            let gather = |offers: &[Candidate]| {
+            let gather = |offers: &[LayoutCandidate]| {
                 let (mut best, mut front) = (Best::new(5), Front::default());
                 for offer in offers {
                     if best.admits(offer.seconds) { best.offer(*offer); }
@@ -129,7 +130,7 @@ mod tests {
                 (best, front)
             };
             let (best, front) = gather(&offers);
-            let backwards: Vec<Candidate> = offers.iter().rev().copied().collect();
+            let backwards: Vec<LayoutCandidate> = offers.iter().rev().copied().collect();
             let (best_backwards, front_backwards) = gather(&backwards);
             let (head, tail) = offers.split_at(split.min(offers.len()));
             let ((mut best_split, mut front_split), (best_tail, front_tail)) = (gather(head), gather(tail));
@@ -147,7 +148,7 @@ mod tests {
             let mut front = Front::default();
             offers.iter().for_each(|offer| front.offer(*offer));
             let front = front.into_vec();
-            let beats = |a: &Candidate, b: &Candidate| {
+            let beats = |a: &LayoutCandidate, b: &LayoutCandidate| {
                 a.seconds <= b.seconds && a.memory <= b.memory && !a.is_twin_of(b)
             };
             for offer in &offers {

@@ -8,7 +8,7 @@ use bedplate_units::{Bytes, Seconds};
 
 /// A layout that fits, with its time and memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Candidate {
+pub struct LayoutCandidate {
     pub layout: Layout,
     /// One step.
     pub seconds: Seconds,
@@ -19,7 +19,7 @@ pub struct Candidate {
     pub handicap: f64,
 }
 
-impl Candidate {
+impl LayoutCandidate {
     /// What it is ranked by.
     #[inline]
     pub fn weighted(&self) -> Seconds {

@@ -7,24 +7,26 @@
 use std::cmp::Ordering;
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_goodput::{GoodputError, Limits, Rent};
+use bedplate_goodput::{GoodputError, Rent, RunLimits};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{Dollars, Seconds, Tokens, grouped};
 
-use crate::{Axes, BatchSize, Candidate, Job, Machine, Reliability, SearchError, Setup, Space, pareto};
+use crate::{
+    Axes, BatchSize, LayoutCandidate, Machine, NodesJob, Reliability, SearchError, Setup, Space, pareto,
+};
 
 /// What is to be trained, by when, for how much.
 #[derive(Debug, Clone, Copy)]
-pub struct Need<'a> {
+pub struct TrainingNeed<'a> {
     pub model: &'a Transformer,
     pub tokens: Tokens,
     /// Its batch is that of no number of GPUs yet: see `batch`.
     pub workload: Workload,
     pub batch: BatchSize,
     pub constants: &'a Constants,
-    pub limits: Limits,
+    pub limits: RunLimits,
     /// How machines are bought; `None`: on demand or as a capacity block, whichever is cheaper.
     pub purchase: Option<Purchase>,
     /// Only prices of this region.
@@ -54,7 +56,7 @@ pub struct Offer {
     pub gpus: u32,
     /// Sequences per optimizer step on these GPUs.
     pub global_batch: u64,
-    pub candidate: Candidate,
+    pub candidate: LayoutCandidate,
     /// The whole run, failures included.
     pub time: Seconds,
     /// Share of the time that advances the run.
@@ -86,7 +88,7 @@ pub enum Objection {
 
 /// The chosen machine and the verdict on all others.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct MachineChoice {
     pub best: Offer,
     /// Offers that no other beats in time, memory per GPU and cost, by rising cost.
     pub front: Vec<Offer>,
@@ -96,7 +98,7 @@ pub struct Choice {
 
 /// The cheapest offer that meets the deadline; without a deadline, the fastest within the budget; without
 /// either, the cheapest.
-pub fn choose(need: &Need<'_>, catalog: &Catalog) -> Result<Choice, SearchError> {
+pub fn choose(need: &TrainingNeed<'_>, catalog: &Catalog) -> Result<MachineChoice, SearchError> {
     let machines = Machine::of_catalog(catalog);
     let mut finalists: Vec<Offer> = Vec::new();
     let mut offers: Vec<Offer> = Vec::new();
@@ -124,11 +126,11 @@ pub fn choose(need: &Need<'_>, catalog: &Catalog) -> Result<Choice, SearchError>
     others.extend(beaten.map(|offer| (offer.machine.clone(), Objection::Beaten { offer: Box::new(offer) })));
     let place = |name: &String| machines.iter().position(|machine| machine.name == *name);
     others.sort_by_key(|(name, _)| place(name));
-    Ok(Choice { front: front(offers), best, others })
+    Ok(MachineChoice { front: front(offers), best, others })
 }
 
 /// The offers of one machine for all numbers that can matter.
-fn audition(need: &Need<'_>, machine: &Machine) -> Result<Vec<Offer>, Objection> {
+fn audition(need: &TrainingNeed<'_>, machine: &Machine) -> Result<Vec<Offer>, Objection> {
     let hardware =
         machine.hardware.clone().map_err(|error| Objection::MissingFigure { what: error.to_string() })?;
     let axes = Axes { precision: vec![need.precision], ..Axes::coarse(hardware.domain) };
@@ -160,7 +162,7 @@ fn unit_counts(limit: u32) -> impl Iterator<Item = u32> {
 
 /// The offer for one number of units; none where it cannot be in time or no layout fits.
 fn offer(
-    need: &Need<'_>,
+    need: &TrainingNeed<'_>,
     machine: &Machine,
     hardware: Hardware,
     units: u32,
@@ -197,12 +199,12 @@ fn offer(
 }
 
 /// The best candidate, without the costly search for alternatives.
-fn search_quietly(setup: &Setup<'_>, axes: &Axes) -> Option<Candidate> {
+fn search_quietly(setup: &Setup<'_>, axes: &Axes) -> Option<LayoutCandidate> {
     let space = Space::new(setup, axes).ok()?;
     space.price(space.whole(), 1).best().first().copied()
 }
 
-impl Need<'_> {
+impl TrainingNeed<'_> {
     fn may_choose(&self, machine: &Machine) -> bool {
         let is_calibrated = machine.hardware.as_ref().is_ok_and(|it| it.generation.is_fitted());
         is_calibrated || self.uncalibrated == Uncalibrated::Choose
@@ -211,13 +213,13 @@ impl Need<'_> {
     /// The goodput on this many units.
     fn goodput(
         &self,
-        candidate: &Candidate,
+        candidate: &LayoutCandidate,
         machine: &Machine,
         units: u32,
         steps: f64,
     ) -> Result<f64, GoodputError> {
         let Some(reliability) = self.reliability else { return Ok(1.0) };
-        let job = Job {
+        let job = NodesJob {
             model: self.model,
             optimizer: self.workload.optimizer,
             step: candidate.seconds,

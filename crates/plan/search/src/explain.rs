@@ -4,33 +4,33 @@ use std::cmp::Reverse;
 
 use bedplate_breakdown::Part;
 use bedplate_layout::{Layout, LayoutRefusal};
-use bedplate_perf::{Fit, Step};
+use bedplate_perf::{Fit, PredictedStep};
 use bedplate_units::{Bytes, Seconds};
 
 use crate::remedy::nearest_in_space;
 use crate::{
-    Answer, Candidate, Counterfactual, Doubt, Remedy, SearchError, Setup, Space, WhatIf, doubts, remedies,
-    what_if,
+    Counterfactual, Doubt, LayoutCandidate, Remedy, SearchAnswer, SearchError, Setup, Space, WhatIf, doubts,
+    remedies, what_if,
 };
 
 /// The full explanation of one layout.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Explanation {
+pub struct LayoutExplanation {
     pub layout: Layout,
-    pub verdict: Verdict,
+    pub verdict: LayoutVerdict,
     /// The best layout of the space, which this one is compared with.
-    pub best: Candidate,
+    pub best: LayoutCandidate,
     /// The same layout in setups that differ in one thing.
     pub counterfactuals: Vec<Counterfactual>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum LayoutVerdict {
     /// Some rule forbids it; the nearest layout that works differs in the fewest parts.
     Refused { refusals: Vec<LayoutRefusal>, nearest: Option<Remedy> },
     /// It is legal but does not fit.
     DoesNotFit {
-        step: Box<Step>,
+        step: Box<PredictedStep>,
         over: Bytes,
         /// The part of memory that takes most.
         largest: (&'static str, Bytes),
@@ -39,7 +39,7 @@ pub enum Verdict {
     },
     /// It runs.
     Runs {
-        step: Box<Step>,
+        step: Box<PredictedStep>,
         /// From 1, among all layouts that fit.
         rank: u64,
         of: u64,
@@ -69,10 +69,10 @@ pub struct Loss {
 pub fn explain(
     setup: &Setup<'_>,
     space: &Space,
-    answer: &Answer,
+    answer: &SearchAnswer,
     layout: &Layout,
     questions: &[WhatIf],
-) -> Result<Explanation, SearchError> {
+) -> Result<LayoutExplanation, SearchError> {
     let refusals = layout.refusals(setup.model, Some(setup.gpus().into()), Some(setup.batch()));
     let verdict = if refusals.is_empty() {
         let step = setup.predict(layout)?;
@@ -82,32 +82,32 @@ pub fn explain(
             Fit::Tight { spare } => ranked(setup, space, answer, layout, step, spare, true)?,
         }
     } else {
-        Verdict::Refused { refusals, nearest: nearest_in_space(setup, space, layout) }
+        LayoutVerdict::Refused { refusals, nearest: nearest_in_space(setup, space, layout) }
     };
-    let is_refused = matches!(verdict, Verdict::Refused { .. });
+    let is_refused = matches!(verdict, LayoutVerdict::Refused { .. });
     let asked = questions.iter().filter(|_| !is_refused);
     let counterfactuals = asked.map(|what| what_if(setup, layout, what)).collect::<Result<_, _>>()?;
-    Ok(Explanation { layout: *layout, verdict, best: answer.best[0], counterfactuals })
+    Ok(LayoutExplanation { layout: *layout, verdict, best: answer.best[0], counterfactuals })
 }
 
-fn too_large(setup: &Setup<'_>, layout: &Layout, step: Step, over: Bytes) -> Verdict {
+fn too_large(setup: &Setup<'_>, layout: &Layout, step: PredictedStep, over: Bytes) -> LayoutVerdict {
     let parts = step.memory.parts();
     let largest = parts.into_iter().max_by_key(|(_, bytes)| *bytes).expect("memory has parts");
-    Verdict::DoesNotFit { step: Box::new(step), over, largest, remedies: remedies(setup, layout, 5) }
+    LayoutVerdict::DoesNotFit { step: Box::new(step), over, largest, remedies: remedies(setup, layout, 5) }
 }
 
 fn ranked(
     setup: &Setup<'_>,
     space: &Space,
-    answer: &Answer,
+    answer: &SearchAnswer,
     layout: &Layout,
-    step: Step,
+    step: PredictedStep,
     spare: Bytes,
     is_tight: bool,
-) -> Result<Verdict, SearchError> {
+) -> Result<LayoutVerdict, SearchError> {
     let candidate = setup.candidate(layout, &step);
     let best = setup.predict(&answer.best[0].layout)?;
-    Ok(Verdict::Runs {
+    Ok(LayoutVerdict::Runs {
         rank: space.count_better(space.whole(), &candidate) + 1,
         of: answer.counts.fits + answer.counts.tight,
         spare,
@@ -120,7 +120,7 @@ fn ranked(
     })
 }
 
-fn losses(step: &Step, best: &Step) -> Vec<Loss> {
+fn losses(step: &PredictedStep, best: &PredictedStep) -> Vec<Loss> {
     let differences =
         step.time.parts().map(|(part, span)| Loss { part, seconds: span.exposed - best.time[part].exposed });
     let mut losses: Vec<Loss> = differences.filter(|loss| !loss.seconds.is_zero()).collect();

@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Accelerator;
 use bedplate_layout::{Batch, Layout, LayoutRefusal, Sharding};
-use bedplate_perf::{HostRun, Memory, memory_on_host, predict_on_host};
+use bedplate_perf::{HostRun, MemoryUse, memory_on_host, predict_on_host};
 use bedplate_transformer::Transformer;
 use bedplate_units::{Bytes, Seconds};
 
@@ -20,7 +20,7 @@ pub struct HostChoice {
 #[derive(Debug, Clone, PartialEq)]
 pub enum NoHostLayout {
     /// What a rank holds with the smallest layout is more than it has.
-    TooLarge { memory: Memory },
+    TooLarge { memory: MemoryUse },
     /// A step has fewer micro-batches than there are ranks.
     TooFewMicroBatches,
 }

@@ -2,11 +2,11 @@
 
 use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_layout::Layout;
-use bedplate_perf::Step;
+use bedplate_perf::PredictedStep;
 
 use crate::{
-    Answer, Axes, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf, explain,
-    scaling_curve, what_if_best,
+    Axes, GpuScaling, LayoutExplanation, Priced, ScalingPoint, SearchAnswer, SearchError, Setup, Space,
+    WhatIf, explain, scaling_curve, what_if_best,
 };
 
 /// What is asked of a plan.
@@ -19,20 +19,20 @@ pub struct PlanOptions {
     /// A layout to explain against the best one.
     pub explain: Option<Layout>,
     pub what_ifs: Vec<WhatIf>,
-    pub scaling: Option<Scaling>,
+    pub scaling: Option<GpuScaling>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainingPlan {
     pub layout: Layout,
-    pub step: Step,
-    pub answer: Answer,
+    pub step: PredictedStep,
+    pub answer: SearchAnswer,
     /// The 80 % interval of throughput, as factors of the predicted one; unknown for chips without measured
     /// training runs.
     pub interval: Option<Interval>,
-    pub explanation: Option<Explanation>,
+    pub explanation: Option<LayoutExplanation>,
     /// The layout in changed setups, with the best layout of each.
-    pub sensitivity: Option<Explanation>,
+    pub sensitivity: Option<LayoutExplanation>,
     pub scaling: Vec<ScalingPoint>,
 }
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_scaling_curve_goes_from_an_eighth_to_eight_times() {
-        let asked = PlanOptions { scaling: Some(Scaling::Strong), top: 1, ..PlanOptions::default() };
+        let asked = PlanOptions { scaling: Some(GpuScaling::Strong), top: 1, ..PlanOptions::default() };
         let counts: Vec<u32> = plan(&asked).unwrap().scaling.iter().map(|point| point.gpus).collect();
         assert_eq!(counts, [2, 4, 8, 16, 32, 64, 128]);
     }

@@ -82,7 +82,7 @@ const MOST_CHUNKS: u32 = 12;
 
 /// What doubts depend on besides the layout.
 #[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
+pub struct DoubtQuestion<'a> {
     pub workload: &'a Workload,
     /// GPUs of a scale-up domain.
     pub domain: u32,
@@ -90,7 +90,7 @@ pub struct Question<'a> {
 }
 
 /// The doubts about a layout; one kind of parallelism each, as often as it has one.
-pub fn doubts(layout: &Layout, fit: Fit, job: &Question<'_>) -> Vec<Doubt> {
+pub fn doubts(layout: &Layout, fit: Fit, job: &DoubtQuestion<'_>) -> Vec<Doubt> {
     let mut all = Vec::new();
     visit(layout, fit, job, |doubt| all.push(doubt));
     all
@@ -98,15 +98,15 @@ pub fn doubts(layout: &Layout, fit: Fit, job: &Question<'_>) -> Vec<Doubt> {
 
 /// The factor on a layout's time by which it is ranked.
 #[inline]
-pub(crate) fn handicap(layout: &Layout, fit: Fit, job: &Question<'_>) -> f64 {
+pub(crate) fn handicap(layout: &Layout, fit: Fit, job: &DoubtQuestion<'_>) -> f64 {
     let mut factor = 1.0;
     visit(layout, fit, job, |doubt| factor *= 1.0 + doubt.margin());
     factor
 }
 
 #[inline]
-fn visit(layout: &Layout, fit: Fit, job: &Question<'_>, mut take: impl FnMut(Doubt)) {
-    let Question { workload, domain, is_mixture } = *job;
+fn visit(layout: &Layout, fit: Fit, job: &DoubtQuestion<'_>, mut take: impl FnMut(Doubt)) {
+    let DoubtQuestion { workload, domain, is_mixture } = *job;
     let mut check = |applies: bool, doubt: Doubt| {
         if applies {
             take(doubt);

@@ -7,13 +7,13 @@ use bedplate_perf::Fit;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::best::{Best, Front};
-use crate::preference::{Question, handicap};
+use crate::preference::{DoubtQuestion, handicap};
 use crate::space::layout_of;
-use crate::{Candidate, Space};
+use crate::{LayoutCandidate, Space};
 
 /// How many layouts were priced, and how many fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LayoutCounts {
     /// All of them.
     pub priced: u64,
     /// With room to spare. These and the tight ones have a time.
@@ -26,9 +26,9 @@ pub struct Counts {
 /// The result of a slice of a space. Slices merge in any order to the same result.
 #[derive(Debug, Clone)]
 pub struct Priced {
-    pub counts: Counts,
+    pub counts: LayoutCounts,
     /// The layout that needs the least memory among those that do not fit.
-    pub smallest_misfit: Option<Candidate>,
+    pub smallest_misfit: Option<LayoutCandidate>,
     best: Best,
     front: Front,
 }
@@ -47,17 +47,17 @@ impl Priced {
     }
 
     /// The best candidates in rank order, up to the requested number.
-    pub fn best(&self) -> Vec<Candidate> {
+    pub fn best(&self) -> Vec<LayoutCandidate> {
         self.best.clone().into_vec()
     }
 
     /// The Pareto front: by rising time and falling memory.
-    pub fn front(&self) -> Vec<Candidate> {
+    pub fn front(&self) -> Vec<LayoutCandidate> {
         self.front.clone().into_vec()
     }
 }
 
-fn by_memory(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+fn by_memory(a: &LayoutCandidate, b: &LayoutCandidate) -> std::cmp::Ordering {
     a.memory.cmp(&b.memory).then_with(|| a.rank_order(b))
 }
 
@@ -67,7 +67,7 @@ impl Space {
     /// Nothing is allocated per layout. [`Space::whole`] and [`Space::slices`] give slices.
     pub fn price(&self, families: Range<usize>, limit: usize) -> Priced {
         let mut priced = Priced {
-            counts: Counts::default(),
+            counts: LayoutCounts::default(),
             smallest_misfit: None,
             best: Best::new(limit.max(1)),
             front: Front::default(),
@@ -77,7 +77,7 @@ impl Space {
     }
 
     /// How many fitting layouts of a slice rank before `candidate`.
-    pub fn count_better(&self, families: Range<usize>, candidate: &Candidate) -> u64 {
+    pub fn count_better(&self, families: Range<usize>, candidate: &LayoutCandidate) -> u64 {
         let mut better = 0;
         self.visit(families, |visit| {
             let Visit::Passed(seconds, memory, fit, layout) = visit else { return };
@@ -89,8 +89,8 @@ impl Space {
         better
     }
 
-    fn question(&self) -> Question<'_> {
-        Question {
+    fn question(&self) -> DoubtQuestion<'_> {
+        DoubtQuestion {
             workload: self.problem.workload(),
             domain: self.problem.hardware().domain,
             is_mixture: self.problem.is_mixture(),
@@ -98,9 +98,15 @@ impl Space {
     }
 
     /// A priced layout with its handicap.
-    pub(crate) fn candidate(&self, layout: Layout, seconds: Seconds, memory: Bytes, fit: Fit) -> Candidate {
+    pub(crate) fn candidate(
+        &self,
+        layout: Layout,
+        seconds: Seconds,
+        memory: Bytes,
+        fit: Fit,
+    ) -> LayoutCandidate {
         let handicap = handicap(&layout, fit, &self.question());
-        Candidate { layout, seconds, memory, fit, handicap }
+        LayoutCandidate { layout, seconds, memory, fit, handicap }
     }
 
     /// Whether any layout of the space fits. Prices no time.

@@ -10,7 +10,7 @@ use bedplate_calibrate::Case;
 use bedplate_layout::{Layout, Recompute, Sharding};
 use bedplate_perf::{Constants, Stack};
 
-use crate::{Axes, Candidate, SearchError, Setup, Space};
+use crate::{Axes, LayoutCandidate, SearchError, Setup, Space};
 
 /// One setup: what was published and what is proposed.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Regret {
     pub gpus: u32,
     pub stack: Stack,
     pub published: Layout,
-    pub proposed: Candidate,
+    pub proposed: LayoutCandidate,
     /// Predicted time of the published layout over that of the proposed one.
     pub ratio: f64,
     /// A feature of the proposed layout that the published one lacks, although its software has it and another row used it.

@@ -2,7 +2,8 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_goodput::{
-    Assumptions, Checkpoint, GoodputError, Outlook, Published, Recovery, Run, Store, checkpoint_bytes,
+    Assumptions, CheckpointCost, CheckpointStore, GoodputError, Published, Recovery, RunOutlook, RunSpec,
+    checkpoint_bytes,
 };
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::{Bytes, Seconds};
@@ -14,7 +15,7 @@ const USUAL_STEP: Seconds = Seconds::new(10.0);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reliability {
     pub failures_per_gpu_day: f64,
-    pub store: Store,
+    pub store: CheckpointStore,
     /// Work stalls this long for a checkpoint; the rest overlaps with it.
     pub stall: Seconds,
     pub recovery: Recovery,
@@ -22,7 +23,7 @@ pub struct Reliability {
 
 /// A run on a number of nodes.
 #[derive(Debug, Clone, Copy)]
-pub struct Job<'a> {
+pub struct NodesJob<'a> {
     pub model: &'a Transformer,
     pub optimizer: Optimizer,
     pub step: Seconds,
@@ -44,20 +45,20 @@ impl Reliability {
     }
 
     /// Days, interruptions, goodput and the best checkpoint interval of a job.
-    pub fn outlook(&self, job: &Job<'_>) -> Result<Outlook, GoodputError> {
+    pub fn outlook(&self, job: &NodesJob<'_>) -> Result<RunOutlook, GoodputError> {
         self.run(job)?.outlook()
     }
 
     /// The job as `goodput` sees it, for callers who change a figure or simulate it.
-    pub fn run(&self, job: &Job<'_>) -> Result<Run, GoodputError> {
+    pub fn run(&self, job: &NodesJob<'_>) -> Result<RunSpec, GoodputError> {
         let bytes = checkpoint_bytes(job.model, job.optimizer);
-        Ok(Run {
+        Ok(RunSpec {
             step: job.step,
             steps: job.steps,
             nodes: job.nodes,
             gpus_per_node: job.gpus_per_node,
             failures_per_node_day: self.failures_per_gpu_day * f64::from(job.gpus_per_node),
-            checkpoint: Checkpoint::asynchronous(bytes, &self.store, job.nodes, self.stall)?,
+            checkpoint: CheckpointCost::asynchronous(bytes, &self.store, job.nodes, self.stall)?,
             recovery: self.recovery,
             interval: None,
         })

@@ -2,14 +2,14 @@
 
 use bedplate_layout::{Layout, Recompute, Sharding};
 
-use crate::{Candidate, Setup, Space};
+use crate::{LayoutCandidate, Setup, Space};
 
 /// A changed layout that works.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remedy {
     /// The parts that differ.
     pub changed: Vec<&'static str>,
-    pub candidate: Candidate,
+    pub candidate: LayoutCandidate,
 }
 
 /// Changes that make a layout fit, fewest changes first, then fastest. At most two changes are tried.

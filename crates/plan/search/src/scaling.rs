@@ -3,11 +3,11 @@
 use bedplate_perf::Workload;
 use bedplate_units::TokenRate;
 
-use crate::{Axes, Candidate, SearchError, Setup, search};
+use crate::{Axes, LayoutCandidate, SearchError, Setup, search};
 
 /// What stays the same while GPUs are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scaling {
+pub enum GpuScaling {
     /// The batch: the same step, faster.
     Strong,
     /// The batch per GPU: larger steps, in the same time at best.
@@ -24,7 +24,7 @@ pub struct ScalingPoint {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaledStep {
-    pub candidate: Candidate,
+    pub candidate: LayoutCandidate,
     /// Over all GPUs.
     pub rate: TokenRate,
     /// Tokens per second and GPU, against the smallest number of GPUs that works.
@@ -35,7 +35,7 @@ pub struct ScaledStep {
 ///
 /// Weak scaling gives every number the batch per GPU that `setup` has, rounded down to a whole sequence and at
 /// least one.
-pub fn scaling(setup: &Setup<'_>, axes: &Axes, gpus: &[u32], scaling: Scaling) -> Vec<ScalingPoint> {
+pub fn scaling(setup: &Setup<'_>, axes: &Axes, gpus: &[u32], scaling: GpuScaling) -> Vec<ScalingPoint> {
     let mut counts = gpus.to_vec();
     counts.sort_unstable();
     counts.dedup();
@@ -56,7 +56,7 @@ pub fn scaling(setup: &Setup<'_>, axes: &Axes, gpus: &[u32], scaling: Scaling) -
 }
 
 /// From an eighth to eight times the GPUs, in doublings.
-pub fn scaling_curve(setup: &Setup<'_>, axes: &Axes, kind: Scaling) -> Vec<ScalingPoint> {
+pub fn scaling_curve(setup: &Setup<'_>, axes: &Axes, kind: GpuScaling) -> Vec<ScalingPoint> {
     let gpus = setup.gpus();
     let smaller = (1..=3).map(|power| gpus >> power).filter(|count| *count > 0);
     let larger = (0..=3).filter_map(|power: u32| gpus.checked_mul(1 << power));
@@ -64,11 +64,11 @@ pub fn scaling_curve(setup: &Setup<'_>, axes: &Axes, kind: Scaling) -> Vec<Scali
     scaling(setup, axes, &counts, kind)
 }
 
-fn scaled<'a>(setup: &Setup<'a>, gpus: u32, scaling: Scaling) -> Setup<'a> {
+fn scaled<'a>(setup: &Setup<'a>, gpus: u32, scaling: GpuScaling) -> Setup<'a> {
     let batch = setup.workload.global_batch;
     let global_batch = match scaling {
-        Scaling::Strong => batch,
-        Scaling::Weak => {
+        GpuScaling::Strong => batch,
+        GpuScaling::Weak => {
             let grown = u128::from(batch) * u128::from(gpus) / u128::from(setup.gpus().max(1));
             (grown as u64).max(1)
         }

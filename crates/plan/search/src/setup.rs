@@ -1,12 +1,12 @@
 //! What is trained, on what, and how: the input of every question to this crate.
 
 use bedplate_layout::{Batch, ComputePrecision, Layout};
-use bedplate_perf::{Constants, Hardware, PerfError, Problem, Step, Workload};
+use bedplate_perf::{Constants, Hardware, PerfError, PredictedStep, Problem, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{FlopRate, Seconds};
 
-use crate::preference::{Question, handicap};
-use crate::{Axes, Candidate, SearchError};
+use crate::preference::{DoubtQuestion, handicap};
+use crate::{Axes, LayoutCandidate, SearchError};
 
 /// A model, a machine with a number of GPUs, a workload, and the constants to predict with.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +37,8 @@ impl<'a> Setup<'a> {
     }
 
     /// What doubts about a layout depend on.
-    pub fn question(&self) -> Question<'_> {
-        Question {
+    pub fn question(&self) -> DoubtQuestion<'_> {
+        DoubtQuestion {
             workload: &self.workload,
             domain: self.hardware.domain,
             is_mixture: self.model.is_mixture(),
@@ -46,8 +46,8 @@ impl<'a> Setup<'a> {
     }
 
     /// One priced layout as a candidate of a search.
-    pub fn candidate(&self, layout: &Layout, step: &Step) -> Candidate {
-        Candidate {
+    pub fn candidate(&self, layout: &Layout, step: &PredictedStep) -> LayoutCandidate {
+        LayoutCandidate {
             layout: *layout,
             seconds: step.seconds(),
             memory: step.memory.total(),
@@ -57,7 +57,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Prices one layout without any table.
-    pub fn predict(&self, layout: &Layout) -> Result<Step, PerfError> {
+    pub fn predict(&self, layout: &Layout) -> Result<PredictedStep, PerfError> {
         bedplate_perf::predict(self.model, &self.hardware, layout, &self.workload, self.constants)
     }
 

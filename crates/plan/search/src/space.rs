@@ -21,7 +21,7 @@ use crate::{Axes, Refusals, SearchError, Setup, ShardingKind};
 #[derive(Debug, Clone)]
 pub struct Space {
     pub(crate) problem: Problem,
-    pub(crate) families: Vec<Family>,
+    pub(crate) families: Vec<LayoutFamily>,
     grids: Vec<Grid>,
     refusals: Refusals,
     layouts: u64,
@@ -29,7 +29,7 @@ pub struct Space {
 
 /// Layouts that cut a layer the same way.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Family {
+pub(crate) struct LayoutFamily {
     pub(crate) key: LayerKey,
     first_grid: u32,
     grid_count: u32,
@@ -122,7 +122,7 @@ impl Space {
             .flat_map(|family| self.grids_of(family).iter().map(|grid| layout_of(&family.key, grid)))
     }
 
-    pub(crate) fn grids_of(&self, family: &Family) -> &[Grid] {
+    pub(crate) fn grids_of(&self, family: &LayoutFamily) -> &[Grid] {
         &self.grids[family.first_grid as usize..][..family.grid_count as usize]
     }
 }
@@ -166,7 +166,7 @@ struct Builder<'a> {
     axes: &'a Axes,
     gpus: u32,
     global_batch: u64,
-    families: Vec<Family>,
+    families: Vec<LayoutFamily>,
     grids: Vec<Grid>,
     refusals: Refusals,
     layouts: u64,
@@ -419,7 +419,7 @@ impl<'a> Builder<'a> {
                         recompute: *recompute,
                         hides_experts: false,
                     };
-                    self.families.push(Family {
+                    self.families.push(LayoutFamily {
                         key,
                         first_grid: list.start as u32,
                         grid_count: list.len() as u32,

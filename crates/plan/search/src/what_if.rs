@@ -9,7 +9,7 @@ use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::{Fit, Generation, Hardware, Network, Offload, Workload};
 use bedplate_units::{Bandwidth, Bytes, Seconds, grouped};
 
-use crate::{Axes, Candidate, Machine, SearchError, Setup, search};
+use crate::{Axes, LayoutCandidate, Machine, SearchError, Setup, search};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
@@ -146,13 +146,13 @@ fn network_name(network: Network) -> &'static str {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counterfactual {
     pub what: WhatIf,
-    pub outcome: Outcome,
+    pub outcome: WhatIfOutcome,
     /// The best layout of the changed setup, where it was searched for.
-    pub best: Option<Candidate>,
+    pub best: Option<LayoutCandidate>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum WhatIfOutcome {
     /// Times are per token of a step, so that other batches and sequences compare: `ratio` below 1 is faster.
     Runs {
         seconds: Seconds,
@@ -173,13 +173,17 @@ pub fn what_if(setup: &Setup<'_>, layout: &Layout, what: &WhatIf) -> Result<Coun
     let refusals = layout.refusals(setup.model, Some(other.gpus().into()), Some(other.batch()));
     let outcome = if refusals.is_empty() {
         let (now, then) = (setup.predict(layout)?, other.predict(layout)?);
-        let per_token = |step: &bedplate_perf::Step| step.seconds().get() / step.tokens;
+        let per_token = |step: &bedplate_perf::PredictedStep| step.seconds().get() / step.tokens;
         match then.fit {
-            Fit::DoesNotFit { over } => Outcome::DoesNotFit { over },
-            fit => Outcome::Runs { seconds: then.seconds(), ratio: per_token(&then) / per_token(&now), fit },
+            Fit::DoesNotFit { over } => WhatIfOutcome::DoesNotFit { over },
+            fit => WhatIfOutcome::Runs {
+                seconds: then.seconds(),
+                ratio: per_token(&then) / per_token(&now),
+                fit,
+            },
         }
     } else {
-        Outcome::Refused { refusals }
+        WhatIfOutcome::Refused { refusals }
     };
     Ok(Counterfactual { what: what.clone(), outcome, best: None })
 }

@@ -4,10 +4,10 @@ mod support;
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::Diagnostic;
-use bedplate_goodput::{Limits, Published, Recovery, Store};
+use bedplate_goodput::{CheckpointStore, Published, Recovery, RunLimits};
 use bedplate_layout::ComputePrecision;
 use bedplate_search::{
-    Axes, BatchSize, Machine, Need, Objection, Reliability, Scaling, Uncalibrated, choose, scaling,
+    Axes, BatchSize, GpuScaling, Machine, Objection, Reliability, TrainingNeed, Uncalibrated, choose, scaling,
 };
 use bedplate_units::{Bytes, Dollars, Seconds, Tokens};
 use support::{Bench, bench};
@@ -18,8 +18,8 @@ fn strong_scaling_loses_efficiency_and_weak_scaling_less() {
     let setup = bench.setup();
     let gpus = [16, 32, 64, 128, 128, 37];
     let axes = Axes::coarse(8);
-    let strong = scaling(&setup, &axes, &gpus, Scaling::Strong);
-    let weak = scaling(&setup, &axes, &gpus, Scaling::Weak);
+    let strong = scaling(&setup, &axes, &gpus, GpuScaling::Strong);
+    let weak = scaling(&setup, &axes, &gpus, GpuScaling::Weak);
     assert_eq!(strong.iter().map(|point| point.gpus).collect::<Vec<_>>(), [16, 32, 37, 64, 128]);
     assert!(strong[2].outcome.is_err());
     let efficiency = |points: &[bedplate_search::ScalingPoint]| -> Vec<f64> {
@@ -32,8 +32,8 @@ fn strong_scaling_loses_efficiency_and_weak_scaling_less() {
     assert_eq!(weak.last().unwrap().global_batch, 1024);
 }
 
-fn need<'a>(bench: &'a Bench, limits: Limits) -> Need<'a> {
-    Need {
+fn need<'a>(bench: &'a Bench, limits: RunLimits) -> TrainingNeed<'a> {
+    TrainingNeed {
         model: &bench.model,
         tokens: Tokens::new(100e9),
         workload: bench.workload,
@@ -53,7 +53,7 @@ fn need<'a>(bench: &'a Bench, limits: Limits) -> Need<'a> {
 fn the_cheapest_machine_in_time_is_chosen_and_every_other_has_its_reason() {
     let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
     let catalog = Catalog::builtin();
-    let limits = Limits { deadline: Some(Seconds::days(7.0)), budget: None };
+    let limits = RunLimits { deadline: Some(Seconds::days(7.0)), budget: None };
     let choice = choose(&need(&bench, limits), &catalog).unwrap();
     assert!(choice.best.time <= Seconds::days(7.0));
     let cost = choice.best.cost.unwrap();
@@ -78,12 +78,12 @@ fn the_cheapest_machine_in_time_is_chosen_and_every_other_has_its_reason() {
 fn a_budget_alone_buys_the_fastest_and_a_tight_one_names_the_cheapest() {
     let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
     let catalog = Catalog::builtin();
-    let rich = Limits { deadline: None, budget: Some(Dollars::new(60_000.0)) };
+    let rich = RunLimits { deadline: None, budget: Some(Dollars::new(60_000.0)) };
     let fast = choose(&need(&bench, rich), &catalog).unwrap();
     assert!(fast.best.cost.unwrap() <= Dollars::new(60_000.0));
-    let cheap = choose(&need(&bench, Limits::default()), &catalog).unwrap();
+    let cheap = choose(&need(&bench, RunLimits::default()), &catalog).unwrap();
     assert!(cheap.best.cost <= fast.best.cost && cheap.best.time >= fast.best.time);
-    let poor = Limits { deadline: None, budget: Some(Dollars::new(10.0)) };
+    let poor = RunLimits { deadline: None, budget: Some(Dollars::new(10.0)) };
     let error = choose(&need(&bench, poor), &catalog).unwrap_err();
     assert_eq!(error.page().code, "plan/no-machine");
     assert!(error.help().unwrap().starts_with("the cheapest is"), "{:?}", error.help());
@@ -93,7 +93,7 @@ fn a_budget_alone_buys_the_fastest_and_a_tight_one_names_the_cheapest() {
 fn every_offer_has_the_batch_of_a_plan_for_its_gpus_and_ultraservers_their_only_price() {
     let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
     let batch = BatchSize::Tokens(Tokens::new(4_194_304.0));
-    let need = Need { batch, purchase: None, ..need(&bench, Limits::default()) };
+    let need = TrainingNeed { batch, purchase: None, ..need(&bench, RunLimits::default()) };
     let choice = choose(&need, &Catalog::builtin()).unwrap();
     for offer in &choice.front {
         assert_eq!(offer.global_batch, batch.sequences(8192, offer.gpus), "{offer:?}");
@@ -106,7 +106,7 @@ fn every_offer_has_the_batch_of_a_plan_for_its_gpus_and_ultraservers_their_only_
 #[test]
 fn a_deadline_that_nothing_meets_names_the_fastest() {
     let bench = bench("llama-3.1-405b", "p5.48xlarge:1", 8192, 512);
-    let limits = Limits { deadline: Some(Seconds::hours(1.0)), budget: None };
+    let limits = RunLimits { deadline: Some(Seconds::hours(1.0)), budget: None };
     let error = choose(&need(&bench, limits), &Catalog::builtin()).unwrap_err();
     assert!(error.help().unwrap().contains("the fastest of those tried"), "{:?}", error.help());
 }
@@ -118,14 +118,14 @@ fn failures_lengthen_the_run_and_uncalibrated_chips_are_chosen_only_when_allowed
     let class = catalog.storage_class("fsx-lustre-persistent-1000").unwrap();
     let reliability = Reliability {
         failures_per_gpu_day: published.usual_rate().unwrap().per_gpu_day(),
-        store: Store::shared(class, Bytes::tb(50.0)),
+        store: CheckpointStore::shared(class, Bytes::tb(50.0)),
         stall: Seconds::new(5.0),
         recovery: Recovery::restart(&published),
     };
-    let limits = Limits { deadline: Some(Seconds::days(30.0)), budget: None };
+    let limits = RunLimits { deadline: Some(Seconds::days(30.0)), budget: None };
     let sound = choose(&need(&bench, limits), &catalog).unwrap();
     assert_eq!(sound.best.goodput, 1.0);
-    let failing = Need { reliability: Some(&reliability), ..need(&bench, limits) };
+    let failing = TrainingNeed { reliability: Some(&reliability), ..need(&bench, limits) };
     let failing = choose(&failing, &catalog).unwrap();
     assert!(failing.best.goodput < 1.0 && failing.best.goodput > 0.9, "{}", failing.best.goodput);
     assert!(failing.best.cost >= sound.best.cost);
@@ -136,6 +136,6 @@ fn failures_lengthen_the_run_and_uncalibrated_chips_are_chosen_only_when_allowed
         listed.clone().any(|(_, objection)| matches!(objection, Objection::Uncalibrated { .. })),
         "{listed:?}"
     );
-    let open = Need { uncalibrated: Uncalibrated::Choose, ..need(&bench, limits) };
+    let open = TrainingNeed { uncalibrated: Uncalibrated::Choose, ..need(&bench, limits) };
     assert!(choose(&open, &catalog).unwrap().best.cost <= sound.best.cost);
 }

@@ -9,12 +9,12 @@ use bedplate_catalog::Catalog;
 use bedplate_layout::{Layout, LayoutRefusal, Recompute};
 use bedplate_perf::Network;
 use bedplate_search::{
-    Answer, Axes, Explanation, Outcome, Setup, Space, Verdict, WhatIf, explain, remedies, search, what_if,
-    what_if_best,
+    Axes, LayoutExplanation, LayoutVerdict, SearchAnswer, Setup, Space, WhatIf, WhatIfOutcome, explain,
+    remedies, search, what_if, what_if_best,
 };
 use support::bench;
 
-fn explained(setup: &Setup<'_>, layout: &str, questions: &[WhatIf]) -> (Answer, Explanation) {
+fn explained(setup: &Setup<'_>, layout: &str, questions: &[WhatIf]) -> (SearchAnswer, LayoutExplanation) {
     let axes = Axes::default();
     let space = Space::new(setup, &axes).unwrap();
     let answer = search(setup, &axes, 20).unwrap();
@@ -28,7 +28,7 @@ fn the_best_layout_has_rank_one_and_loses_nothing() {
     let setup = bench.setup();
     let best = search(&setup, &Axes::default(), 1).unwrap().best[0].layout.to_string();
     let (_, explanation) = explained(&setup, &best, &[]);
-    let Verdict::Runs { rank, ratio, losses, limit, .. } = explanation.verdict else { panic!() };
+    let LayoutVerdict::Runs { rank, ratio, losses, limit, .. } = explanation.verdict else { panic!() };
     assert_eq!((rank, ratio), (1, 1.0));
     assert!(losses.is_empty());
     assert_eq!(limit, Some(Part::Compute));
@@ -38,7 +38,7 @@ fn the_best_layout_has_rank_one_and_loses_nothing() {
 fn a_slower_layout_says_where_its_time_goes() {
     let bench = bench("llama-3-8b", "p5.48xlarge:4", 8192, 64);
     let (answer, explanation) = explained(&bench.setup(), "dp4.tp8.sp.zero1.recompute-full", &[]);
-    let Verdict::Runs { rank, of, ratio, losses, step, .. } = explanation.verdict else { panic!() };
+    let LayoutVerdict::Runs { rank, of, ratio, losses, step, .. } = explanation.verdict else { panic!() };
     assert!(rank > 20 && rank <= of, "{rank} of {of}");
     assert_eq!(of, answer.counts.fits + answer.counts.tight);
     assert!(ratio > 1.1, "{ratio}");
@@ -51,7 +51,7 @@ fn a_slower_layout_says_where_its_time_goes() {
 fn a_refused_layout_gives_every_reason_and_the_nearest_that_works() {
     let bench = bench("llama-3-8b", "p5.48xlarge:4", 8192, 64);
     let (_, explanation) = explained(&bench.setup(), "dp2.tp16.vpp3.zero1", &[WhatIf::WithoutRdma]);
-    let Verdict::Refused { refusals, nearest } = explanation.verdict else { panic!() };
+    let LayoutVerdict::Refused { refusals, nearest } = explanation.verdict else { panic!() };
     assert!(refusals.contains(&LayoutRefusal::VirtualStagesAlone { virtual_stages: 3 }), "{refusals:?}");
     let nearest = nearest.unwrap();
     assert_eq!(nearest.changed, ["vpp"]);
@@ -64,7 +64,7 @@ fn a_layout_that_is_too_large_says_by_how_much_and_what_would_help() {
     let bench = bench("llama-3-70b", "p5.48xlarge:8", 8192, 128);
     let setup = bench.setup();
     let (_, explanation) = explained(&setup, "dp16.tp4.sp", &[WhatIf::MemoryTimes(100.0)]);
-    let Verdict::DoesNotFit { step, over, largest, remedies } = explanation.verdict else { panic!() };
+    let LayoutVerdict::DoesNotFit { step, over, largest, remedies } = explanation.verdict else { panic!() };
     assert_eq!(over.get(), step.memory.total().get() - setup.hardware.memory);
     assert_eq!(largest.0, "optimizer");
     assert!(!remedies.is_empty());
@@ -72,7 +72,9 @@ fn a_layout_that_is_too_large_says_by_how_much_and_what_would_help() {
         assert!(setup.predict(&remedy.candidate.layout).unwrap().fit.is_possible());
         assert!(!remedy.changed.is_empty());
     }
-    assert!(matches!(explanation.counterfactuals[0].outcome, Outcome::Runs { ratio, .. } if ratio == 1.0));
+    assert!(
+        matches!(explanation.counterfactuals[0].outcome, WhatIfOutcome::Runs { ratio, .. } if ratio == 1.0)
+    );
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn worlds_differ_in_the_direction_they_should() {
     let setup = bench.setup();
     let layout: Layout = "dp32.tp8.sp.zero3".parse().unwrap();
     let ratio = |what: &WhatIf| match what_if(&setup, &layout, what).unwrap().outcome {
-        Outcome::Runs { ratio, .. } => ratio,
+        WhatIfOutcome::Runs { ratio, .. } => ratio,
         other => panic!("{what}: {other:?}"),
     };
     assert!(ratio(&WhatIf::WithoutRdma) > 1.0);
@@ -113,7 +115,7 @@ fn another_machine_is_priced_on_as_many_gpus_and_searched_when_asked() {
     let what = WhatIf::machine("p6-b200.48xlarge", &catalog).unwrap();
     let layout = search(&setup, &Axes::default(), 1).unwrap().best[0].layout;
     let there = what_if_best(&setup, &Axes::default(), &layout, &what).unwrap();
-    let Outcome::Runs { ratio, seconds, .. } = there.outcome else { panic!() };
+    let WhatIfOutcome::Runs { ratio, seconds, .. } = there.outcome else { panic!() };
     assert!(ratio < 0.75, "{ratio}");
     assert!(there.best.unwrap().seconds <= seconds);
     assert!(WhatIf::machine("u-p6e-gb200x72", &catalog).is_some());
@@ -138,7 +140,8 @@ fn state_in_host_memory_lets_a_layout_fit() {
     let over_link = what_if(&setup, &layout, &offload).unwrap().outcome;
     let c2c = WhatIf::offload_over_c2c(&Catalog::builtin()).unwrap();
     let over_c2c = what_if(&setup, &layout, &c2c).unwrap().outcome;
-    let (Outcome::Runs { seconds: pcie, .. }, Outcome::Runs { seconds: c2c, .. }) = (&over_link, &over_c2c)
+    let (WhatIfOutcome::Runs { seconds: pcie, .. }, WhatIfOutcome::Runs { seconds: c2c, .. }) =
+        (&over_link, &over_c2c)
     else {
         panic!("{over_link:?} {over_c2c:?}")
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use bedplate_layout::{ComputePrecision, Layout, Recompute, Sharding};
 use bedplate_perf::{Grid, LayerKey};
-use bedplate_search::{Axes, Candidate, Space, search};
+use bedplate_search::{Axes, LayoutCandidate, Space, search};
 use support::{bench, draws};
 
 #[test]
@@ -141,10 +141,10 @@ fn the_best_is_the_best_of_all_and_ranks_count_from_it() {
     let setup = bench.setup();
     let answer = search(&setup, &Axes::default(), 40).unwrap();
     let space = Space::new(&setup, &Axes::default()).unwrap();
-    let priced: Vec<Candidate> =
+    let priced: Vec<LayoutCandidate> =
         space.layouts().map(|layout| setup.candidate(&layout, &setup.predict(&layout).unwrap())).collect();
     let fitting = || priced.iter().filter(|candidate| candidate.fit.is_possible());
-    assert_eq!(fitting().map(Candidate::weighted).min(), Some(answer.best[0].weighted()));
+    assert_eq!(fitting().map(LayoutCandidate::weighted).min(), Some(answer.best[0].weighted()));
     assert_eq!(fitting().map(|candidate| candidate.seconds).min(), Some(answer.front[0].seconds));
     assert!(answer.best.is_sorted_by(|a, b| a.rank_order(b).is_lt()));
     assert_eq!(space.count_better(space.whole(), &answer.best[0]), 0);

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use bedplate_network::Region;
 
-use crate::loading::{Reading, Wanted};
+use crate::loading::{ChunkReading, WantedPart};
 use crate::storage::MANIFEST_FILE;
-use crate::{CheckpointError, Facts, Manifest, Published, Store};
+use crate::{CheckpointError, Manifest, Published, RunFacts, Store};
 
 /// The file that only checkpoints of earlier releases have.
 const OLD_FILE: &str = "state.safetensors";
@@ -46,7 +46,7 @@ impl Checkpoint {
         &self.manifest
     }
 
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &RunFacts {
         &self.manifest.facts
     }
 
@@ -65,7 +65,7 @@ impl Checkpoint {
     }
 
     /// Hands over the numbers of some regions, whichever regions they are stored in.
-    pub fn load(&self, regions: &[Region], wanted: &mut dyn Wanted) -> Result<(), CheckpointError> {
+    pub fn load(&self, regions: &[Region], wanted: &mut dyn WantedPart) -> Result<(), CheckpointError> {
         self.reading().load(regions, wanted)
     }
 
@@ -77,14 +77,14 @@ impl Checkpoint {
         Ok(values)
     }
 
-    fn reading(&self) -> Reading<'_> {
-        Reading { store: &self.store, name: &self.name, manifest: &self.manifest }
+    fn reading(&self) -> ChunkReading<'_> {
+        ChunkReading { store: &self.store, name: &self.name, manifest: &self.manifest }
     }
 }
 
 struct Whole<'a>(&'a mut [f32]);
 
-impl Wanted for Whole<'_> {
+impl WantedPart for Whole<'_> {
     fn write(&mut self, _region: usize, range: std::ops::Range<usize>, values: &[f32]) {
         self.0[range].copy_from_slice(values);
     }

@@ -10,26 +10,27 @@ use std::path::Path;
 use bedplate_diag::Source;
 use bedplate_host::Replacement;
 use bedplate_network::{
-    Architecture, Block, CONFIG_FILE, Format, INDEX_FILE, Region, SafetensorsFile, Tensor, TensorLayout,
-    WEIGHTS_FILE, WeightFiles, config_with_dtype, tables,
+    Architecture, Block, CONFIG_FILE, INDEX_FILE, Region, SafetensorsFile, Tensor, TensorFormat,
+    TensorLayout, WEIGHTS_FILE, WeightFiles, config_with_dtype, tables,
 };
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Checkpoint, CheckpointError, Checkpoints, Facts, Held, Keep, Published, Saving, SavingOptions, Store,
+    Checkpoint, CheckpointError, Checkpoints, HeldPart, Keep, Published, RunFacts, Saving, SavingOptions,
+    Store,
 };
 
 /// How weights are written for other tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shards {
-    pub format: Format,
+    pub format: TensorFormat,
     /// Bytes of a file at most, unless one tensor is larger.
     pub bytes: u64,
 }
 
 impl Default for Shards {
     fn default() -> Self {
-        Self { format: Format::F32, bytes: 5_000_000_000 }
+        Self { format: TensorFormat::F32, bytes: 5_000_000_000 }
     }
 }
 
@@ -75,7 +76,7 @@ fn architecture_of(checkpoint: &Checkpoint) -> Result<Architecture, CheckpointEr
     Ok(Architecture::from_config(Source::new(CONFIG_FILE, &text))?)
 }
 
-fn bytes_of(tensor: &Tensor, format: Format) -> usize {
+fn bytes_of(tensor: &Tensor, format: TensorFormat) -> usize {
     tensor.shape.iter().product::<usize>() * format.bytes()
 }
 
@@ -99,7 +100,7 @@ fn grouped(tensors: &[Tensor], shards: Shards) -> Vec<Vec<&Tensor>> {
 fn write_group(
     checkpoint: &Checkpoint,
     group: &[&Tensor],
-    format: Format,
+    format: TensorFormat,
     path: &Path,
 ) -> Result<(), CheckpointError> {
     let declared = group.iter().map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
@@ -159,7 +160,7 @@ pub fn from_hugging_face(folder: &Path, checkpoint: &Path) -> Result<Published, 
         .map(|tensor| Region::whole(format!("{WEIGHTS}{}", tensor.name), tensor.matrix_shape()))
         .collect();
     let model = serde_json::from_str(&text).ok();
-    let facts = Facts { layout: "converted".into(), model, ..Facts::default() };
+    let facts = RunFacts { layout: "converted".into(), model, ..RunFacts::default() };
     let read = |index: usize| files.read(&tensors[index]).map_err(CheckpointError::from);
     write_alone(checkpoint, regions, facts, &read)
 }
@@ -193,7 +194,7 @@ pub fn from_old(folder: &Path, checkpoint: &Path) -> Result<Published, Checkpoin
         }
     }
     let number = |key: &str| facts[key].as_u64().ok_or_else(|| refused("state.json has no step or samples"));
-    let facts = Facts {
+    let facts = RunFacts {
         step: number("step")?,
         samples: number("samples")?,
         layout: "dp1".into(),
@@ -215,7 +216,7 @@ type Read<'a> = dyn Fn(usize) -> Result<Vec<f32>, CheckpointError> + 'a;
 fn write_alone(
     path: &Path,
     regions: Vec<Region>,
-    facts: Facts,
+    facts: RunFacts,
     read: &Read<'_>,
 ) -> Result<Published, CheckpointError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -249,7 +250,7 @@ struct One<'a> {
     now: RefCell<(usize, Result<Vec<f32>, CheckpointError>)>,
 }
 
-impl Held for One<'_> {
+impl HeldPart for One<'_> {
     fn read(&self, region: usize, range: Range<usize>, values: &mut [f32]) {
         let mut now = self.now.borrow_mut();
         if now.1.is_ok() && now.0 != region {
@@ -263,21 +264,21 @@ impl Held for One<'_> {
 
 /// What a folder holds, by its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FolderKind {
     Checkpoint,
     Old,
     HuggingFace,
 }
 
-impl Kind {
+impl FolderKind {
     pub fn of(folder: &Path) -> Option<Self> {
         let has = |file: &str| folder.join(file).exists();
         if has("state.safetensors") && has("state.json") {
-            return Some(Kind::Old);
+            return Some(FolderKind::Old);
         }
         if has("manifest.json") {
-            return Some(Kind::Checkpoint);
+            return Some(FolderKind::Checkpoint);
         }
-        ((has(WEIGHTS_FILE) || has(INDEX_FILE)) && has(CONFIG_FILE)).then_some(Kind::HuggingFace)
+        ((has(WEIGHTS_FILE) || has(INDEX_FILE)) && has(CONFIG_FILE)).then_some(FolderKind::HuggingFace)
     }
 }

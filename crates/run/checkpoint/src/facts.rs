@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 /// How far a run was, and what it was.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Facts {
+pub struct RunFacts {
     pub step: u64,
     /// Samples that the run has learned from, by which the order of data continues.
     pub samples: u64,
@@ -18,7 +18,7 @@ pub struct Facts {
     pub model: Option<Map<String, Value>>,
 }
 
-impl Facts {
+impl RunFacts {
     pub(crate) fn to_json(&self) -> Value {
         let Self { step, samples, layout, settings, model } = self;
         json!({"step": step, "samples": samples, "layout": layout, "settings": settings, "model": model})

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::checkpoint::looks_like_one;
 use crate::storage::name_of;
-use crate::{Attempt, Checkpoint, CheckpointError, Facts, Manifest, PartEntry, Store};
+use crate::{Attempt, Checkpoint, CheckpointError, Manifest, PartEntry, RunFacts, Store};
 
 const ABANDONED: &str = "abandoned";
 const TAKEN_OVER: &str = ".taken-over";
@@ -299,7 +299,7 @@ impl Checkpoints {
         &self,
         attempt: &Attempt,
         parts: Vec<PartEntry>,
-        facts: Facts,
+        facts: RunFacts,
     ) -> Result<Published, CheckpointError> {
         let published = self.publish_as(&attempt.name(), attempt, parts, facts)?;
         self.prune(&published)?;
@@ -312,7 +312,7 @@ impl Checkpoints {
         &self,
         attempt: &Attempt,
         parts: Vec<PartEntry>,
-        facts: Facts,
+        facts: RunFacts,
         along: &[&Path],
     ) -> Result<(Published, Option<PathBuf>), CheckpointError> {
         let name = attempt.name();
@@ -328,7 +328,7 @@ impl Checkpoints {
         name: &str,
         attempt: &Attempt,
         parts: Vec<PartEntry>,
-        facts: Facts,
+        facts: RunFacts,
     ) -> Result<Published, CheckpointError> {
         let outcome = self.try_publish(name, attempt, parts, facts);
         if outcome.is_err() {
@@ -343,7 +343,7 @@ impl Checkpoints {
         name: &str,
         attempt: &Attempt,
         parts: Vec<PartEntry>,
-        facts: Facts,
+        facts: RunFacts,
     ) -> Result<Published, CheckpointError> {
         let manifest = Manifest::new(facts, now(), parts)
             .map_err(|what| CheckpointError::Incomplete { place: self.store.place(name), what })?;

@@ -37,13 +37,13 @@ mod storage;
 
 pub use bedplate_network::Region;
 pub use checkpoint::Checkpoint;
-pub use convert::{Kind, Shards, from_hugging_face, from_old, to_hugging_face};
+pub use convert::{FolderKind, Shards, from_hugging_face, from_old, to_hugging_face};
 pub use error::{CheckpointError, PAGES, is_permanent};
-pub use facts::Facts;
+pub use facts::RunFacts;
 pub use history::{Checkpoints, Keep, Listed, Published};
-pub use loading::Wanted;
+pub use loading::WantedPart;
 pub use look::Look;
 pub use manifest::Manifest;
 pub use part::PartEntry;
-pub use saving::{Held, Saving, SavingOptions};
+pub use saving::{HeldPart, Saving, SavingOptions};
 pub use storage::{Attempt, Store};

@@ -16,7 +16,7 @@ use crate::part::{NUMBER, PartEntry};
 use crate::{CheckpointError, Store};
 
 /// Receives what a rank wants of a checkpoint.
-pub trait Wanted {
+pub trait WantedPart {
     /// Takes a range of the numbers of one of the regions, counted row by row.
     fn write(&mut self, region: usize, range: Range<usize>, values: &[f32]);
 }
@@ -32,7 +32,7 @@ struct Job {
 }
 
 /// Some of a checkpoint's chunks, being read.
-pub(crate) struct Reading<'a> {
+pub(crate) struct ChunkReading<'a> {
     pub(crate) store: &'a Store,
     pub(crate) name: &'a str,
     pub(crate) manifest: &'a Manifest,
@@ -40,7 +40,7 @@ pub(crate) struct Reading<'a> {
 
 type Chunk = Result<(Job, Buffer), CheckpointError>;
 
-impl Reading<'_> {
+impl ChunkReading<'_> {
     /// Reads and checks every byte.
     pub(crate) fn verify(&self) -> Result<(), CheckpointError> {
         let parts = self.manifest.parts.iter().enumerate();
@@ -51,7 +51,11 @@ impl Reading<'_> {
     }
 
     /// Hands out the numbers of some regions.
-    pub(crate) fn load(&self, regions: &[Region], wanted: &mut dyn Wanted) -> Result<(), CheckpointError> {
+    pub(crate) fn load(
+        &self,
+        regions: &[Region],
+        wanted: &mut dyn WantedPart,
+    ) -> Result<(), CheckpointError> {
         let index = self.index(regions)?;
         let sequences: Vec<Sequence> =
             self.manifest.parts.iter().map(|part| Sequence::new(&part.regions)).collect();

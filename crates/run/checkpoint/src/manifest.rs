@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bedplate_network::Region;
 use serde_json::{Map, Value, json};
 
-use crate::facts::Facts;
+use crate::facts::RunFacts;
 use crate::part::PartEntry;
 
 const FORMAT: &str = "bedplate-checkpoint";
@@ -18,7 +18,7 @@ const CHECKSUM: &str = "crc32c";
 /// What a checkpoint holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
-    pub facts: Facts,
+    pub facts: RunFacts,
     /// When it was published, in seconds since 1970.
     pub written: u64,
     pub(crate) parts: Vec<PartEntry>,
@@ -27,7 +27,7 @@ pub struct Manifest {
 
 impl Manifest {
     /// Puts parts together; in words why they make up no state.
-    pub(crate) fn new(facts: Facts, written: u64, parts: Vec<PartEntry>) -> Result<Self, String> {
+    pub(crate) fn new(facts: RunFacts, written: u64, parts: Vec<PartEntry>) -> Result<Self, String> {
         let mut tensors = BTreeMap::new();
         for region in parts.iter().flat_map(|part| &part.regions) {
             let shape = tensors.entry(region.tensor.clone()).or_insert(region.shape);
@@ -115,7 +115,7 @@ impl Manifest {
     }
 
     fn parse_body(body: &Value) -> Result<Self, String> {
-        let facts = Facts::parse(&body["facts"])?;
+        let facts = RunFacts::parse(&body["facts"])?;
         let written = body["written"].as_u64().ok_or("manifest.json has no `written`")?;
         let bad = |what: &str| format!("manifest.json has {what}");
         let tensor = |value: &Value| {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn said(regions: Vec<Region>) -> String {
-        Manifest::new(Facts::default(), 0, vec![part(regions)]).err().unwrap_or_default()
+        Manifest::new(RunFacts::default(), 0, vec![part(regions)]).err().unwrap_or_default()
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_manifest_reads_back_and_any_changed_byte_is_noticed() {
-        let mut facts = Facts { step: 7, samples: 28, layout: "dp2".into(), ..Facts::default() };
+        let mut facts = RunFacts { step: 7, samples: 28, layout: "dp2".into(), ..RunFacts::default() };
         facts.settings.insert("data.seed".into(), json!(1));
         let manifest = Manifest::new(facts, 99, vec![part(vec![piece(0..4, 0..6)])]).unwrap();
         let text = manifest.to_text();

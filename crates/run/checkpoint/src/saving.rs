@@ -18,7 +18,7 @@ use crate::part::{NUMBER, PartEntry};
 use crate::storage::{Attempt, PartFile, Store};
 
 /// What a rank gives to a checkpoint.
-pub trait Held {
+pub trait HeldPart {
     /// Copies a range of the numbers of one of the regions, counted row by row.
     fn read(&self, region: usize, range: std::ops::Range<usize>, values: &mut [f32]);
 }
@@ -150,14 +150,14 @@ impl Saving {
     }
 
     /// Copies what there is room for, and does not wait.
-    pub fn advance(&mut self, held: &dyn Held) {
+    pub fn advance(&mut self, held: &dyn HeldPart) {
         while let Some(buffer) = self.next_buffer(false) {
             self.fill(buffer, held);
         }
     }
 
     /// Copies all that is left, waiting for the writers. After this the state may change.
-    pub fn complete(&mut self, held: &dyn Held) {
+    pub fn complete(&mut self, held: &dyn HeldPart) {
         let began = Instant::now();
         while let Some(buffer) = self.next_buffer(true) {
             self.fill(buffer, held);
@@ -233,7 +233,7 @@ impl Saving {
         if waits { self.free.recv().ok() } else { None }
     }
 
-    fn fill(&mut self, mut buffer: Buffer, held: &dyn Held) {
+    fn fill(&mut self, mut buffer: Buffer, held: &dyn HeldPart) {
         let range = self.sizes.numbers(self.next);
         let values = buffer.numbers_mut((range.end - range.start) as usize);
         for (region, inside, at) in self.sequence.overlaps(range) {
@@ -338,7 +338,7 @@ mod tests {
 
     struct Ones;
 
-    impl Held for Ones {
+    impl HeldPart for Ones {
         fn read(&self, _: usize, _: std::ops::Range<usize>, values: &mut [f32]) {
             values.fill(1.0);
         }

@@ -13,7 +13,7 @@ use crate::CheckpointError;
 use crate::buffer::Buffer;
 use crate::chunks::ChunkSizes;
 use bucket::Bucket;
-use folder::Folder;
+use folder::FolderStorage;
 
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 const UNFINISHED: &str = "unfinished-";
@@ -89,7 +89,7 @@ impl Store {
 
     pub fn folder(path: &Path) -> Self {
         let address = path.to_string_lossy().into_owned();
-        Self { address, storage: Arc::new(Folder::new(path)) }
+        Self { address, storage: Arc::new(FolderStorage::new(path)) }
     }
 
     pub fn address(&self) -> &str {

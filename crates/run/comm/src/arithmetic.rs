@@ -9,7 +9,7 @@ mod tests;
 use bedplate_kernels::Bf16;
 use half::f16;
 
-use crate::{Format, Reduction};
+use crate::{ElementFormat, Reduction};
 
 /// Elements of a tile.
 const TILE: usize = 1024;
@@ -114,7 +114,7 @@ whole!(i8, u8, i32, u32, i64, u64);
 /// How to combine, and by how many to divide at the end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Combine {
-    pub(crate) format: Format,
+    pub(crate) format: ElementFormat,
     pub(crate) by: Reduction,
     /// Ranks that an average is over; 0 when partial results are combined and the division comes later.
     pub(crate) divide_by: u32,
@@ -131,16 +131,16 @@ pub(crate) unsafe fn combine(how: Combine, sources: &[*const u8], targets: &[*mu
     // SAFETY: as the caller upholds; the type has the format's size and alignment.
     unsafe {
         match how.format {
-            Format::F32 => wide::<f32>(how, sources, targets, len),
-            Format::F64 => wide::<f64>(how, sources, targets, len),
-            Format::Bf16 => wide::<Bf16>(how, sources, targets, len),
-            Format::F16 => wide::<f16>(how, sources, targets, len),
-            Format::I8 => wide::<i8>(how, sources, targets, len),
-            Format::U8 => wide::<u8>(how, sources, targets, len),
-            Format::I32 => wide::<i32>(how, sources, targets, len),
-            Format::U32 => wide::<u32>(how, sources, targets, len),
-            Format::I64 => wide::<i64>(how, sources, targets, len),
-            Format::U64 => wide::<u64>(how, sources, targets, len),
+            ElementFormat::F32 => wide::<f32>(how, sources, targets, len),
+            ElementFormat::F64 => wide::<f64>(how, sources, targets, len),
+            ElementFormat::Bf16 => wide::<Bf16>(how, sources, targets, len),
+            ElementFormat::F16 => wide::<f16>(how, sources, targets, len),
+            ElementFormat::I8 => wide::<i8>(how, sources, targets, len),
+            ElementFormat::U8 => wide::<u8>(how, sources, targets, len),
+            ElementFormat::I32 => wide::<i32>(how, sources, targets, len),
+            ElementFormat::U32 => wide::<u32>(how, sources, targets, len),
+            ElementFormat::I64 => wide::<i64>(how, sources, targets, len),
+            ElementFormat::U64 => wide::<u64>(how, sources, targets, len),
         }
     }
 }

@@ -59,7 +59,7 @@ impl Algorithm {
 
 /// A row of the table: the first that fits is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct TableRule {
     pub operation: Operation,
     /// Bytes of the whole call, at most.
     pub bytes: u64,
@@ -69,9 +69,9 @@ pub struct Rule {
 
 /// Rules in order; without a rule a call is pairwise, and a broadcast or barrier goes by a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Table(pub Vec<Rule>);
+pub struct AlgorithmTable(pub Vec<TableRule>);
 
-impl Default for Table {
+impl Default for AlgorithmTable {
     /// All-reduce up to eight members agrees with one sweep over loopback (`bedplate bench comm --transport tcp --algorithm`): with
     /// four ranks on two cores doubling is fastest at 1 and 16 KB and pairwise at 4 MB; halving was faster between, where
     /// pairwise is kept because it rounds once. Everything else, and more members, follows from the number of steps and bytes
@@ -79,7 +79,7 @@ impl Default for Table {
     fn default() -> Self {
         let any = u64::MAX;
         let all = u32::MAX;
-        let rule = |operation, bytes, members, algorithm| Rule { operation, bytes, members, algorithm };
+        let rule = |operation, bytes, members, algorithm| TableRule { operation, bytes, members, algorithm };
         Self(vec![
             rule(Operation::AllReduce, 32 << 10, all, Algorithm::Doubling),
             rule(Operation::AllReduce, any, 8, Algorithm::Pairwise),
@@ -95,17 +95,17 @@ impl Default for Table {
     }
 }
 
-impl Table {
+impl AlgorithmTable {
     /// One algorithm wherever it can be used.
     pub fn only(algorithm: Algorithm) -> Self {
-        let rule = |operation| Rule { operation, bytes: u64::MAX, members: u32::MAX, algorithm };
+        let rule = |operation| TableRule { operation, bytes: u64::MAX, members: u32::MAX, algorithm };
         let has = |operation: &Operation| Algorithm::over_channels(*operation).contains(&algorithm);
         Self(Operation::ALL.into_iter().filter(has).map(rule).collect())
     }
 
     pub fn choose(&self, operation: Operation, bytes: u64, members: u32) -> Algorithm {
         let fits =
-            |rule: &&Rule| rule.operation == operation && bytes <= rule.bytes && members <= rule.members;
+            |rule: &&TableRule| rule.operation == operation && bytes <= rule.bytes && members <= rule.members;
         let fallback = Algorithm::over_channels(operation)[0];
         let algorithm = self.0.iter().find(fits).map_or(fallback, |rule| rule.algorithm);
         match algorithm {

@@ -16,15 +16,15 @@ use std::os::fd::AsFd;
 
 use crate::channels::{Channel, Channels, Streams};
 use crate::core::Core;
-use crate::engine::Engine;
-use crate::gpu::Gpus;
+use crate::engine::GroupEngine;
+use crate::gpu::GroupGpus;
 use crate::handshake::{HandshakeError, Secret};
 use crate::layered::Layered;
-use crate::links::Link;
+use crate::links::RankLink;
 use crate::listener::Listener;
 use crate::meeting::knock;
-use crate::shared::Shared;
-use crate::shared::flag::Pace;
+use crate::shared::SharedGroup;
+use crate::shared::flag::WaitPace;
 use crate::shared::pipe::Pipe;
 use crate::shared::segment::SharedSegment;
 use crate::wire::{Message, Purpose, Welcome};
@@ -49,7 +49,7 @@ pub(crate) fn links(
     listener: &Listener,
     secret: &Secret,
     at_most: Duration,
-) -> Result<(Vec<Option<Link>>, Lost), JoinError> {
+) -> Result<(Vec<Option<RankLink>>, Lost), JoinError> {
     // What came for worlds before this one is not fetched any more.
     listener.forget(|purpose| match purpose {
         Purpose::Link { world, .. } | Purpose::Stream { world, .. } => *world != welcome.id,
@@ -61,21 +61,21 @@ pub(crate) fn links(
     let is_local = |rank: usize| welcome.members[rank].host == welcome.members[me].host;
     let address = |rank: usize| welcome.members[rank].address(meeting);
     let local = LocalListener::open(&welcome.id, me).map_err(here)?;
-    let mut links: Vec<Option<io::Result<Link>>> = welcome.members.iter().map(|_| None).collect();
+    let mut links: Vec<Option<io::Result<RankLink>>> = welcome.members.iter().map(|_| None).collect();
     // A connection is made by the higher rank; the lower one need not do anything meanwhile.
     for (rank, made) in links.iter_mut().enumerate().take(me) {
         *made = Some(if is_local(rank) {
-            call_local(&welcome.id, rank, me, address(rank), until).and_then(Link::local)
+            call_local(&welcome.id, rank, me, address(rank), until).and_then(RankLink::local)
         } else {
             let purpose = Purpose::Link { world: welcome.id.clone(), rank: me as u32 };
-            call(address(rank), secret, &purpose, until, &mut || Ok(())).and_then(Link::remote)
+            call(address(rank), secret, &purpose, until, &mut || Ok(())).and_then(RankLink::remote)
         });
     }
     while let Some(missing) = (me + 1..members).find(|rank| is_local(*rank) && links[*rank].is_none()) {
         let soon = until.min(Instant::now() + PROBE);
         match local.accept(soon) {
             Ok((rank, socket)) if rank > me && rank < members && is_local(rank) && links[rank].is_none() => {
-                links[rank] = Some(Link::local(socket));
+                links[rank] = Some(RankLink::local(socket));
             }
             Ok(_) => {
                 let why = "it claims a rank that it does not have";
@@ -95,13 +95,13 @@ pub(crate) fn links(
     }
     for rank in (me + 1..members).filter(|rank| !is_local(*rank)) {
         let wanted = Purpose::Link { world: welcome.id.clone(), rank: rank as u32 };
-        links[rank] = Some(fetch(listener, &wanted, address(rank), until).and_then(Link::remote));
+        links[rank] = Some(fetch(listener, &wanted, address(rank), until).and_then(RankLink::remote));
     }
     sort_out(links).map_err(here)
 }
 
 /// Puts a link that is gone in the place of each that could not be made.
-fn sort_out(links: Vec<Option<io::Result<Link>>>) -> io::Result<(Vec<Option<Link>>, Lost)> {
+fn sort_out(links: Vec<Option<io::Result<RankLink>>>) -> io::Result<(Vec<Option<RankLink>>, Lost)> {
     let mut lost = Lost::new();
     let mut sorted = Vec::with_capacity(links.len());
     for (rank, link) in links.into_iter().enumerate() {
@@ -110,7 +110,7 @@ fn sort_out(links: Vec<Option<io::Result<Link>>>) -> io::Result<(Vec<Option<Link
             Some(Ok(link)) => Some(link),
             Some(Err(error)) => {
                 lost.push((rank as u32, error));
-                Some(Link::gone()?)
+                Some(RankLink::gone()?)
             }
         });
     }
@@ -309,22 +309,22 @@ impl<'a> Connections<'a> {
         ))
     }
 
-    fn pace(&self) -> Pace {
+    fn pace(&self) -> WaitPace {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         // All ranks of the host share its cores, whatever their groups.
         let host = &self.core.members[self.core.rank as usize].host;
         let ranks = self.core.members.iter().filter(|member| member.host == *host).count();
-        Pace::of(ranks, cores)
+        WaitPace::of(ranks, cores)
     }
 
-    fn engine(&self, pace: Pace) -> Result<Engine, CommError> {
+    fn engine(&self, pace: WaitPace) -> Result<GroupEngine, CommError> {
         let table = self.core.table.clone();
         if self.ranks.len() == 1 {
-            return Ok(Engine {
+            return Ok(GroupEngine {
                 shared: None,
                 layered: None,
                 channels: None,
-                gpus: Gpus::default(),
+                gpus: GroupGpus::default(),
                 table,
                 number: 0,
             });
@@ -332,26 +332,26 @@ impl<'a> Connections<'a> {
         let segment = self.segment()?;
         let local = |segment: &Arc<SharedSegment>| {
             let ranks = self.hosts[self.my_host].iter().map(|member| self.ranks[*member]).collect();
-            Shared::new(Arc::clone(segment), Arc::clone(&self.core.windows), self.my_place, ranks, pace)
+            SharedGroup::new(Arc::clone(segment), Arc::clone(&self.core.windows), self.my_place, ranks, pace)
         };
         let all: Vec<usize> = (0..self.ranks.len()).collect();
         let channels = Some(self.channels("all", &all, segment.as_ref(), pace)?);
         if self.hosts.len() == 1 {
-            return Ok(Engine {
+            return Ok(GroupEngine {
                 shared: segment.as_ref().map(local),
                 layered: None,
                 channels,
-                gpus: Gpus::default(),
+                gpus: GroupGpus::default(),
                 table,
                 number: 0,
             });
         }
         if self.hosts.iter().all(|members| members.len() == 1) {
-            return Ok(Engine {
+            return Ok(GroupEngine {
                 shared: None,
                 layered: None,
                 channels,
-                gpus: Gpus::default(),
+                gpus: GroupGpus::default(),
                 table,
                 number: 0,
             });
@@ -364,7 +364,14 @@ impl<'a> Connections<'a> {
         let place = (self.my_host, self.my_place);
         let layered =
             Layered::new(segment.as_ref().map(local), rail, self.hosts.clone(), place, table.clone());
-        Ok(Engine { shared: None, layered: Some(layered), channels, gpus: Gpus::default(), table, number: 0 })
+        Ok(GroupEngine {
+            shared: None,
+            layered: Some(layered),
+            channels,
+            gpus: GroupGpus::default(),
+            table,
+            number: 0,
+        })
     }
 
     /// The shared segment of this host's members: the first makes it and sends it to the others.
@@ -425,7 +432,7 @@ impl<'a> Connections<'a> {
         kind: &str,
         members: &[usize],
         segment: Option<&Arc<SharedSegment>>,
-        pace: Pace,
+        pace: WaitPace,
     ) -> Result<Channels, CommError> {
         let key = format!("{}/{kind}", self.key);
         let ranks: Vec<u32> = members.iter().map(|member| self.ranks[*member]).collect();

@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 use nix::sys::eventfd::EventFd;
 
 use crate::Fault;
-use crate::choice::Table;
+use crate::choice::AlgorithmTable;
 use crate::handshake::Secret;
-use crate::links::{Link, State};
+use crate::links::{LinkState, RankLink};
 use crate::listener::Listener;
 use crate::recorder::{self, Recorder};
-use crate::rendezvous::Options;
-use crate::shared::windows::Windows;
-use crate::watch::Watch;
-use crate::wire::{Member, Message};
+use crate::rendezvous::WorldOptions;
+use crate::shared::windows::MemoryWindows;
+use crate::watch::FaultWatch;
+use crate::wire::{Message, RankMember};
 
 pub(crate) struct Core {
     pub(crate) rank: u32,
     pub(crate) epoch: u64,
     /// Known to members alone.
     pub(crate) id: String,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<RankMember>,
     /// Where this rank met the others.
     pub(crate) meeting: IpAddr,
     pub(crate) secret: Secret,
-    pub(crate) options: Options,
-    pub(crate) table: Table,
+    pub(crate) options: WorldOptions,
+    pub(crate) table: AlgorithmTable,
     pub(crate) listener: Arc<Listener>,
     /// None for this rank itself.
-    pub(crate) links: Vec<Option<Link>>,
-    pub(crate) watch: Watch,
-    pub(crate) windows: Arc<Windows>,
+    pub(crate) links: Vec<Option<RankLink>>,
+    pub(crate) watch: FaultWatch,
+    pub(crate) windows: Arc<MemoryWindows>,
     pub(crate) recorder: Recorder,
     pub(crate) segments: Mutex<Vec<SegmentSent>>,
     pub(crate) segment_came: Condvar,
@@ -66,7 +66,7 @@ impl Core {
     }
 
     pub(crate) fn tell_all(&self, message: &Message) {
-        for link in self.links.iter().flatten().filter(|link| link.state() == State::Alive) {
+        for link in self.links.iter().flatten().filter(|link| link.state() == LinkState::Alive) {
             // A peer that cannot be told finds out by itself.
             let _ = link.send(message, None);
         }
@@ -75,7 +75,7 @@ impl Core {
     /// Tells some of the ranks.
     pub(crate) fn tell(&self, ranks: &[u32], message: &Message) {
         let links = ranks.iter().filter_map(|rank| self.links[*rank as usize].as_ref());
-        for link in links.filter(|link| link.state() == State::Alive) {
+        for link in links.filter(|link| link.state() == LinkState::Alive) {
             let _ = link.send(message, None);
         }
     }
@@ -87,7 +87,7 @@ impl Core {
         descriptor: Option<BorrowedFd<'_>>,
     ) -> std::io::Result<()> {
         let local =
-            self.links.iter().flatten().filter(|link| link.is_local() && link.state() == State::Alive);
+            self.links.iter().flatten().filter(|link| link.is_local() && link.state() == LinkState::Alive);
         let outcomes: Vec<std::io::Result<()>> = local.map(|link| link.send(message, descriptor)).collect();
         outcomes.into_iter().collect()
     }
@@ -104,12 +104,12 @@ impl Core {
     }
 
     pub(crate) fn is_gone(&self, rank: u32) -> bool {
-        self.links[rank as usize].as_ref().is_some_and(|link| link.state() != State::Alive)
+        self.links[rank as usize].as_ref().is_some_and(|link| link.state() != LinkState::Alive)
     }
 
     pub(crate) fn note_left(&self, rank: u32) {
         if let Some(link) = &self.links[rank as usize] {
-            link.set_state(State::Left);
+            link.set_state(LinkState::Left);
         }
         let mut left_at = self.left_at.lock().expect("no holder of this lock panics");
         left_at.entry(rank).or_insert_with(Instant::now);

@@ -13,12 +13,12 @@ use bedplate_kernels::{CudaError, Device, Transfers, View, ViewMut};
 
 use crate::choice::Algorithm;
 use crate::core::Core;
-use crate::engine::{Engine, Request};
-use crate::gpu::{Gpus, OnGpu, Part, is_staged};
+use crate::engine::{CallRequest, GroupEngine};
+use crate::gpu::{GroupGpus, GroupPart, OnGpu, is_staged};
 use crate::pending::Pending;
-use crate::shared::flag::Pace;
-use crate::span::Span;
-use crate::turns::{Place, Turns};
+use crate::shared::flag::WaitPace;
+use crate::span::ByteSpan;
+use crate::turns::{MemberPlace, Turns};
 use crate::{Call, CommError, Fault, Number, Operation, Reduction};
 
 pub use elements::Elements;
@@ -36,12 +36,12 @@ impl Group {
         (name, key): (&str, String),
         ranks: Vec<u32>,
         me: usize,
-        pace: Pace,
-        engine: Engine,
+        pace: WaitPace,
+        engine: GroupEngine,
     ) -> Self {
         let recorded = core.recorder.add_group(name, &key, &ranks);
         let name = name.to_owned();
-        let inner = Turns::new(Place { core, name, key, ranks, me, recorded, pace }, engine);
+        let inner = Turns::new(MemberPlace { core, name, key, ranks, me, recorded, pace }, engine);
         Self { inner: Arc::new(inner), transfers: OnceLock::new() }
     }
 
@@ -81,14 +81,14 @@ impl Group {
             return Ok(());
         }
         let transfers = self.transfers_of(device)?;
-        let mut listed: Vec<Option<Part<'_>>> = Vec::new();
+        let mut listed: Vec<Option<GroupPart<'_>>> = Vec::new();
         for part in parts {
             listed.push(match part {
                 Some(part) => Some(part.as_part(device)?),
                 None => None,
             });
         }
-        let call = Call::new(Operation::Barrier, crate::Format::U8, 0);
+        let call = Call::new(Operation::Barrier, crate::ElementFormat::U8, 0);
         let made = self
             .inner
             .with_engine(call, |engine, waiting| engine.meet_with_parts(transfers, &listed, waiting))?;
@@ -101,10 +101,10 @@ impl Group {
     }
 
     /// This group as a part of another: its first rank tells it from the others.
-    fn as_part(&self, device: &Device) -> Result<Part<'_>, CommError> {
+    fn as_part(&self, device: &Device) -> Result<GroupPart<'_>, CommError> {
         let colour = *self.ranks().iter().min().expect("a group has members");
         let transfers = self.transfers_of(device)?;
-        Ok(Part { colour, me: self.member(), members: self.members(), transfers })
+        Ok(GroupPart { colour, me: self.member(), members: self.members(), transfers })
     }
 
     /// Combines the elements of all members, in place.
@@ -131,9 +131,9 @@ impl Group {
         self.run(self.all_reducing::<E>(source, target, by))
     }
 
-    fn all_reducing<E: Number>(&self, source: Span, target: Span, by: Reduction) -> Request {
+    fn all_reducing<E: Number>(&self, source: ByteSpan, target: ByteSpan, by: Reduction) -> CallRequest {
         let call = Call::new(Operation::AllReduce, E::FORMAT, target.bytes / size_of::<E>()).by(by);
-        Request::Collective { call, source, target }
+        CallRequest::Collective { call, source, target }
     }
 
     /// Puts the elements of all members one after the other.
@@ -160,7 +160,7 @@ impl Group {
         self.run(request)
     }
 
-    fn all_gathering<E: Number>(&self, source: Span, target: Span) -> Result<Request, CommError> {
+    fn all_gathering<E: Number>(&self, source: ByteSpan, target: ByteSpan) -> Result<CallRequest, CommError> {
         self.fits(source.bytes * self.members() == target.bytes, || {
             format!(
                 "{} for all of {} members",
@@ -169,7 +169,7 @@ impl Group {
             )
         })?;
         let call = Call::new(Operation::AllGather, E::FORMAT, source.bytes / size_of::<E>());
-        Ok(Request::Collective { call, source, target })
+        Ok(CallRequest::Collective { call, source, target })
     }
 
     /// Combines the elements of all members and gives each member its part of the result.
@@ -200,10 +200,10 @@ impl Group {
 
     fn reduce_scattering<E: Number>(
         &self,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         by: Reduction,
-    ) -> Result<Request, CommError> {
+    ) -> Result<CallRequest, CommError> {
         self.fits(target.bytes * self.members() == source.bytes, || {
             format!(
                 "{} for all of {} members",
@@ -212,7 +212,7 @@ impl Group {
             )
         })?;
         let call = Call::new(Operation::ReduceScatter, E::FORMAT, target.bytes / size_of::<E>()).by(by);
-        Ok(Request::Collective { call, source, target })
+        Ok(CallRequest::Collective { call, source, target })
     }
 
     /// Gives part `m` of the elements to member `m`, and puts what each member gives one after the other.
@@ -227,13 +227,13 @@ impl Group {
         self.run(request)
     }
 
-    fn all_to_alling<E: Number>(&self, source: Span, target: Span) -> Result<Request, CommError> {
+    fn all_to_alling<E: Number>(&self, source: ByteSpan, target: ByteSpan) -> Result<CallRequest, CommError> {
         let elements = source.bytes / size_of::<E>();
         self.fits(source.bytes == target.bytes && elements.is_multiple_of(self.members()), || {
             format!("{} for {} members", lengths::<E>("source and target", source, target), self.members())
         })?;
         let call = Call::new(Operation::AllToAll, E::FORMAT, elements / self.members());
-        Ok(Request::Collective { call, source, target })
+        Ok(CallRequest::Collective { call, source, target })
     }
 
     /// As [`all_to_all`](Self::all_to_all) with parts of any lengths: `sent[m]` elements go to member `m`, `received[m]` come from
@@ -253,12 +253,12 @@ impl Group {
 
     fn unequal<E: Number>(
         &self,
-        source: Span,
+        source: ByteSpan,
         sent: &[usize],
-        target: Span,
+        target: ByteSpan,
         received: &[usize],
-    ) -> Result<Request, CommError> {
-        let adds_up = |counts: &[usize], span: Span| {
+    ) -> Result<CallRequest, CommError> {
+        let adds_up = |counts: &[usize], span: ByteSpan| {
             counts.len() == self.members()
                 && counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count))
                     == Some(span.bytes / size_of::<E>())
@@ -279,7 +279,7 @@ impl Group {
         )?;
         let call = Call::new(Operation::AllToAllV, E::FORMAT, 0);
         let (sent, received) = (sent.to_vec(), received.to_vec());
-        Ok(Request::Unequal { call, source, sent, target, received })
+        Ok(CallRequest::Unequal { call, source, sent, target, received })
     }
 
     /// Gives the root's elements to all.
@@ -294,10 +294,10 @@ impl Group {
         self.run(request)
     }
 
-    fn broadcasting<E: Number>(&self, span: Span, root: usize) -> Result<Request, CommError> {
+    fn broadcasting<E: Number>(&self, span: ByteSpan, root: usize) -> Result<CallRequest, CommError> {
         let call =
             Call::new(Operation::Broadcast, E::FORMAT, span.bytes / size_of::<E>()).root(self.checked(root)?);
-        Ok(Request::Collective { call, source: span, target: span })
+        Ok(CallRequest::Collective { call, source: span, target: span })
     }
 
     /// Combines the elements of all members at the root, which alone passes `into`.
@@ -317,7 +317,7 @@ impl Group {
         })?;
         let call = Call::new(Operation::Reduce, E::FORMAT, source.bytes / size_of::<E>());
         let call = call.by(by).root(self.checked(root)?);
-        self.run(Request::Collective { call, source, target })
+        self.run(CallRequest::Collective { call, source, target })
     }
 
     /// Puts the elements of all members one after the other at the root, which alone passes `all`.
@@ -340,7 +340,7 @@ impl Group {
         })?;
         let call =
             Call::new(Operation::Gather, E::FORMAT, source.bytes / size_of::<E>()).root(self.checked(root)?);
-        self.run(Request::Collective { call, source, target })
+        self.run(CallRequest::Collective { call, source, target })
     }
 
     /// Gives part `m` of the root's elements to member `m`; the root alone passes `all`.
@@ -352,7 +352,7 @@ impl Group {
         root: usize,
     ) -> Result<(), CommError> {
         let target = self.span_mut(device, mine)?;
-        let source = all.map_or(Ok(Span::NOTHING), |all| self.span(device, all))?;
+        let source = all.map_or(Ok(ByteSpan::NOTHING), |all| self.span(device, all))?;
         let is_root = root == self.member();
         self.fits(!is_root || target.bytes * self.members() == source.bytes, || {
             format!(
@@ -361,16 +361,16 @@ impl Group {
                 self.members()
             )
         })?;
-        let source = if is_root { source } else { Span::NOTHING };
+        let source = if is_root { source } else { ByteSpan::NOTHING };
         let call =
             Call::new(Operation::Scatter, E::FORMAT, target.bytes / size_of::<E>()).root(self.checked(root)?);
-        self.run(Request::Collective { call, source, target })
+        self.run(CallRequest::Collective { call, source, target })
     }
 
     /// Returns when all members have called it.
     pub fn barrier(&self) -> Result<(), CommError> {
-        let call = Call::new(Operation::Barrier, crate::Format::U8, 0);
-        self.run(Request::Collective { call, source: Span::NOTHING, target: Span::NOTHING })
+        let call = Call::new(Operation::Barrier, crate::ElementFormat::U8, 0);
+        self.run(CallRequest::Collective { call, source: ByteSpan::NOTHING, target: ByteSpan::NOTHING })
     }
 
     /// Gives elements to a member that [receives](Self::receive) as many. Returns when they may be changed, which may be before
@@ -413,20 +413,20 @@ impl Group {
     fn between<E: Number>(
         &self,
         operation: Operation,
-        to: Option<(usize, Span)>,
-        from: Option<(usize, Span)>,
-    ) -> Result<Request, CommError> {
+        to: Option<(usize, ByteSpan)>,
+        from: Option<(usize, ByteSpan)>,
+    ) -> Result<CallRequest, CommError> {
         for (peer, _) in to.iter().chain(&from) {
             self.checked(*peer)?;
             self.fits(*peer != self.member(), || format!("{operation} with member {peer}, which is itself"))?;
         }
         let bytes = to.iter().chain(&from).map(|(_, span)| span.bytes).max().unwrap_or(0);
         let call = Call::new(operation, E::FORMAT, bytes / size_of::<E>());
-        Ok(Request::Between { call, to, from })
+        Ok(CallRequest::Between { call, to, from })
     }
 
     /// This member's part of a whole.
-    fn own_part<E: Number>(&self, whole: Span) -> Result<Span, CommError> {
+    fn own_part<E: Number>(&self, whole: ByteSpan) -> Result<ByteSpan, CommError> {
         let elements = whole.bytes / size_of::<E>();
         self.fits(elements.is_multiple_of(self.members()), || {
             format!("{elements} {} cannot be divided among {} members", E::FORMAT, self.members())
@@ -441,9 +441,9 @@ impl Group {
         device: &Device,
         target: Option<ViewMut<'_, E>>,
         root: usize,
-    ) -> Result<Span, CommError> {
-        let target = target.map_or(Ok(Span::NOTHING), |target| self.span_mut(device, target))?;
-        Ok(if root == self.member() { target } else { Span::NOTHING })
+    ) -> Result<ByteSpan, CommError> {
+        let target = target.map_or(Ok(ByteSpan::NOTHING), |target| self.span_mut(device, target))?;
+        Ok(if root == self.member() { target } else { ByteSpan::NOTHING })
     }
 
     fn checked(&self, member: usize) -> Result<u32, CommError> {
@@ -461,18 +461,18 @@ impl Group {
     }
 
     /// The elements of a call, with the GPU made known that they lie on.
-    fn span<E: Number>(&self, device: &Device, view: View<'_, E>) -> Result<Span, CommError> {
+    fn span<E: Number>(&self, device: &Device, view: View<'_, E>) -> Result<ByteSpan, CommError> {
         if !device.is_cpu() {
             self.transfers_of(device)?;
         }
-        Ok(Span::of(device, view))
+        Ok(ByteSpan::of(device, view))
     }
 
-    fn span_mut<E: Number>(&self, device: &Device, view: ViewMut<'_, E>) -> Result<Span, CommError> {
+    fn span_mut<E: Number>(&self, device: &Device, view: ViewMut<'_, E>) -> Result<ByteSpan, CommError> {
         if !device.is_cpu() {
             self.transfers_of(device)?;
         }
-        Ok(Span::of_mut(device, view))
+        Ok(ByteSpan::of_mut(device, view))
     }
 
     /// The stream of a GPU's transfers for this group. Panics for the processor.
@@ -487,7 +487,7 @@ impl Group {
     }
 
     /// What a call on a GPU's elements comes after; nothing for the processor's, whose operators are done.
-    fn on_gpu(&self, request: &Request) -> Result<Option<OnGpu>, CommError> {
+    fn on_gpu(&self, request: &CallRequest) -> Result<Option<OnGpu>, CommError> {
         let is_on_gpu = request.is_on_gpu();
         self.fits(is_on_gpu.is_some(), || {
             format!("elements of a GPU and of the processor in one {}", request.call())
@@ -498,13 +498,13 @@ impl Group {
     }
 
     /// Carries a call out here, after those that were started before.
-    fn run(&self, request: Request) -> Result<(), CommError> {
+    fn run(&self, request: CallRequest) -> Result<(), CommError> {
         let on = self.on_gpu(&request)?;
         self.inner.run(&request, on)
     }
 
     /// Has the group's thread carry a call out. The buffers that it works on stay with the pending call.
-    fn start<B>(&self, request: Request, buffers: B) -> Result<Pending<B>, CommError> {
+    fn start<B>(&self, request: CallRequest, buffers: B) -> Result<Pending<B>, CommError> {
         let on = self.on_gpu(&request)?;
         Ok(Pending::new(buffers, Turns::start(&self.inner, request, on)))
     }
@@ -514,7 +514,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         if self.transfers.get().is_some() {
             // Here, and not in the group's thread: the program may end before that does, and NCCL with it.
-            let gpus = self.inner.replace_gpus(Gpus::default());
+            let gpus = self.inner.replace_gpus(GroupGpus::default());
             if self.inner.place.core.watch.check().is_ok() {
                 gpus.end();
             }
@@ -523,22 +523,22 @@ impl Drop for Group {
     }
 }
 
-fn lengths<E: Number>(what: &str, source: Span, target: Span) -> String {
-    let count = |span: Span| span.bytes / size_of::<E>();
+fn lengths<E: Number>(what: &str, source: ByteSpan, target: ByteSpan) -> String {
+    let count = |span: ByteSpan| span.bytes / size_of::<E>();
     format!("{what} of {} and {} {}", count(source), count(target), E::FORMAT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Format, Options, Rendezvous, World};
+    use crate::{ElementFormat, Rendezvous, World, WorldOptions};
 
     #[test]
     fn a_panic_in_a_collective_becomes_a_fault_with_its_words() {
         let alone = Rendezvous::on_this_machine(0, 1, 0, b"a secret of all ranks");
-        let world = World::join(&alone, &Options::default()).unwrap();
+        let world = World::join(&alone, &WorldOptions::default()).unwrap();
         let group = world.everyone().unwrap();
-        let call = Call::new(Operation::Barrier, Format::U8, 0);
+        let call = Call::new(Operation::Barrier, ElementFormat::U8, 0);
         let outcome = group.inner.with_engine::<()>(call, |_, _| panic!("a planted bug"));
         let told = outcome.unwrap_err().to_string();
         assert!(told.contains("a bug in this program ended its") && told.contains("a planted bug"), "{told}");

@@ -6,10 +6,10 @@
 
 use crate::arithmetic::{Combine, combine};
 use crate::channels::Channels;
-use crate::choice::Table;
-use crate::shared::Shared;
-use crate::shared::flag::Pace;
-use crate::span::{Span, copy};
+use crate::choice::AlgorithmTable;
+use crate::shared::SharedGroup;
+use crate::shared::flag::WaitPace;
+use crate::span::{ByteSpan, copy};
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation, Reduction};
 
@@ -18,29 +18,29 @@ const WORTH_RAILS: usize = 64 << 10;
 
 pub(crate) struct Layered {
     /// The members of this host; none where this one is alone on it.
-    pub(crate) local: Option<Shared>,
+    pub(crate) local: Option<SharedGroup>,
     /// To the same place on the other hosts; none on members that do not speak for their host.
     pub(crate) rail: Option<Channels>,
     /// The members of each host.
     pub(crate) hosts: Vec<Vec<usize>>,
     pub(crate) my_host: usize,
     pub(crate) my_place: usize,
-    pub(crate) table: Table,
+    pub(crate) table: AlgorithmTable,
     scratch: [Vec<u64>; 2],
 }
 
 impl Layered {
     pub(crate) fn new(
-        local: Option<Shared>,
+        local: Option<SharedGroup>,
         rail: Option<Channels>,
         hosts: Vec<Vec<usize>>,
         (my_host, my_place): (usize, usize),
-        table: Table,
+        table: AlgorithmTable,
     ) -> Self {
         Self { local, rail, hosts, my_host, my_place, table, scratch: Default::default() }
     }
 
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
+    pub(crate) fn set_pace(&mut self, pace: WaitPace) {
         self.local.iter_mut().for_each(|local| local.set_pace(pace));
         self.rail.iter_mut().for_each(|rail| rail.set_pace(pace));
     }
@@ -64,8 +64,8 @@ impl Layered {
     pub(crate) fn run(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         // Averages are sums until the last step.
@@ -78,9 +78,9 @@ impl Layered {
             Operation::AllGather => self.all_gather(call, source, target, waiting)?,
             Operation::Broadcast => self.broadcast(call, source, target, waiting)?,
             Operation::Barrier => {
-                self.on_host(call, Span::NOTHING, Span::NOTHING, waiting)?;
-                self.on_rail(call, Span::NOTHING, Span::NOTHING, waiting)?;
-                self.on_host(call, Span::NOTHING, Span::NOTHING, waiting)?;
+                self.on_host(call, ByteSpan::NOTHING, ByteSpan::NOTHING, waiting)?;
+                self.on_rail(call, ByteSpan::NOTHING, ByteSpan::NOTHING, waiting)?;
+                self.on_host(call, ByteSpan::NOTHING, ByteSpan::NOTHING, waiting)?;
             }
             operation => unreachable!("{operation} is not layered"),
         }
@@ -93,8 +93,8 @@ impl Layered {
     fn all_reduce(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let places = self.hosts[self.my_host].len();
@@ -104,7 +104,7 @@ impl Layered {
         }
         let each = len / places;
         let shared = each * places;
-        let part = |span: Span, first: usize, count: usize| span.part(first * size, count * size);
+        let part = |span: ByteSpan, first: usize, count: usize| span.part(first * size, count * size);
         let mine = part(target, self.my_place * each, each);
         let of_part = |operation| Call { operation, len: each as u64, ..*call };
         self.on_host(&of_part(Operation::ReduceScatter), part(source, 0, shared), mine, waiting)?;
@@ -122,8 +122,8 @@ impl Layered {
     fn all_reduce_by_first(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let to_first = Call { operation: Operation::Reduce, root: 0, ..*call };
@@ -138,8 +138,8 @@ impl Layered {
     fn broadcast(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let (host, place) = self.find(call.root as usize);
@@ -169,8 +169,8 @@ impl Layered {
     fn reduce(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let (host, place) = self.find(call.root as usize);
@@ -195,8 +195,8 @@ impl Layered {
     fn all_gather(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let (hosts, places, bytes) = (self.hosts.len(), self.hosts[0].len(), call.part_bytes());
@@ -213,8 +213,8 @@ impl Layered {
     fn reduce_scatter(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let (hosts, places, bytes) = (self.hosts.len(), self.hosts[0].len(), call.part_bytes());
@@ -244,8 +244,8 @@ impl Layered {
     fn on_host(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         match &mut self.local {
@@ -260,8 +260,8 @@ impl Layered {
     fn on_rail(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let Some(rail) = &mut self.rail else { return Ok(()) };
@@ -270,16 +270,16 @@ impl Layered {
         rail.run(call, source, target, algorithm, waiting)
     }
 
-    fn room(&mut self, which: usize, bytes: usize) -> Span {
+    fn room(&mut self, which: usize, bytes: usize) -> ByteSpan {
         let words = bytes.div_ceil(size_of::<u64>());
         if self.scratch[which].len() < words {
             self.scratch[which].resize(words, 0);
         }
-        Span { address: self.scratch[which].as_mut_ptr().cast(), bytes, is_on_gpu: false }
+        ByteSpan { address: self.scratch[which].as_mut_ptr().cast(), bytes, is_on_gpu: false }
     }
 
     #[expect(unsafe_code, reason = "works on addresses")]
-    fn divide(&self, call: &Call, target: Span) {
+    fn divide(&self, call: &Call, target: ByteSpan) {
         let members = self.hosts.iter().map(Vec::len).sum::<usize>();
         let how = Combine { format: call.format, by: call.by, divide_by: members as u32 };
         let elements = target.bytes / call.format.size();
@@ -288,7 +288,7 @@ impl Layered {
     }
 }
 
-fn put(source: Span, target: Span) {
+fn put(source: ByteSpan, target: ByteSpan) {
     assert_eq!(source.bytes, target.bytes, "spans of one size");
     #[expect(unsafe_code, reason = "works on addresses")]
     // SAFETY: both are alive while the call lasts, belong to this member, and are the same or apart.
@@ -298,7 +298,7 @@ fn put(source: Span, target: Span) {
 }
 
 /// What any collective of one member is: its source is its target.
-pub(crate) fn alone(source: Span, target: Span) {
+pub(crate) fn alone(source: ByteSpan, target: ByteSpan) {
     if source.bytes > 0 && target.bytes == source.bytes {
         put(source, target);
     }

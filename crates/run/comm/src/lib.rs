@@ -56,14 +56,14 @@ mod watch;
 mod wire;
 mod world;
 
-pub use choice::{Algorithm, Rule, Table};
+pub use choice::{Algorithm, AlgorithmTable, TableRule};
 pub use error::{CommError, Fault, JoinError, PAGES};
 pub use flight::{LastCall, Standstill, compare};
 pub use group::{Elements, Group};
 pub use handshake::{Secret, random_text};
-pub use number::{Format, Number, Reduction};
+pub use number::{ElementFormat, Number, Reduction};
 pub use operation::{Call, Operation};
 pub use pending::Pending;
 pub use recorder::{FlightRecord, Recorded};
-pub use rendezvous::{Options, Rendezvous, Transport};
+pub use rendezvous::{Rendezvous, Transport, WorldOptions};
 pub use world::{Gap, MeetingPoint, Numbering, Registered, World};

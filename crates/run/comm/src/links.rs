@@ -24,7 +24,7 @@ const SENDING: Duration = Duration::from_secs(2);
 /// A message, and a descriptor that came with it.
 pub(crate) type Received = (Message, Option<OwnedFd>);
 
-pub(crate) struct Link {
+pub(crate) struct RankLink {
     wire: Wire,
     sending: Mutex<()>,
     state: AtomicU8,
@@ -38,14 +38,14 @@ enum Wire {
 /// What is known of the rank at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum LinkState {
     Alive,
     /// It left in good order.
     Left,
     Gone,
 }
 
-impl Link {
+impl RankLink {
     pub(crate) fn local(socket: OwnedFd) -> io::Result<Self> {
         nix::fcntl::fcntl(&socket, nix::fcntl::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         Ok(Self::new(Wire::Local(socket)))
@@ -61,27 +61,27 @@ impl Link {
     pub(crate) fn gone() -> io::Result<Self> {
         let (socket, _) = std::os::unix::net::UnixStream::pair()?;
         let link = Self::new(Wire::Local(socket.into()));
-        link.set_state(State::Gone);
+        link.set_state(LinkState::Gone);
         Ok(link)
     }
 
     fn new(wire: Wire) -> Self {
-        Self { wire, sending: Mutex::new(()), state: AtomicU8::new(State::Alive as u8) }
+        Self { wire, sending: Mutex::new(()), state: AtomicU8::new(LinkState::Alive as u8) }
     }
 
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.wire, Wire::Local(_))
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> LinkState {
         match self.state.load(Ordering::Acquire) {
-            0 => State::Alive,
-            1 => State::Left,
-            _ => State::Gone,
+            0 => LinkState::Alive,
+            1 => LinkState::Left,
+            _ => LinkState::Gone,
         }
     }
 
-    pub(crate) fn set_state(&self, state: State) {
+    pub(crate) fn set_state(&self, state: LinkState) {
         self.state.store(state as u8, Ordering::Release);
     }
 

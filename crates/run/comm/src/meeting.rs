@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::JoinError;
-use crate::choice::Table;
+use crate::choice::AlgorithmTable;
 use crate::core::FAREWELL;
 use crate::handshake::{self, HandshakeError, Secret, random_text};
 use crate::listener::{Listener, Visitor};
-use crate::rendezvous::Options;
-use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
+use crate::rendezvous::WorldOptions;
+use crate::wire::{Arrival, Purpose, RankMember, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
 use crate::world::{Gap, Numbering};
 
 /// How often a rank that waits looks up.
@@ -28,13 +28,13 @@ pub(crate) enum Guests<'a> {
     Survivors { ranks: u32, is_gone: &'a dyn Fn(u32) -> bool, numbering: &'a dyn Fn(Gap) -> Numbering },
 }
 
-pub(crate) struct Host<'a> {
+pub(crate) struct MeetingHost<'a> {
     pub(crate) listener: &'a Listener,
     pub(crate) own: Arrival,
     pub(crate) guests: Guests<'a>,
     /// Of these, streams and deadline become those of all.
-    pub(crate) options: &'a Options,
-    pub(crate) table: Table,
+    pub(crate) options: &'a WorldOptions,
+    pub(crate) table: AlgorithmTable,
     pub(crate) at_most: Duration,
 }
 
@@ -45,7 +45,7 @@ struct Guest {
     stream: Option<TcpStream>,
 }
 
-impl Host<'_> {
+impl MeetingHost<'_> {
     /// Waits for all and makes the world; on failure everybody who came is told why.
     pub(crate) fn gather(self) -> Result<Welcome, JoinError> {
         let began = Instant::now();
@@ -198,7 +198,7 @@ impl Host<'_> {
                 guests.sort_by_key(|guest| guest.arrival.rank.unwrap_or(u32::MAX));
             }
         }
-        let members: Vec<Member> = guests.iter().map(Guest::member).collect();
+        let members: Vec<RankMember> = guests.iter().map(Guest::member).collect();
         let id = random_text().map_err(|source| JoinError::Connection { who: "this rank".into(), source })?;
         let mut own = None;
         for (rank, guest) in guests.iter_mut().enumerate() {
@@ -222,9 +222,9 @@ impl Host<'_> {
 }
 
 impl Guest {
-    fn member(&self) -> Member {
+    fn member(&self) -> RankMember {
         let Arrival { host, port, who, .. } = self.arrival.clone();
-        Member { host, address: self.address, port, who }
+        RankMember { host, address: self.address, port, who }
     }
 
     fn has_hung_up(&self) -> bool {

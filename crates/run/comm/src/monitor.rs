@@ -9,7 +9,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
 use crate::core::{Core, SegmentSent};
-use crate::links::{Received, State};
+use crate::links::{LinkState, Received};
 use crate::shared::mapping::Mapping;
 use crate::watch::OwnTime;
 use crate::wire::{Message, Purpose, Refusal, Reply, write_frame};
@@ -63,7 +63,7 @@ impl Monitor<'_> {
         let links = self.core.links.iter().enumerate();
         let alive: Vec<(usize, _)> = links
             .filter_map(|(rank, link)| Some((rank, link.as_ref()?)))
-            .filter(|(_, link)| link.state() == State::Alive)
+            .filter(|(_, link)| link.state() == LinkState::Alive)
             .collect();
         let mut watched: Vec<PollFd<'_>> =
             alive.iter().map(|(_, link)| PollFd::new(link.descriptor(), PollFlags::POLLIN)).collect();
@@ -84,7 +84,7 @@ impl Monitor<'_> {
                 Ok(Some(received)) => self.take(rank as u32, received),
                 Err(error) => return self.lose(rank as u32, &error),
             }
-            if link.state() != State::Alive {
+            if link.state() != LinkState::Alive {
                 return;
             }
         }
@@ -149,14 +149,14 @@ impl Monitor<'_> {
         let lost = fault.lost_rank().and_then(|lost| self.core.links.get(lost as usize)?.as_ref());
         // Before the fault is known: who learns of it asks who is left.
         if let (Some(link), Ok(())) = (lost, self.core.watch.check()) {
-            link.set_state(State::Gone);
+            link.set_state(LinkState::Gone);
         }
         self.core.watch.raise(fault);
     }
 
     fn lose(&self, rank: u32, error: &std::io::Error) {
         if let Some(link) = &self.core.links[rank as usize] {
-            link.set_state(State::Gone);
+            link.set_state(LinkState::Gone);
         }
         let who = &self.core.members[rank as usize].who;
         let why = match error.kind() {
@@ -174,7 +174,7 @@ impl Monitor<'_> {
             return;
         }
         self.since_sign = Duration::ZERO;
-        for link in self.core.links.iter().flatten().filter(|link| link.state() == State::Alive) {
+        for link in self.core.links.iter().flatten().filter(|link| link.state() == LinkState::Alive) {
             link.send_sign();
         }
     }
@@ -182,10 +182,10 @@ impl Monitor<'_> {
     fn count_silence(&mut self, passed: Duration) {
         let deadline = self.core.options.deadline;
         for (rank, link) in self.core.links.iter().enumerate() {
-            let Some(link) = link.as_ref().filter(|link| link.state() == State::Alive) else { continue };
+            let Some(link) = link.as_ref().filter(|link| link.state() == LinkState::Alive) else { continue };
             self.silent[rank] += passed;
             if self.silent[rank] > deadline {
-                link.set_state(State::Gone);
+                link.set_state(LinkState::Gone);
                 self.core.fail(Fault::Silent { rank: rank as u32, seconds: self.silent[rank].as_secs() });
             }
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bedplate_kernels::{Bf16, Value};
+use bedplate_kernels::{Bf16, BufferValue};
 use half::f16;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
-pub enum Format {
+pub enum ElementFormat {
     F32,
     F64,
     Bf16,
@@ -23,60 +23,60 @@ pub enum Format {
     U64,
 }
 
-impl Format {
-    pub const ALL: [Format; 10] = [
-        Format::F32,
-        Format::F64,
-        Format::Bf16,
-        Format::F16,
-        Format::I8,
-        Format::U8,
-        Format::I32,
-        Format::U32,
-        Format::I64,
-        Format::U64,
+impl ElementFormat {
+    pub const ALL: [ElementFormat; 10] = [
+        ElementFormat::F32,
+        ElementFormat::F64,
+        ElementFormat::Bf16,
+        ElementFormat::F16,
+        ElementFormat::I8,
+        ElementFormat::U8,
+        ElementFormat::I32,
+        ElementFormat::U32,
+        ElementFormat::I64,
+        ElementFormat::U64,
     ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Format::F32 => "f32",
-            Format::F64 => "f64",
-            Format::Bf16 => "bf16",
-            Format::F16 => "f16",
-            Format::I8 => "i8",
-            Format::U8 => "u8",
-            Format::I32 => "i32",
-            Format::U32 => "u32",
-            Format::I64 => "i64",
-            Format::U64 => "u64",
+            ElementFormat::F32 => "f32",
+            ElementFormat::F64 => "f64",
+            ElementFormat::Bf16 => "bf16",
+            ElementFormat::F16 => "f16",
+            ElementFormat::I8 => "i8",
+            ElementFormat::U8 => "u8",
+            ElementFormat::I32 => "i32",
+            ElementFormat::U32 => "u32",
+            ElementFormat::I64 => "i64",
+            ElementFormat::U64 => "u64",
         }
     }
 
     /// Bytes of a number.
     pub fn size(self) -> usize {
         match self {
-            Format::I8 | Format::U8 => 1,
-            Format::Bf16 | Format::F16 => 2,
-            Format::F32 | Format::I32 | Format::U32 => 4,
-            Format::F64 | Format::I64 | Format::U64 => 8,
+            ElementFormat::I8 | ElementFormat::U8 => 1,
+            ElementFormat::Bf16 | ElementFormat::F16 => 2,
+            ElementFormat::F32 | ElementFormat::I32 | ElementFormat::U32 => 4,
+            ElementFormat::F64 | ElementFormat::I64 | ElementFormat::U64 => 8,
         }
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for ElementFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
 /// A type of elements that ranks can exchange.
-pub trait Number: Value {
-    const FORMAT: Format;
+pub trait Number: BufferValue {
+    const FORMAT: ElementFormat;
 }
 
 macro_rules! elements {
     ($($value:ty => $format:ident),*) => {
-        $(impl Number for $value { const FORMAT: Format = Format::$format; })*
+        $(impl Number for $value { const FORMAT: ElementFormat = ElementFormat::$format; })*
     };
 }
 

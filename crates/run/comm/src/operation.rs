@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Format, Reduction};
+use crate::{ElementFormat, Reduction};
 
 /// The operations, under the names that nccl-tests and MPI made common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ impl fmt::Display for Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     pub operation: Operation,
-    pub format: Format,
+    pub format: ElementFormat,
     pub by: Reduction,
     /// The member that gives or gets; 0 where there is none.
     pub root: u32,
@@ -108,7 +108,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(operation: Operation, format: Format, len: usize) -> Self {
+    pub(crate) fn new(operation: Operation, format: ElementFormat, len: usize) -> Self {
         Self { operation, format, by: Reduction::Sum, root: 0, len: len as u64 }
     }
 
@@ -123,7 +123,7 @@ impl Call {
     /// Whether sums on the way to the result can be too large for the format while the result is not: such a call is summed
     /// in a wider format and divided before it is rounded.
     pub(crate) fn is_narrow_average(&self) -> bool {
-        self.operation.reduces() && self.by == Reduction::Average && self.format == Format::F16
+        self.operation.reduces() && self.by == Reduction::Average && self.format == ElementFormat::F16
     }
 
     /// Bytes of one part.
@@ -147,7 +147,7 @@ impl Call {
         }
         Some(Self {
             operation: *Operation::ALL.get(usize::from(operation))?,
-            format: *Format::ALL.get(usize::from(format))?,
+            format: *ElementFormat::ALL.get(usize::from(format))?,
             by: *Reduction::ALL.get(usize::from(by))?,
             root: (signature >> 32) as u32,
             len,

@@ -81,7 +81,7 @@ struct Entry {
 
 /// Where a call is written down.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Line {
+pub(crate) struct RecorderLine {
     at: usize,
     serial: usize,
 }
@@ -101,7 +101,7 @@ impl Recorder {
         ring.groups.len() - 1
     }
 
-    pub(crate) fn enter(&self, group: usize, number: u64, call: Call, bytes: usize) -> Line {
+    pub(crate) fn enter(&self, group: usize, number: u64, call: Call, bytes: usize) -> RecorderLine {
         let entered_us = self.now();
         let entry = Entry { group, number, call, bytes: bytes as u64, entered_us, left_us: None };
         let mut ring = self.lock();
@@ -113,10 +113,10 @@ impl Recorder {
         } else {
             ring.entries[at] = entry
         }
-        Line { at, serial }
+        RecorderLine { at, serial }
     }
 
-    pub(crate) fn leave(&self, line: Line) {
+    pub(crate) fn leave(&self, line: RecorderLine) {
         let now = self.now();
         let mut ring = self.lock();
         // Other groups may have gone round the ring meanwhile.

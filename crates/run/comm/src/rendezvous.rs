@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::JoinError;
-use crate::choice::Table;
+use crate::choice::AlgorithmTable;
 use crate::handshake::{Secret, random_text};
 
 /// What a rank must know to join its world.
@@ -27,7 +27,7 @@ pub struct Rendezvous {
 
 /// What may be set for a world.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct WorldOptions {
     /// How long all ranks have to arrive.
     pub join: Duration,
     /// A rank that is silent for this long is given up. Of rank 0, used by all: each must speak often enough for the others.
@@ -40,7 +40,7 @@ pub struct Options {
     /// The port at which peers reach this rank, where it is not the one that it listens on: a forwarded port, or a relay.
     pub reached_at: Option<u16>,
     /// Of rank 0, used by all.
-    pub table: Table,
+    pub table: AlgorithmTable,
     /// How many calls the flight recorder keeps.
     pub recorded: usize,
     /// Where the flight recorder writes on faults and stalls.
@@ -59,7 +59,7 @@ pub enum Transport {
     Hosts(u32),
 }
 
-impl Default for Options {
+impl Default for WorldOptions {
     fn default() -> Self {
         Self {
             join: Duration::from_secs(300),
@@ -68,7 +68,7 @@ impl Default for Options {
             streams: 2,
             transport: Transport::Automatic,
             reached_at: None,
-            table: Table::default(),
+            table: AlgorithmTable::default(),
             recorded: 1024,
             flight: None,
         }
@@ -147,7 +147,7 @@ impl Rendezvous {
     }
 }
 
-impl Options {
+impl WorldOptions {
     /// BEDPLATE_COMM_DEADLINE, BEDPLATE_COMM_PATIENCE and BEDPLATE_COMM_JOIN in seconds, BEDPLATE_COMM_STREAMS,
     /// BEDPLATE_COMM_TRANSPORT (`auto` or `tcp`) and the folder BEDPLATE_FLIGHT.
     pub fn from_environment(variables: &BTreeMap<String, String>) -> Result<Self, JoinError> {

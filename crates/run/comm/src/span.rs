@@ -6,7 +6,7 @@ use crate::Number;
 
 /// Bytes that a call reads or writes. Whoever makes a call keeps them alive and untouched until it is over.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Span {
+pub(crate) struct ByteSpan {
     pub(crate) address: *mut u8,
     pub(crate) bytes: usize,
     /// Whether only a GPU reaches them.
@@ -15,13 +15,13 @@ pub(crate) struct Span {
 
 #[expect(unsafe_code, reason = "addresses go to the thread that carries calls out")]
 // SAFETY: a span is an address; it is followed only while its owner waits for the call or has given its buffers to it.
-unsafe impl Send for Span {}
+unsafe impl Send for ByteSpan {}
 
 #[expect(unsafe_code, reason = "an owner of memory that is shared knows its address")]
 // SAFETY: a shared span gives nothing but its address and its length.
-unsafe impl Sync for Span {}
+unsafe impl Sync for ByteSpan {}
 
-impl Span {
+impl ByteSpan {
     /// For members that give or get nothing.
     pub(crate) const NOTHING: Self =
         Self { address: std::ptr::without_provenance_mut(64), bytes: 0, is_on_gpu: false };

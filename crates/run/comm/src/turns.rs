@@ -9,15 +9,15 @@ use bedplate_host::panics;
 
 use crate::choice::Algorithm;
 use crate::core::Core;
-use crate::engine::{Engine, Request};
-use crate::gpu::{Gpus, OnGpu};
+use crate::engine::{CallRequest, GroupEngine};
+use crate::gpu::{GroupGpus, OnGpu};
 use crate::pending::Completion;
-use crate::shared::flag::Pace;
+use crate::shared::flag::WaitPace;
 use crate::waiting::Waiting;
 use crate::{Call, CommError, Fault, Operation};
 
 /// A member's place in its group.
-pub(crate) struct Place {
+pub(crate) struct MemberPlace {
     pub(crate) core: Arc<Core>,
     pub(crate) name: String,
     /// The same on all members, and different for every group.
@@ -26,18 +26,18 @@ pub(crate) struct Place {
     pub(crate) me: usize,
     /// Its number in the flight recorder.
     pub(crate) recorded: usize,
-    pub(crate) pace: Pace,
+    pub(crate) pace: WaitPace,
 }
 
 pub(crate) struct Turns {
-    pub(crate) place: Place,
+    pub(crate) place: MemberPlace,
     turn: Mutex<Turn>,
     changed: Condvar,
 }
 
 /// Whose turn it is: the machinery is here, or with whoever carries out a call.
 struct Turn {
-    engine: Option<Box<Engine>>,
+    engine: Option<Box<GroupEngine>>,
     queue: VecDeque<Task>,
     has_worker: bool,
     /// Callers that wait for the machinery.
@@ -46,13 +46,13 @@ struct Turn {
 }
 
 struct Task {
-    request: Request,
+    request: CallRequest,
     on: Option<OnGpu>,
     completion: Arc<Completion>,
 }
 
 impl Turns {
-    pub(crate) fn new(place: Place, engine: Engine) -> Self {
+    pub(crate) fn new(place: MemberPlace, engine: GroupEngine) -> Self {
         let turn = Turn {
             engine: Some(Box::new(engine)),
             queue: VecDeque::new(),
@@ -71,7 +71,7 @@ impl Turns {
     }
 
     /// Carries a call out here, after those that were started before.
-    pub(crate) fn run(&self, request: &Request, on: Option<OnGpu>) -> Result<(), CommError> {
+    pub(crate) fn run(&self, request: &CallRequest, on: Option<OnGpu>) -> Result<(), CommError> {
         let mut engine = self.take_engine();
         let outcome = self.carry_out(&mut engine, request, on.as_ref(), self.place.pace);
         self.put_back(engine);
@@ -82,7 +82,7 @@ impl Turns {
     pub(crate) fn with_engine<R>(
         &self,
         call: Call,
-        work: impl FnOnce(&mut Engine, &Waiting<'_>) -> Result<R, Fault>,
+        work: impl FnOnce(&mut GroupEngine, &Waiting<'_>) -> Result<R, Fault>,
     ) -> Result<R, CommError> {
         let mut engine = self.take_engine();
         let outcome = self.watched(&mut engine, (call, 0), self.place.pace, work);
@@ -91,7 +91,7 @@ impl Turns {
     }
 
     /// Has the group's thread carry a call out.
-    pub(crate) fn start(self: &Arc<Self>, request: Request, on: Option<OnGpu>) -> Arc<Completion> {
+    pub(crate) fn start(self: &Arc<Self>, request: CallRequest, on: Option<OnGpu>) -> Arc<Completion> {
         let completion = Arc::new(Completion::default());
         let mut turn = self.lock();
         turn.queue.push_back(Task { request, on, completion: Arc::clone(&completion) });
@@ -111,7 +111,7 @@ impl Turns {
     }
 
     /// Takes a way between the members' GPUs that was made elsewhere, and gives back what was there.
-    pub(crate) fn replace_gpus(&self, gpus: Gpus) -> Gpus {
+    pub(crate) fn replace_gpus(&self, gpus: GroupGpus) -> GroupGpus {
         let mut engine = self.take_engine();
         let before = std::mem::replace(&mut engine.gpus, gpus);
         self.put_back(engine);
@@ -129,11 +129,11 @@ impl Turns {
     }
 
     /// The machinery, once all that was started has been carried out.
-    fn take_engine(&self) -> Box<Engine> {
+    fn take_engine(&self) -> Box<GroupEngine> {
         self.take_engine_when(|turn| turn.queue.is_empty())
     }
 
-    fn take_engine_when(&self, is_due: impl Fn(&Turn) -> bool) -> Box<Engine> {
+    fn take_engine_when(&self, is_due: impl Fn(&Turn) -> bool) -> Box<GroupEngine> {
         let mut turn = self.lock();
         loop {
             if is_due(&turn)
@@ -147,7 +147,7 @@ impl Turns {
         }
     }
 
-    fn put_back(&self, engine: Box<Engine>) {
+    fn put_back(&self, engine: Box<GroupEngine>) {
         let mut turn = self.lock();
         turn.engine = Some(engine);
         let has_waiters = turn.has_worker || turn.waiters > 0;
@@ -182,7 +182,7 @@ impl Turns {
                 &mut engine,
                 &task.request,
                 task.on.as_ref(),
-                Pace::BACKGROUND,
+                WaitPace::BACKGROUND,
             ));
             turn = self.lock();
         }
@@ -192,10 +192,10 @@ impl Turns {
 
     fn carry_out(
         &self,
-        engine: &mut Engine,
-        request: &Request,
+        engine: &mut GroupEngine,
+        request: &CallRequest,
         on: Option<&OnGpu>,
-        pace: Pace,
+        pace: WaitPace,
     ) -> Result<(), CommError> {
         self.watched(engine, (request.call(), request.bytes()), pace, |engine, waiting| match on {
             Some(on) => engine.run_on_gpu(request, on, waiting),
@@ -206,12 +206,12 @@ impl Turns {
     /// Does what a call asks for, with the call in the flight recorder and its fault made known to all.
     fn watched<R>(
         &self,
-        engine: &mut Engine,
+        engine: &mut GroupEngine,
         (call, bytes): (Call, usize),
-        pace: Pace,
-        work: impl FnOnce(&mut Engine, &Waiting<'_>) -> Result<R, Fault>,
+        pace: WaitPace,
+        work: impl FnOnce(&mut GroupEngine, &Waiting<'_>) -> Result<R, Fault>,
     ) -> Result<R, CommError> {
-        let Place { core, ranks, name, key, recorded, .. } = &self.place;
+        let MemberPlace { core, ranks, name, key, recorded, .. } = &self.place;
         core.watch.check()?;
         let number = engine.number;
         if call.operation.is_collective() {

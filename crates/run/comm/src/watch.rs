@@ -11,12 +11,12 @@ use crate::Fault;
 
 /// The first fault of a world, as seen by this rank.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct FaultWatch {
     is_raised: AtomicBool,
     fault: Mutex<Option<Fault>>,
 }
 
-impl Watch {
+impl FaultWatch {
     /// Keeps the first fault; says whether this is it.
     pub(crate) fn raise(&self, fault: Fault) -> bool {
         let mut kept = self.fault.lock().expect("no holder of this lock panics");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::choice::Table;
+use crate::choice::AlgorithmTable;
 use crate::{Call, Fault};
 
 /// The longest message that is read.
@@ -34,7 +34,7 @@ pub(crate) struct Arrival {
 
 /// A rank as the others know it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Member {
+pub(crate) struct RankMember {
     pub(crate) host: String,
     /// None for the rank that the others met at: they know its address by having reached it.
     pub(crate) address: Option<IpAddr>,
@@ -58,8 +58,8 @@ pub(crate) struct Welcome {
     /// Known to members alone.
     pub(crate) id: String,
     /// By rank.
-    pub(crate) members: Vec<Member>,
-    pub(crate) table: Table,
+    pub(crate) members: Vec<RankMember>,
+    pub(crate) table: AlgorithmTable,
     /// Connections between two ranks on different hosts.
     pub(crate) streams: u32,
     /// How long a rank may be silent: each must speak often enough for all others.
@@ -209,7 +209,7 @@ impl Write for Timed<'_> {
     }
 }
 
-impl Member {
+impl RankMember {
     /// Where to reach the member, for a rank that met the others at `meeting`.
     pub(crate) fn address(&self, meeting: IpAddr) -> SocketAddr {
         SocketAddr::new(self.address.unwrap_or(meeting), self.port)
@@ -219,11 +219,11 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Call, Format, Operation};
+    use crate::{Call, ElementFormat, Operation};
     use proptest::prelude::*;
 
     fn messages() -> Vec<Message> {
-        let call = Call::new(Operation::AllReduce, Format::Bf16, 7);
+        let call = Call::new(Operation::AllReduce, ElementFormat::Bf16, 7);
         let stalled = Fault::Stalled {
             rank: 1,
             group: "data".into(),

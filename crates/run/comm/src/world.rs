@@ -19,15 +19,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use crate::connect::{CONNECTING, Connections, links};
 use crate::core::Core;
 use crate::handshake::HandshakeError;
-use crate::links::Link;
+use crate::links::RankLink;
 use crate::listener::Listener;
-use crate::meeting::{Guests, Host, attend, introduce};
+use crate::meeting::{Guests, MeetingHost, attend, introduce};
 use crate::monitor::watch_over;
 use crate::recorder::{FlightRecord, Recorder};
-use crate::rendezvous::{Options, Rendezvous, Transport};
-use crate::shared::windows::Windows;
-use crate::span::Span;
-use crate::watch::Watch;
+use crate::rendezvous::{Rendezvous, Transport, WorldOptions};
+use crate::shared::windows::MemoryWindows;
+use crate::span::ByteSpan;
+use crate::watch::FaultWatch;
 use crate::wire::{Arrival, Message, Purpose, Welcome};
 use crate::{CommError, Fault, Group, JoinError, Number};
 
@@ -71,7 +71,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl World {
     /// Meets the other ranks. Returns when all are there and connected.
-    pub fn join(rendezvous: &Rendezvous, options: &Options) -> Result<Self, JoinError> {
+    pub fn join(rendezvous: &Rendezvous, options: &WorldOptions) -> Result<Self, JoinError> {
         raise_file_limit();
         let own =
             |port| arrival(Some(rendezvous.rank), Some(rendezvous.world), rendezvous.epoch, port, options);
@@ -80,7 +80,7 @@ impl World {
             let listen = |source| JoinError::Listen { address: address.to_string(), source };
             let listener = Arc::new(Listener::open(address, rendezvous.secret.clone()).map_err(listen)?);
             let guests = Guests::World(rendezvous.world);
-            let host = Host {
+            let host = MeetingHost {
                 listener: &listener,
                 own: own(listener.port()),
                 guests,
@@ -104,7 +104,7 @@ impl World {
     pub fn join_next(
         point: MeetingPoint,
         rendezvous: &Rendezvous,
-        options: &Options,
+        options: &WorldOptions,
     ) -> Result<Self, JoinError> {
         raise_file_limit();
         let lost = |source| JoinError::Connection { who: "the survivors".into(), source };
@@ -126,7 +126,7 @@ impl World {
         meeting: IpAddr,
         listener: Arc<Listener>,
         rendezvous: &Rendezvous,
-        options: &Options,
+        options: &WorldOptions,
     ) -> Result<Self, JoinError> {
         let who = |rank: u32| welcome.members[rank as usize].who.clone();
         let (links, lost) = links(&welcome, meeting, &listener, &rendezvous.secret, options.join)?;
@@ -142,7 +142,7 @@ impl World {
         meeting: IpAddr,
         listener: Arc<Listener>,
         secret: crate::handshake::Secret,
-        options: Options,
+        options: WorldOptions,
     ) -> Result<Self, JoinError> {
         let (links, lost) = links(&welcome, meeting, &listener, &secret, CONNECTING)?;
         let world = Self::assemble(welcome, links, meeting, listener, secret, options)?;
@@ -155,13 +155,13 @@ impl World {
 
     fn assemble(
         welcome: Welcome,
-        links: Vec<Option<Link>>,
+        links: Vec<Option<RankLink>>,
         meeting: IpAddr,
         listener: Arc<Listener>,
         secret: crate::handshake::Secret,
-        options: Options,
+        options: WorldOptions,
     ) -> Result<Self, JoinError> {
-        let options = Options { streams: welcome.streams.max(1), deadline: welcome.deadline, ..options };
+        let options = WorldOptions { streams: welcome.streams.max(1), deadline: welcome.deadline, ..options };
         let here = |source| JoinError::Connection { who: "this rank".into(), source };
         let core = Core {
             rank: welcome.rank,
@@ -175,8 +175,8 @@ impl World {
             options,
             listener,
             links,
-            watch: Watch::default(),
-            windows: Arc::new(Windows::default()),
+            watch: FaultWatch::default(),
+            windows: Arc::new(MemoryWindows::default()),
             segments: Mutex::default(),
             segment_came: Condvar::new(),
             is_closing: AtomicBool::new(false),
@@ -261,10 +261,15 @@ impl World {
         let share = |error: io::Error| CommError::Share(error.to_string());
         if !device.is_cpu() {
             let buffer = device.reserve::<E>(len).map_err(share)?;
-            return Ok(Registered { core: Arc::clone(&self.core), buffer, span: Span::NOTHING, id: None });
+            return Ok(Registered {
+                core: Arc::clone(&self.core),
+                buffer,
+                span: ByteSpan::NOTHING,
+                id: None,
+            });
         }
         let mut buffer = device.shareable::<E>(len).map_err(share)?;
-        let span = Span::of_mut(device, buffer.view_mut());
+        let span = ByteSpan::of_mut(device, buffer.view_mut());
         let id = self.core.windows.add_own(span);
         let registered = Registered { core: Arc::clone(&self.core), buffer, span, id: Some(id) };
         if span.bytes > 0 {
@@ -314,7 +319,7 @@ impl Drop for World {
 /// Reaches rank 0, which may start later, and opens a listener on the address by which it was reached.
 fn reach(
     rendezvous: &Rendezvous,
-    options: &Options,
+    options: &WorldOptions,
     began: Instant,
     own: &dyn Fn(u16) -> Arrival,
 ) -> Result<(std::net::TcpStream, Arc<Listener>), JoinError> {
@@ -328,7 +333,7 @@ fn reach(
 
 fn reach_once(
     rendezvous: &Rendezvous,
-    options: &Options,
+    options: &WorldOptions,
     own: &dyn Fn(u16) -> Arrival,
 ) -> Result<(std::net::TcpStream, Arc<Listener>), JoinError> {
     let at = format!("{}:{}", rendezvous.address, rendezvous.port);
@@ -354,7 +359,7 @@ enum Attempt {
 
 fn attempt(
     rendezvous: &Rendezvous,
-    options: &Options,
+    options: &WorldOptions,
     own: &dyn Fn(u16) -> Arrival,
 ) -> Result<(std::net::TcpStream, Arc<Listener>), Attempt> {
     let at_most = options.join.min(Duration::from_secs(10));
@@ -381,7 +386,7 @@ fn open_and_introduce(
     Ok((stream, Arc::new(listener)))
 }
 
-fn arrival(rank: Option<u32>, world: Option<u32>, epoch: u64, port: u16, options: &Options) -> Arrival {
+fn arrival(rank: Option<u32>, world: Option<u32>, epoch: u64, port: u16, options: &WorldOptions) -> Arrival {
     let process = std::process::id();
     let who = format!("{} process {process}", host_name());
     let host = match options.transport {

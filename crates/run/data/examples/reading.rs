@@ -8,7 +8,9 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bedplate_data::{Batch, Corpus, DataError, DocumentMask, Order, Packing, Sample, Stream, StreamOptions};
+use bedplate_data::{
+    Batch, Corpus, DataError, DocumentMask, Packing, Sample, SampleOrder, Stream, StreamOptions,
+};
 
 const FOR: Duration = Duration::from_secs(2);
 
@@ -16,7 +18,8 @@ fn main() -> Result<(), DataError> {
     let arguments: Vec<String> = std::env::args().collect();
     let folder = arguments.get(1).map_or("corpus", String::as_str);
     let sequence = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(2048);
-    let options = StreamOptions { sequence, seed: 1, packing: Packing::Windows, order: Order::Shuffled };
+    let options =
+        StreamOptions { sequence, seed: 1, packing: Packing::Windows, order: SampleOrder::Shuffled };
     let stream = Stream::of(Corpus::open(Path::new(folder))?, options)?;
 
     let mut sample = Sample::default();

@@ -6,13 +6,13 @@ mod writer;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use index::{Content, Index, Lengths, ShardEntry, TokenizerEntry};
+pub use index::{Content, DocumentLengths, Index, ShardEntry, TokenizerEntry};
 pub use writer::{CorpusOptions, CorpusWriter};
 
 use crate::digest::Digest;
 use crate::disk;
 use crate::error::DataError;
-use crate::shard::{Piece, Shard};
+use crate::shard::{Shard, TokenPiece};
 use crate::tokenizer::{TOKENIZER_FILE, Tokenizer};
 
 pub(crate) const INDEX_FILE: &str = "index.json";
@@ -96,7 +96,7 @@ impl Corpus {
     }
 
     /// Appends a range of the corpus's tokens, which may span several shards.
-    pub(crate) fn append(&self, range: Range<u64>, piece: &mut Piece) -> Result<(), DataError> {
+    pub(crate) fn append(&self, range: Range<u64>, piece: &mut TokenPiece) -> Result<(), DataError> {
         let mut from = range.start;
         let mut shard = self.ends.partition_point(|end| *end <= from);
         while from < range.end {
@@ -112,7 +112,7 @@ impl Corpus {
     /// Calls `each` with every document. Reads the whole corpus.
     pub(crate) fn scan_documents(&self, mut each: impl FnMut(Extent)) -> Result<(), DataError> {
         const STRETCH: u64 = 1 << 20;
-        let mut piece = Piece::default();
+        let mut piece = TokenPiece::default();
         let mut open: Option<Extent> = None;
         for from in (0..self.tokens()).step_by(STRETCH as usize) {
             piece.clear();

@@ -21,7 +21,7 @@ pub use corpus::{GenerateOptions, Generated, generate_corpus};
 use bedplate_random::{Random, key};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CorpusKind {
     /// People, things and places; who went where, who has what.
     Stories,
     /// Sums, differences and comparisons, worked digit by digit.
@@ -30,41 +30,41 @@ pub enum Kind {
     Mixture,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 3] = [Kind::Stories, Kind::Arithmetic, Kind::Mixture];
+impl CorpusKind {
+    pub const ALL: [CorpusKind; 3] = [CorpusKind::Stories, CorpusKind::Arithmetic, CorpusKind::Mixture];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Stories => "stories",
-            Kind::Arithmetic => "arithmetic",
-            Kind::Mixture => "mixture",
+            CorpusKind::Stories => "stories",
+            CorpusKind::Arithmetic => "arithmetic",
+            CorpusKind::Mixture => "mixture",
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for CorpusKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for CorpusKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Kind::ALL.into_iter().find(|kind| kind.name() == text);
+        let found = CorpusKind::ALL.into_iter().find(|kind| kind.name() == text);
         found.ok_or_else(|| format!("`{text}` is not stories, arithmetic or mixture"))
     }
 }
 
 /// The document with this number.
-pub fn generate(kind: Kind, seed: u64, number: u64) -> String {
+pub fn generate(kind: CorpusKind, seed: u64, number: u64) -> String {
     let mut draw = Random::scattered(key(&[seed, number]));
     match kind {
-        Kind::Stories => stories::story(&mut draw),
-        Kind::Arithmetic => arithmetic::exercises(&mut draw),
-        Kind::Mixture if number % 4 == 3 => arithmetic::exercises(&mut draw),
-        Kind::Mixture => stories::story(&mut draw),
+        CorpusKind::Stories => stories::story(&mut draw),
+        CorpusKind::Arithmetic => arithmetic::exercises(&mut draw),
+        CorpusKind::Mixture if number % 4 == 3 => arithmetic::exercises(&mut draw),
+        CorpusKind::Mixture => stories::story(&mut draw),
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn documents_depend_on_seed_and_number_alone_and_are_ascii() {
-        for kind in Kind::ALL {
+        for kind in CorpusKind::ALL {
             let texts: Vec<String> = (0..200).map(|number| generate(kind, 7, number)).collect();
             assert!(texts.iter().all(|text| text.is_ascii() && text.ends_with('\n') && text.len() > 80));
             assert_eq!(texts[150], generate(kind, 7, 150));

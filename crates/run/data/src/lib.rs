@@ -46,12 +46,18 @@ mod tokenizer;
 
 pub use batches::{Batch, Batches, DocumentMask, IGNORED, Schedule};
 pub use chat::{Answers, ChatTemplate, Conversation, Message};
-pub use corpus::{Content, Corpus, CorpusOptions, CorpusWriter, Index, Lengths, ShardEntry, TokenizerEntry};
+pub use corpus::{
+    Content, Corpus, CorpusOptions, CorpusWriter, DocumentLengths, Index, ShardEntry, TokenizerEntry,
+};
 pub use digest::Digest;
 pub use error::{DataError, PAGES};
-pub use generate::{GenerateOptions, Generated, Kind, generate, generate_conversation, generate_corpus};
+pub use generate::{
+    CorpusKind, GenerateOptions, Generated, generate, generate_conversation, generate_corpus,
+};
 pub use input::{TextUnit, read_texts};
 pub use shard::{Header, Shard, ShardWriter, Width};
-pub use stream::{Order, Packing, Sample, Source, SourceSummary, Stream, StreamOptions};
-pub use tokenize::{Progress, Skip, Skipped, TokenizeOptions, Tokenized, VALIDATION_FOLDER, tokenize};
+pub use stream::{MixtureSource, Packing, Sample, SampleOrder, SourceSummary, Stream, StreamOptions};
+pub use tokenize::{
+    Skip, Skipped, TokenizeOptions, TokenizeProgress, Tokenized, VALIDATION_FOLDER, tokenize,
+};
 pub use tokenizer::{Encoder, Pieces, Tokenizer, TrainingOptions, train_tokenizer};

@@ -21,7 +21,7 @@ pub use header::{Header, Width};
 pub use reader::Shard;
 pub use writer::ShardWriter;
 
-pub(crate) use reader::Piece;
+pub(crate) use reader::TokenPiece;
 
 /// The extension of a shard's file.
 pub(crate) const EXTENSION: &str = "tokens";

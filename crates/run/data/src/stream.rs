@@ -12,11 +12,11 @@ use std::sync::Arc;
 use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::order::{Mixture, Permutation};
-use crate::shard::Piece;
+use crate::shard::TokenPiece;
 use bedplate_random::key;
 
 use bins::Bins;
-use windows::Windows;
+use windows::TokenWindows;
 
 /// How documents become samples of one length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Packing {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum SampleOrder {
     /// A new order in each epoch.
     #[default]
     Shuffled,
@@ -44,12 +44,12 @@ pub struct StreamOptions {
     pub sequence: usize,
     pub seed: u64,
     pub packing: Packing,
-    pub order: Order,
+    pub order: SampleOrder,
 }
 
 /// A corpus of a mixture, and its share; only the ratios of weights matter.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct MixtureSource {
     pub corpus: Arc<Corpus>,
     pub weight: f64,
 }
@@ -63,7 +63,7 @@ pub struct Sample {
     pub epoch: u64,
     /// Padding tokens at the end.
     pub padding: usize,
-    piece: Piece,
+    piece: TokenPiece,
 }
 
 impl Sample {
@@ -95,7 +95,7 @@ pub struct Stream {
 /// A corpus divided into samples.
 #[derive(Debug)]
 enum PackedCorpus {
-    Windows(Windows),
+    Windows(TokenWindows),
     Bins(Bins),
 }
 
@@ -115,13 +115,13 @@ pub struct SourceSummary {
 impl Stream {
     /// Joins corpora, which must have been made by one tokenizer. With [`Packing::Whole`] they are read once,
     /// to plan which documents share a sample.
-    pub fn new(sources: Vec<Source>, options: StreamOptions) -> Result<Self, DataError> {
+    pub fn new(sources: Vec<MixtureSource>, options: StreamOptions) -> Result<Self, DataError> {
         check(&sources, &options)?;
         let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
         let entry = &sources[0].corpus.index().tokenizer;
         let end = entry.end.or(entry.begin);
-        let packed = |source: Source| match options.packing {
-            Packing::Windows => Windows::new(source.corpus, options.sequence).map(PackedCorpus::Windows),
+        let packed = |source: MixtureSource| match options.packing {
+            Packing::Windows => TokenWindows::new(source.corpus, options.sequence).map(PackedCorpus::Windows),
             Packing::Whole => Bins::new(source.corpus, options.sequence).map(PackedCorpus::Bins),
         };
         let sources = sources.into_iter().map(packed).collect::<Result<_, _>>()?;
@@ -130,7 +130,7 @@ impl Stream {
 
     /// A stream of one corpus.
     pub fn of(corpus: Corpus, options: StreamOptions) -> Result<Self, DataError> {
-        Self::new(vec![Source { corpus: Arc::new(corpus), weight: 1.0 }], options)
+        Self::new(vec![MixtureSource { corpus: Arc::new(corpus), weight: 1.0 }], options)
     }
 
     pub fn options(&self) -> &StreamOptions {
@@ -157,8 +157,8 @@ impl Stream {
         sample.epoch = epoch;
         sample.piece.clear();
         let (number, phase) = match self.options.order {
-            Order::Shuffled => (Permutation::new(per_epoch, seed).at(pick.index % per_epoch), seed),
-            Order::Sequential => (pick.index % per_epoch, 0),
+            SampleOrder::Shuffled => (Permutation::new(per_epoch, seed).at(pick.index % per_epoch), seed),
+            SampleOrder::Sequential => (pick.index % per_epoch, 0),
         };
         sample.padding = match packed {
             PackedCorpus::Windows(windows) => windows.fill(number, phase, &mut sample.piece).map(|()| 0)?,
@@ -184,7 +184,7 @@ impl PackedCorpus {
     }
 }
 
-fn check(sources: &[Source], options: &StreamOptions) -> Result<(), DataError> {
+fn check(sources: &[MixtureSource], options: &StreamOptions) -> Result<(), DataError> {
     let bad = |what: &str, remedy| Err(DataError::BadChoice { what: what.to_owned(), remedy });
     let Some(first) = sources.first() else {
         return bad("a stream without a corpus", "name at least one folder of shards");

@@ -37,7 +37,7 @@ pub struct TokenizeOptions {
 
 /// How far the work is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct TokenizeProgress {
     /// Bytes of the input files: read, and total.
     pub bytes_read: u64,
     pub bytes_in_all: u64,
@@ -97,7 +97,7 @@ pub fn tokenize(
     tokenizer: &Tokenizer,
     folder: &Path,
     options: &TokenizeOptions,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(TokenizeProgress),
 ) -> Result<Tokenized, DataError> {
     if !(0.0..1.0).contains(&options.held_out) {
         let what = format!("a share of {} of the documents", options.held_out);
@@ -263,7 +263,7 @@ impl Output {
         self.corpus.tokens() + self.validation.as_ref().map_or(0, CorpusWriter::tokens)
     }
 
-    fn progress(&self, bytes_read: u64, bytes_in_all: u64) -> Progress {
-        Progress { bytes_read, bytes_in_all, documents: self.documents, tokens: self.tokens() }
+    fn progress(&self, bytes_read: u64, bytes_in_all: u64) -> TokenizeProgress {
+        TokenizeProgress { bytes_read, bytes_in_all, documents: self.documents, tokens: self.tokens() }
     }
 }

@@ -277,11 +277,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Kind, generate};
+    use crate::{CorpusKind, generate};
 
     /// A tokenizer trained here, and variants with the splitters and rules of other families.
     static TOKENIZERS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
-        let texts: Vec<String> = (0..200).map(|number| generate(Kind::Mixture, 2, number)).collect();
+        let texts: Vec<String> = (0..200).map(|number| generate(CorpusKind::Mixture, 2, number)).collect();
         let options = TrainingOptions { vocabulary: 900, ..TrainingOptions::default() };
         let own = train_tokenizer(texts.iter().map(String::as_str), &options).unwrap();
         let mut documents = vec![own.json().to_owned()];
@@ -326,7 +326,7 @@ mod tests {
         ) {
             for tokenizer in TOKENIZERS.iter() {
                 let mut encoder = tokenizer.encoder();
-                for text in [text.clone(), generate(Kind::Mixture, 9, number), format!("{text}{text}")] {
+                for text in [text.clone(), generate(CorpusKind::Mixture, 9, number), format!("{text}{text}")] {
                     let mut ids = Vec::new();
                     encoder.encode(&text, &mut ids).unwrap();
                     prop_assert_eq!(ids, tokenizer.encode_generally(&text).unwrap());

@@ -45,7 +45,7 @@ pub type Request = hyper::Request<Incoming>;
 
 /// Where a request came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer(pub std::net::IpAddr);
+pub struct ClientPeer(pub std::net::IpAddr);
 
 /// Answers a request.
 pub trait Handler: Clone + Send + Sync + 'static {

@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{Activity, Overdue, Watched};
-use crate::{Answer, Handler, Limits, Peer, Request, StatusCode, json};
+use crate::{Answer, ClientPeer, Handler, Limits, Request, StatusCode, json};
 
 const BACKLOG: u32 = 4096;
 /// How long to wait where the system has no files or memory for another connection.
@@ -211,7 +211,7 @@ async fn respond(
     mut request: Request,
 ) -> Result<Answer, Infallible> {
     let working = activity.work();
-    request.extensions_mut().insert(Peer(peer));
+    request.extensions_mut().insert(ClientPeer(peer));
     // A bug in a handler is answered, and the connection goes on.
     let mut answer = caught_async(handler.answer(request)).await.unwrap_or_else(|what| broken(&what));
     answer.body_mut().hold(working);

@@ -10,8 +10,8 @@
 use std::time::Instant;
 
 use bedplate_kernels::{
-    AttentionShape, Bf16, Buffer, Device, Element, KvFormat, Packed, PagedRows, PagedShape, Qkv, Seen, Sight,
-    WeightFormat,
+    AttentionShape, Bf16, Buffer, Device, Element, KvFormat, Packed, PagedRows, PagedShape, Qkv, Sight,
+    VisibleKeys, WeightFormat,
 };
 
 const INPUTS: usize = 4096;
@@ -142,7 +142,7 @@ fn attention_in_training<E: Element>(device: &Device, shape: &PagedShape, tokens
     let (first_keys, mut log_sums) = (device.zeros::<u32>(tokens), device.zeros::<f32>(tokens * heads));
     fastest(|| {
         let qkv = Qkv::columns(&shape, qkv.view().matrix(tokens, (heads + 2 * kv_heads) * head_dim));
-        let seen = Seen { first_keys: first_keys.view(), positions: None };
+        let seen = VisibleKeys { first_keys: first_keys.view(), positions: None };
         let to = out.view_mut().matrix(tokens, heads * head_dim);
         device.attention(&shape, qkv, seen, to, log_sums.view_mut());
     })

@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use bedplate_kernels::{
-    Accumulate, AdamW, AttentionShape, Bf16, Buffer, Device, Element, Heads, KvFormat, Packed, PagedRows,
-    PagedShape, Qkv, Rotary, Seen, Sight, Turn, Value, WeightFormat, selftest,
+    Accumulate, AdamW, AttentionShape, Bf16, Buffer, BufferValue, Device, Element, Heads, KvFormat, Packed,
+    PagedRows, PagedShape, Qkv, Rotary, Sight, Turn, VisibleKeys, WeightFormat, selftest,
 };
 
 fn main() {
@@ -129,7 +129,7 @@ fn random<E: Element>(device: &Device, len: usize, size: f32) -> Buffer<E> {
     buffer
 }
 
-fn given<E: Value>(device: &Device, elements: &[E]) -> Buffer<E> {
+fn given<E: BufferValue>(device: &Device, elements: &[E]) -> Buffer<E> {
     let mut buffer = device.zeros(elements.len());
     device.write(buffer.view_mut(), elements);
     buffer
@@ -243,7 +243,7 @@ impl Attention {
     fn forward(&mut self, device: &Device) {
         let (shape, rows) = (self.shape, self.rows);
         let qkv = Qkv::columns(&shape, self.qkv.view().matrix(rows, shape.columns()));
-        let seen = Seen { first_keys: self.first_keys.view(), positions: None };
+        let seen = VisibleKeys { first_keys: self.first_keys.view(), positions: None };
         let out = self.out.view_mut().matrix(rows, shape.attended());
         device.attention(&shape, qkv, seen, out, self.log_sums.view_mut());
     }
@@ -251,7 +251,7 @@ impl Attention {
     fn backward(&mut self, device: &Device) {
         let (shape, rows) = (self.shape, self.rows);
         let qkv = Qkv::columns(&shape, self.qkv.view().matrix(rows, shape.columns()));
-        let seen = Seen { first_keys: self.first_keys.view(), positions: None };
+        let seen = VisibleKeys { first_keys: self.first_keys.view(), positions: None };
         let [out, d_out] = [&self.out, &self.d_out].map(|of| of.view().matrix(rows, shape.attended()));
         let d_qkv = Qkv::columns_mut(&shape, self.d_qkv.view_mut().matrix(rows, shape.columns()));
         device.attention_backward(&shape, qkv, seen, out, self.log_sums.view(), d_out, d_qkv);

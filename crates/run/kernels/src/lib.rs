@@ -32,12 +32,12 @@ mod selftest;
 #[cfg(test)]
 mod testing;
 
-pub use cuda::library::{Library, Wanted};
+pub use cuda::library::{OpenLibrary, WantedLibrary};
 pub use cuda::{CudaError, CudaGraph, Moment, PAGES, Transfers};
 pub use device::{
-    Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, Device, DeviceChoice, Element, Gelu,
-    HeadGradients, Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed,
-    PagedRows, PagedShape, Qkv, Rotary, Rows, SampleParams, Seen, Sight, Turn, Value, View, ViewMut,
+    Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, DeviceChoice, Element,
+    Gelu, HeadGradients, Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed,
+    PagedRows, PagedShape, Qkv, Rotary, Rows, SampleParams, Sight, Turn, View, ViewMut, VisibleKeys,
     WeightFormat,
 };
-pub use selftest::{Finding, RateOf, rate, selftest};
+pub use selftest::{OperatorFinding, RateOf, rate, selftest};

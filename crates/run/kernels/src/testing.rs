@@ -1,12 +1,12 @@
 //! What tests of operators share: random matrices with gaps between their rows, comparison, finite differences.
 
 use crate::cpu::{Cpu, Level, has_tiles};
-use crate::{Buffer, Device, Element, Matrix, MatrixMut, Value, View, ViewMut};
+use crate::{Buffer, BufferValue, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Numbers that look random and are the same in every run.
-pub(crate) struct Random(bedplate_random::Random);
+pub(crate) struct TestRandom(bedplate_random::Random);
 
-impl Random {
+impl TestRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self(bedplate_random::Random::new(seed.wrapping_mul(bedplate_random::STEP) | 1))
     }
@@ -53,7 +53,7 @@ impl<E: Element> Spaced<E> {
         Self { values, rows, columns, gap }
     }
 
-    pub(crate) fn random(rows: usize, columns: usize, gap: usize, random: &mut Random) -> Self {
+    pub(crate) fn random(rows: usize, columns: usize, gap: usize, random: &mut TestRandom) -> Self {
         Self::new(rows, columns, gap, || random.number())
     }
 
@@ -95,7 +95,7 @@ impl<E: Element> Spaced<E> {
 }
 
 /// Elements that lie on a device for a while; what was lent to be changed comes back at the end.
-pub(crate) struct Lent<'a, E: Value> {
+pub(crate) struct Lent<'a, E: BufferValue> {
     device: &'a Device,
     buffer: Buffer<E>,
     rows: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Lent<'a, E: Value> {
     back: Option<&'a mut [E]>,
 }
 
-impl<E: Value> Lent<'_, E> {
+impl<E: BufferValue> Lent<'_, E> {
     /// As a matrix whose rows lie apart.
     pub(crate) fn by_rows(mut self, rows: usize, gap: usize) -> Self {
         (self.rows, self.gap) = (rows, gap);
@@ -137,7 +137,7 @@ impl<E: Value> Lent<'_, E> {
     }
 }
 
-impl<E: Value> Drop for Lent<'_, E> {
+impl<E: BufferValue> Drop for Lent<'_, E> {
     fn drop(&mut self) {
         if let Some(back) = &mut self.back {
             self.device.read(self.buffer.view(), back);
@@ -145,13 +145,13 @@ impl<E: Value> Drop for Lent<'_, E> {
     }
 }
 
-pub(crate) fn lend<'a, E: Value>(device: &'a Device, values: &[E]) -> Lent<'a, E> {
+pub(crate) fn lend<'a, E: BufferValue>(device: &'a Device, values: &[E]) -> Lent<'a, E> {
     let mut buffer = device.zeros(values.len());
     device.write(buffer.view_mut(), values);
     Lent { device, buffer, rows: 1, gap: 0, back: None }
 }
 
-pub(crate) fn lend_mut<'a, E: Value>(device: &'a Device, values: &'a mut [E]) -> Lent<'a, E> {
+pub(crate) fn lend_mut<'a, E: BufferValue>(device: &'a Device, values: &'a mut [E]) -> Lent<'a, E> {
     let mut lent = lend(device, values);
     lent.back = Some(values);
     lent

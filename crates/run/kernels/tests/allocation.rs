@@ -4,9 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
-    Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads,
-    KvFormat, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Qkv, Rotary, Seen, Sight, Turn, Value,
-    WeightFormat,
+    Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, Element, Gelu,
+    HeadGradients, Heads, KvFormat, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Qkv, Rotary, Sight,
+    Turn, VisibleKeys, WeightFormat,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -283,7 +283,7 @@ impl<E: Element> Buffers<E> {
         let shape =
             AttentionShape { queries: ROWS, keys: ROWS, heads: 2, kv_heads: 1, head_dim: 32, scale: 0.2 };
         let (qkv, log_sums) = (Qkv::columns(&shape, all(&self.pairs, ROWS)), self.statistics.view_mut());
-        let seen = Seen { first_keys: self.tokens.view(), positions: None };
+        let seen = VisibleKeys { first_keys: self.tokens.view(), positions: None };
         device.attention(&shape, qkv, seen, all_mut(&mut self.out, ROWS), log_sums);
         let (out, d) = (all(&self.out, ROWS), all(&self.d, ROWS));
         let d_qkv = Qkv::columns_mut(&shape, all_mut(&mut self.d_pairs, ROWS));
@@ -317,11 +317,11 @@ fn elements(device: &Device, elements: &[u32]) -> Buffer<u32> {
     buffer
 }
 
-fn all<T: Value>(buffer: &Buffer<T>, rows: usize) -> Matrix<'_, T> {
+fn all<T: BufferValue>(buffer: &Buffer<T>, rows: usize) -> Matrix<'_, T> {
     buffer.view().matrix(rows, buffer.len() / rows)
 }
 
-fn all_mut<T: Value>(buffer: &mut Buffer<T>, rows: usize) -> MatrixMut<'_, T> {
+fn all_mut<T: BufferValue>(buffer: &mut Buffer<T>, rows: usize) -> MatrixMut<'_, T> {
     let columns = buffer.len() / rows;
     buffer.view_mut().matrix(rows, columns)
 }

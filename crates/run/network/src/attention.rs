@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Heads, Matrix, Qkv, Seen, Turn};
+use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Heads, Matrix, Qkv, Turn, VisibleKeys};
 
 use crate::layer::{BlockGradient, LayerRun, reborrow};
 use crate::table::LinearParts;
@@ -69,7 +69,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.attention(
             &shape,
             Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
-            Seen { first_keys: self.first_keys, positions: None },
+            VisibleKeys { first_keys: self.first_keys, positions: None },
             self.matrix_mut(&mut kept.attended, widths.attended),
             kept.log_sums.range_mut(0..self.rows * widths.heads),
         );
@@ -101,7 +101,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.attention_backward(
             &shape,
             Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
-            Seen { first_keys: self.first_keys, positions: None },
+            VisibleKeys { first_keys: self.first_keys, positions: None },
             self.matrix(&kept.attended, widths.attended),
             kept.log_sums.range(0..self.rows * widths.heads),
             self.matrix(&inner.attended, widths.attended),

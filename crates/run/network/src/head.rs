@@ -3,7 +3,7 @@
 use bedplate_kernels::{Accumulate, Device, Element, HeadGradients, View, ViewMut};
 
 use crate::norm;
-use crate::table::{EmbeddingParts, HeadParts, Parts};
+use crate::table::{BlockParts, EmbeddingParts, HeadParts};
 use crate::workspace::{HAS_GRADIENTS, HeadRoom, Room};
 use crate::{Among, Network, Weights};
 
@@ -29,7 +29,7 @@ impl<'a, E: Element> HeadWeights<'a, E> {
 impl Network {
     fn head_parts(&self) -> &HeadParts {
         match self.blocks().last().map(|block| &block.parts) {
-            Some(Parts::Head(parts)) => parts,
+            Some(BlockParts::Head(parts)) => parts,
             _ => unreachable!("the last block is the head"),
         }
     }
@@ -37,7 +37,7 @@ impl Network {
     /// The embedding's parts, where its table serves as the head's matrix.
     fn tied_embedding(&self) -> Option<&EmbeddingParts> {
         match &self.blocks()[0].parts {
-            Parts::Embedding(parts) => Some(parts).filter(|_| self.head_parts().weight.is_none()),
+            BlockParts::Embedding(parts) => Some(parts).filter(|_| self.head_parts().weight.is_none()),
             _ => unreachable!("the first block is the embedding"),
         }
     }

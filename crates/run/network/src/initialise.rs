@@ -6,7 +6,7 @@
 use bedplate_kernels::{Device, Element};
 use bedplate_random::mix;
 
-use crate::table::Kind;
+use crate::table::TensorKind;
 use crate::{Network, Weights};
 
 impl Network {
@@ -21,13 +21,13 @@ impl Network {
             }
             for tensor in &block.tensors {
                 let deviation = match tensor.kind {
-                    Kind::Norm | Kind::Bias => {
-                        let value = if tensor.kind == Kind::Norm { 1.0 } else { 0.0 };
+                    TensorKind::Norm | TensorKind::Bias => {
+                        let value = if tensor.kind == TensorKind::Norm { 1.0 } else { 0.0 };
                         device.fill(weights.block_mut(index).range(tensor.range.clone()), value);
                         continue;
                     }
-                    Kind::Embedding | Kind::Matrix => deviation,
-                    Kind::Residual => narrower,
+                    TensorKind::Embedding | TensorKind::Matrix => deviation,
+                    TensorKind::Residual => narrower,
                 };
                 let (key, mut at) = (key(seed, &tensor.name), tensor.range.start);
                 for run in tensor.runs() {

@@ -11,7 +11,7 @@ use crate::dense::DenseRooms;
 use crate::network::Products;
 use crate::table::{LayerParts, LinearParts, MlpParts};
 use crate::workspace::{
-    Cheap, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial, Routing, StreamGradients, Travel,
+    Cheap, ExpertLoad, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial, StreamGradients, Travel,
 };
 
 /// What all functions of a layer share: where it runs, its table, its weights and the rows it works on.
@@ -204,7 +204,7 @@ impl<E: Element> LayerRun<'_, E> {
         inner: &mut InnerGradients<E>,
         d_normed: &mut Buffer<T>,
         travel: &mut Option<&mut Travel<E>>,
-        routing: &Routing<'_>,
+        routing: &ExpertLoad<'_>,
         gradient: BlockGradient<'_>,
     ) {
         match &self.parts.mlp {

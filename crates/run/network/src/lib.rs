@@ -38,13 +38,13 @@ pub use network::{Network, NonFinite, Products};
 pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
 pub use region::Region;
 pub use safetensors::{
-    CONFIG_FILE, Format, INDEX_FILE, Loaded, SafetensorsFile, StoredTensor, TensorLayout, WEIGHTS_FILE,
-    config_with_dtype, load, save, write_tensors,
+    CONFIG_FILE, INDEX_FILE, LoadedWeights, SafetensorsFile, StoredTensor, TensorFormat, TensorLayout,
+    WEIGHTS_FILE, config_with_dtype, load, save, write_tensors,
 };
 pub use sample::Sampler;
-pub use serving::{Adapter, Adapters, KvPool, PackedWeights, ServingRoom, ServingShape, StepRows};
-pub use shard::{Among, Peers, ShardSpec, Share, cut_rows};
-pub use table::{Block, Kind, Section, Tensor, tables};
+pub use serving::{Adapter, KvPool, PackedWeights, RowAdapters, ServingRoom, ServingShape, StepRows};
+pub use shard::{Among, Peers, RankShare, ShardSpec, cut_rows};
+pub use table::{Block, Section, Tensor, TensorKind, tables};
 pub use weight_files::WeightFiles;
-pub use weights::{Held, Weights};
-pub use workspace::{Room, Tokens, Workspace, WorkspaceShape, logits_on};
+pub use weights::{HeldBlock, Weights};
+pub use workspace::{BatchTokens, Room, Workspace, WorkspaceShape, logits_on};

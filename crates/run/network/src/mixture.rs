@@ -9,7 +9,7 @@ use crate::Among;
 use crate::dense::DenseRooms;
 use crate::layer::{BlockGradient, Given, LayerRun, Made, reborrow};
 use crate::table::MixtureParts;
-use crate::workspace::{InnerGradients, Kept, Partial, Routing, Travel};
+use crate::workspace::{ExpertLoad, InnerGradients, Kept, Partial, Travel};
 
 impl<E: Element> LayerRun<'_, E> {
     /// `output = middle + experts(normed) + shared(normed)`.
@@ -22,7 +22,7 @@ impl<E: Element> LayerRun<'_, E> {
         made: &mut Made<'_, E>,
         partial: &mut Option<&mut Partial<E>>,
         travel: &mut Option<&mut Travel<E>>,
-        routing: &mut Routing<'_>,
+        routing: &mut ExpertLoad<'_>,
         output: &mut Buffer<E>,
     ) {
         self.choose(parts, normed, kept, routing);
@@ -87,7 +87,7 @@ impl<E: Element> LayerRun<'_, E> {
         parts: &MixtureParts,
         normed: Matrix<'_, E>,
         kept: &mut Kept<E>,
-        routing: &mut Routing<'_>,
+        routing: &mut ExpertLoad<'_>,
     ) {
         let (rows, experts) = (self.rows, parts.experts);
         let choices = rows * parts.per_token;
@@ -159,7 +159,7 @@ impl<E: Element> LayerRun<'_, E> {
         inner: &mut InnerGradients<E>,
         d_normed: &mut Buffer<T>,
         travel: &mut Option<&mut Travel<E>>,
-        routing: &Routing<'_>,
+        routing: &ExpertLoad<'_>,
         mut gradient: BlockGradient<'_>,
     ) {
         let slots = self.rows * parts.per_token;
@@ -191,7 +191,7 @@ impl<E: Element> LayerRun<'_, E> {
         given: Given<'_, E>,
         inner: &mut InnerGradients<E>,
         d_normed: &mut Buffer<T>,
-        routing: &Routing<'_>,
+        routing: &ExpertLoad<'_>,
         gradient: BlockGradient<'_>,
     ) {
         let (choices, kept) = (self.rows * parts.per_token, given.kept);

@@ -4,11 +4,11 @@ use bedplate_transformer::Family;
 
 use crate::table::MlpNames;
 
-pub(crate) struct Names {
+pub(crate) struct TensorNames {
     family: Family,
 }
 
-impl Names {
+impl TensorNames {
     pub(crate) fn of(family: Family) -> Self {
         Self { family }
     }

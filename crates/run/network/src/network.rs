@@ -9,7 +9,7 @@ use bedplate_kernels::{Accumulate, Device, Element, Rotary, View, ViewMut};
 use bedplate_transformer::Positions;
 
 use crate::layer::LayerRun;
-use crate::table::{self, Block, EmbeddingParts, LayerParts, MlpParts, Parts};
+use crate::table::{self, Block, BlockParts, EmbeddingParts, LayerParts, MlpParts};
 use crate::workspace::{HAS_GRADIENTS, LayerRoom, Room};
 use crate::{Among, Architecture, NetworkError, Peers, Recompute, ShardSpec, Weights, WorkspaceShape};
 
@@ -148,7 +148,7 @@ impl Network {
     /// The layers among some blocks.
     pub(crate) fn layers(&self, blocks: &Range<usize>) -> impl Iterator<Item = &LayerParts> {
         self.blocks[blocks.clone()].iter().filter_map(|block| match &block.parts {
-            Parts::Layer(layer) => Some(&**layer),
+            BlockParts::Layer(layer) => Some(&**layer),
             _ => None,
         })
     }
@@ -184,12 +184,12 @@ impl Network {
         room: &mut Room<'_, E>,
     ) {
         match &self.blocks[index].parts {
-            Parts::Embedding(parts) => self.embed(device, parts, weights, room),
-            Parts::Layer(parts) => {
+            BlockParts::Embedding(parts) => self.embed(device, parts, weights, room),
+            BlockParts::Layer(parts) => {
                 let (run, mut room) = self.layer_run(device, index, parts, weights, room, 0.0);
                 run.forward(&mut room);
             }
-            Parts::Head(_) => unreachable!("the head is computed with its loss"),
+            BlockParts::Head(_) => unreachable!("the head is computed with its loss"),
         }
     }
 
@@ -205,12 +205,12 @@ impl Network {
         balance: f32,
     ) {
         match &self.blocks[index].parts {
-            Parts::Embedding(parts) => {
+            BlockParts::Embedding(parts) => {
                 if let Some(gradient) = gradient {
                     self.embed_backward(device, parts, room, gradient);
                 }
             }
-            Parts::Layer(parts) => {
+            BlockParts::Layer(parts) => {
                 let recompute = room.shape.recompute;
                 let (run, mut room) = self.layer_run(device, index, parts, weights, room, balance);
                 match recompute {
@@ -220,7 +220,7 @@ impl Network {
                 }
                 run.backward(&mut room, gradient);
             }
-            Parts::Head(_) => unreachable!("the head is computed with its loss"),
+            BlockParts::Head(_) => unreachable!("the head is computed with its loss"),
         }
     }
 

@@ -95,13 +95,13 @@ fn rectangles(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Architecture, ShardSpec, Share, table};
+    use crate::{Architecture, RankShare, ShardSpec, table};
     use bedplate_diag::Source;
 
     const CONFIG: &str = r#"{"model_type": "gpt2", "n_embd": 16, "n_head": 4, "n_layer": 1, "vocab_size": 24,
         "n_positions": 8}"#;
 
-    fn blocks(tensor: Share) -> Vec<Block> {
+    fn blocks(tensor: RankShare) -> Vec<Block> {
         let architecture = Architecture::from_config(Source::new("config.json", CONFIG)).unwrap();
         table::blocks(&architecture.transformer, &ShardSpec { tensor, ..ShardSpec::WHOLE }).unwrap()
     }
@@ -111,7 +111,7 @@ mod tests {
         for degree in [1, 2, 4] {
             let mut seen: std::collections::BTreeMap<String, Vec<usize>> = Default::default();
             for rank in 0..degree {
-                for block in blocks(Share { rank, degree }) {
+                for block in blocks(RankShare { rank, degree }) {
                     let cuts = [0, block.len / 3, block.len / 3 + 7, block.len / 2, block.len];
                     for range in cuts.windows(2).map(|cut| cut[0]..cut[1]) {
                         for (region, place) in block.regions(range.clone()) {
@@ -130,7 +130,7 @@ mod tests {
                     }
                 }
             }
-            let whole = blocks(Share::WHOLE);
+            let whole = blocks(RankShare::WHOLE);
             for tensor in whole.iter().flat_map(|block| &block.tensors) {
                 let counts = &seen[&tensor.name];
                 // What every rank has as a whole comes from each of them.
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_range_inside_rows_is_a_part_whole_rows_and_a_part() {
-        let [embedding, ..] = &blocks(Share::WHOLE)[..] else { panic!("no blocks") };
+        let [embedding, ..] = &blocks(RankShare::WHOLE)[..] else { panic!("no blocks") };
         let found = embedding.regions(5..50);
         let said: Vec<_> =
             found.iter().map(|(region, _)| (region.rows.clone(), region.columns.clone())).collect();

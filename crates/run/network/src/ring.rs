@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::mem;
 use std::ops::Range;
 
-use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Matrix, MatrixMut, Qkv, Seen};
+use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Matrix, MatrixMut, Qkv, VisibleKeys};
 
 use crate::layer::LayerRun;
 use crate::workspace::{InnerGradients, Kept, Ring, RingGradients};
@@ -22,7 +22,7 @@ struct Sight<'a> {
     shape: AttentionShape,
     queries: Range<usize>,
     keys: Range<usize>,
-    seen: Seen<'a>,
+    seen: VisibleKeys<'a>,
 }
 
 impl<E: Element> LayerRun<'_, E> {
@@ -163,7 +163,7 @@ impl<E: Element> LayerRun<'_, E> {
             let (queries, keys) = (rows(&queries), rows(&keys));
             let first = source * self.rows;
             let first_keys = self.first_keys.range(first + queries.start..first + queries.end);
-            Sight { shape, queries, keys, seen: Seen { first_keys, positions } }
+            Sight { shape, queries, keys, seen: VisibleKeys { first_keys, positions } }
         })
     }
 

@@ -15,7 +15,7 @@ use bedplate_kernels::{Bf16, Device, Element, View, ViewMut};
 use half::f16;
 use serde_json::{Map, Value, json};
 
-use crate::names::Names;
+use crate::names::TensorNames;
 use crate::table::Tensor;
 use crate::{Network, NetworkError, Weights};
 
@@ -47,14 +47,14 @@ pub struct StoredTensor {
 
 /// The number formats that can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum TensorFormat {
     F32,
     Bf16,
     F16,
 }
 
-impl Format {
-    const ALL: [Format; 3] = [Format::F32, Format::Bf16, Format::F16];
+impl TensorFormat {
+    const ALL: [TensorFormat; 3] = [TensorFormat::F32, TensorFormat::Bf16, TensorFormat::F16];
 
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
@@ -62,14 +62,14 @@ impl Format {
 
     fn name(self) -> &'static str {
         match self {
-            Format::F32 => "F32",
-            Format::Bf16 => "BF16",
-            Format::F16 => "F16",
+            TensorFormat::F32 => "F32",
+            TensorFormat::Bf16 => "BF16",
+            TensorFormat::F16 => "F16",
         }
     }
 
     pub fn bytes(self) -> usize {
-        if self == Format::F32 { 4 } else { 2 }
+        if self == TensorFormat::F32 { 4 } else { 2 }
     }
 }
 
@@ -137,8 +137,8 @@ impl SafetensorsFile {
     }
 
     /// An odd format matters only where the tensor is read.
-    fn format(&self, name: &str, tensor: &StoredTensor) -> Result<Format, NetworkError> {
-        Format::named(&tensor.dtype).ok_or_else(|| NetworkError::BrokenWeights {
+    fn format(&self, name: &str, tensor: &StoredTensor) -> Result<TensorFormat, NetworkError> {
+        TensorFormat::named(&tensor.dtype).ok_or_else(|| NetworkError::BrokenWeights {
             path: self.path.clone(),
             what: format!("tensor `{name}`: its format {} is none of F32, BF16, F16", tensor.dtype),
         })
@@ -152,30 +152,32 @@ fn pieces(len: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(PIECE).map(move |start| start..len.min(start + PIECE))
 }
 
-fn decode(format: Format, bytes: &[u8], values: &mut [f32]) {
+fn decode(format: TensorFormat, bytes: &[u8], values: &mut [f32]) {
     let halves = bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
     match format {
-        Format::F32 => {
+        TensorFormat::F32 => {
             let words = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
             values.iter_mut().zip(words).for_each(|(value, word)| *value = word);
         }
-        Format::Bf16 => {
+        TensorFormat::Bf16 => {
             values.iter_mut().zip(halves).for_each(|(value, half)| *value = Bf16::from_bits(half).to_f32());
         }
-        Format::F16 => {
+        TensorFormat::F16 => {
             values.iter_mut().zip(halves).for_each(|(value, half)| *value = f16::from_bits(half).to_f32());
         }
     }
 }
 
-fn encode(format: Format, values: &[f32], bytes: &mut Vec<u8>) {
+fn encode(format: TensorFormat, values: &[f32], bytes: &mut Vec<u8>) {
     bytes.clear();
     match format {
-        Format::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
-        Format::Bf16 => {
+        TensorFormat::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        TensorFormat::Bf16 => {
             bytes.extend(values.iter().flat_map(|value| Bf16::from_f32(*value).to_bits().to_le_bytes()));
         }
-        Format::F16 => bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes())),
+        TensorFormat::F16 => {
+            bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()))
+        }
     }
 }
 
@@ -212,7 +214,7 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
     let count = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
     let count = count.ok_or("its shape is absurd")?;
     // Of a format that is not read the size of a number is not known.
-    let expected = match Format::named(dtype) {
+    let expected = match TensorFormat::named(dtype) {
         Some(format) => Some(count.checked_mul(format.bytes() as u64).ok_or("its shape is absurd")?),
         None => None,
     };
@@ -225,7 +227,7 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
 
 /// What was read, beside the weights themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadedWeights {
     /// Tensors of the files that the network does not use.
     pub unused: Vec<String>,
 }
@@ -251,7 +253,7 @@ impl Loader {
     ) -> Result<Self, NetworkError> {
         let files =
             files_of(path)?.iter().map(|file| SafetensorsFile::open(file)).collect::<Result<Vec<_>, _>>()?;
-        let prefix = Names::of(network.architecture().transformer.family).optional_prefix();
+        let prefix = TensorNames::of(network.architecture().transformer.family).optional_prefix();
         let loader = Self { path: path.to_owned(), files, prefix };
         let blocks = network.blocks().iter().enumerate();
         let wanted = blocks.filter(|(index, _)| is_wanted(*index)).flat_map(|(_, block)| &block.tensors);
@@ -310,7 +312,7 @@ impl Loader {
     /// The head's name where the files hold it beside the embedding that serves as it. An error where the two differ: which of them is
     /// meant, the files do not say.
     fn repeated_head(&self, network: &Network) -> Result<Option<String>, NetworkError> {
-        let names = Names::of(network.architecture().transformer.family);
+        let names = TensorNames::of(network.architecture().transformer.family);
         let (head, embedding) = (names.head(), names.embedding());
         let (Some((file, head)), Some((other, embedding))) = (self.find(&head), self.find(&embedding)) else {
             return Ok(None);
@@ -333,7 +335,7 @@ pub fn load<E: Element>(
     device: &Device,
     path: &Path,
     weights: &mut Weights<E>,
-) -> Result<Loaded, NetworkError> {
+) -> Result<LoadedWeights, NetworkError> {
     let loader = Loader::with_blocks(network, path, |index| weights.has_block(index))?;
     let unused = loader.unused(network)?;
     for index in 0..network.blocks().len() {
@@ -341,7 +343,7 @@ pub fn load<E: Element>(
             loader.read_block(network, device, index, weights.block_mut(index))?;
         }
     }
-    Ok(Loaded { unused })
+    Ok(LoadedWeights { unused })
 }
 
 pub(crate) fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
@@ -426,7 +428,7 @@ pub fn save<E: Element>(
         .enumerate()
         .flat_map(|(block, table)| table.tensors.iter().map(move |tensor| (block, tensor)))
         .collect();
-    let format = if E::NAME == "bf16" { Format::Bf16 } else { Format::F32 };
+    let format = if E::NAME == "bf16" { TensorFormat::Bf16 } else { TensorFormat::F32 };
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     let declared = tensors.iter().map(|(_, tensor)| (tensor.name.clone(), tensor.shape.clone())).collect();
     let layout = TensorLayout::new(format, &metadata, declared);
@@ -458,12 +460,12 @@ fn read_whole<E: Element>(device: &Device, from: View<'_, E>) -> Vec<f32> {
 
 /// The configuration, saying the format of the weights beside it under the key that it uses; without either key under the one
 /// that every version of transformers reads.
-pub fn config_with_dtype(config: &str, format: Format) -> String {
+pub fn config_with_dtype(config: &str, format: TensorFormat) -> String {
     let Ok(Value::Object(mut keys)) = serde_json::from_str::<Value>(config) else { return config.to_owned() };
     let dtype = match format {
-        Format::F32 => "float32",
-        Format::Bf16 => "bfloat16",
-        Format::F16 => "float16",
+        TensorFormat::F32 => "float32",
+        TensorFormat::Bf16 => "bfloat16",
+        TensorFormat::F16 => "float16",
     };
     let named = ["torch_dtype", "dtype"].map(|key| keys.contains_key(key).then_some(key));
     for key in named.into_iter().flatten() {
@@ -478,7 +480,7 @@ pub fn config_with_dtype(config: &str, format: Format) -> String {
 /// Writes tensors to one file, all in one format. The file appears whole or not at all.
 pub fn write_tensors(
     path: &Path,
-    format: Format,
+    format: TensorFormat,
     metadata: &BTreeMap<String, String>,
     tensors: &[(String, Vec<usize>, Vec<f32>)],
 ) -> Result<(), NetworkError> {
@@ -507,7 +509,7 @@ type ReadPiece<'a> = dyn FnMut(usize, Range<usize>, &mut [f32]) + 'a;
 
 /// The tensors of a file that is written piece by piece, all in one format.
 pub struct TensorLayout {
-    format: Format,
+    format: TensorFormat,
     header: Vec<u8>,
     lengths: Vec<usize>,
 }
@@ -515,7 +517,7 @@ pub struct TensorLayout {
 impl TensorLayout {
     /// Tensors by name and shape, in the order of their bytes.
     pub fn new(
-        format: Format,
+        format: TensorFormat,
         metadata: &BTreeMap<String, String>,
         tensors: Vec<(String, Vec<usize>)>,
     ) -> Self {
@@ -572,7 +574,8 @@ mod tests {
             (r#"{"model_type": "llama", "dtype": "float16"}"#, "dtype"),
             (r#"{"model_type": "llama"}"#, "torch_dtype"),
         ] {
-            let written: Value = serde_json::from_str(&config_with_dtype(config, Format::Bf16)).unwrap();
+            let written: Value =
+                serde_json::from_str(&config_with_dtype(config, TensorFormat::Bf16)).unwrap();
             assert_eq!(written, json!({"model_type": "llama", key: "bfloat16"}));
         }
     }
@@ -585,7 +588,7 @@ mod tests {
         let long: Vec<f32> = (0..2 * PIECE + 3).map(|value| value as f32).collect();
         let tensors =
             [("b".to_owned(), vec![long.len()], long.clone()), ("a".to_owned(), vec![0], Vec::new())];
-        write_tensors(&path, Format::F32, &BTreeMap::new(), &tensors).unwrap();
+        write_tensors(&path, TensorFormat::F32, &BTreeMap::new(), &tensors).unwrap();
         let file = SafetensorsFile::open(&path).unwrap();
         assert!(file.read("b").unwrap().unwrap() == long && file.read("a").unwrap().unwrap().is_empty());
         let mut longest = 0;

@@ -15,7 +15,7 @@ use crate::NetworkError;
 
 /// One rank's place among the `degree` ranks that share something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
+pub struct RankShare {
     pub degree: usize,
     pub rank: usize,
 }
@@ -24,14 +24,14 @@ pub struct Share {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardSpec {
     /// Of every matrix.
-    pub tensor: Share,
+    pub tensor: RankShare,
     /// Whether norms and residual streams hold only this tensor rank's share of the rows, which are cut in one piece
     /// (sequence parallelism).
     pub has_cut_rows: bool,
     /// Of the rows of every sequence, as [`cut_rows`] says.
-    pub context: Share,
+    pub context: RankShare,
     /// Of the routed experts of every layer, neighbours together. The matrices of an expert are also cut by `tensor`.
-    pub experts: Share,
+    pub experts: RankShare,
     /// Each section of a block begins and ends at a multiple of this many numbers; at least 1.
     pub unit: usize,
 }
@@ -77,13 +77,13 @@ pub trait Peers: Send + Sync {
 ///
 /// The sequence is cut into twice as many chunks as there are ranks, and each rank has one from the front and the matching one
 /// from the back: with causal attention all then have the same work.
-pub fn cut_rows(context: Share, sequence: usize) -> impl Iterator<Item = usize> + Clone {
+pub fn cut_rows(context: RankShare, sequence: usize) -> impl Iterator<Item = usize> + Clone {
     let [front, back] = context_chunks(context, sequence);
     front.chain(back)
 }
 
 /// The two pieces of a sequence that a rank has; one rank has all of it in the first.
-pub(crate) fn context_chunks(Share { degree, rank }: Share, sequence: usize) -> [Range<usize>; 2] {
+pub(crate) fn context_chunks(RankShare { degree, rank }: RankShare, sequence: usize) -> [Range<usize>; 2] {
     if degree == 1 {
         return [0..sequence, sequence..sequence];
     }
@@ -91,7 +91,7 @@ pub(crate) fn context_chunks(Share { degree, rank }: Share, sequence: usize) -> 
     [rank, 2 * degree - 1 - rank].map(|chunk| chunk * each..(chunk + 1) * each)
 }
 
-impl Share {
+impl RankShare {
     pub const WHOLE: Self = Self { degree: 1, rank: 0 };
 
     pub fn is_whole(self) -> bool {
@@ -108,10 +108,10 @@ impl Share {
 impl ShardSpec {
     /// All of a network, on one rank.
     pub const WHOLE: Self = Self {
-        tensor: Share::WHOLE,
+        tensor: RankShare::WHOLE,
         has_cut_rows: false,
-        context: Share::WHOLE,
-        experts: Share::WHOLE,
+        context: RankShare::WHOLE,
+        experts: RankShare::WHOLE,
         unit: 1,
     };
 
@@ -216,7 +216,7 @@ mod tests {
         for degree in [1, 2, 3, 4] {
             let (mut seen, mut work) = (vec![0; 24], Vec::new());
             for rank in 0..degree {
-                let rows = cut_rows(Share { degree, rank }, 24);
+                let rows = cut_rows(RankShare { degree, rank }, 24);
                 rows.clone().for_each(|row| seen[row] += 1);
                 assert_eq!(rows.clone().count(), 24 / degree);
                 work.push(rows.map(|row| row + 1).sum::<usize>());

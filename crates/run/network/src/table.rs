@@ -12,7 +12,7 @@ use bedplate_transformer::{
     Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, Norm, Positions, Reach, Transformer,
 };
 
-use crate::names::Names;
+use crate::names::TensorNames;
 use crate::{Architecture, NetworkError, ShardSpec};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
@@ -21,7 +21,7 @@ pub struct Tensor {
     pub name: String,
     /// Of the whole tensor, as stored in files.
     pub shape: Vec<usize>,
-    pub kind: Kind,
+    pub kind: TensorKind,
     /// Files hold the transposed matrix (GPT-2).
     pub is_transposed: bool,
     /// Where it lies in the block's buffer.
@@ -73,7 +73,7 @@ impl Tensor {
 
 /// What a tensor is, by which it is initialised and decayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TensorKind {
     Embedding,
     Matrix,
     /// A matrix whose output is added to the residual stream.
@@ -82,10 +82,10 @@ pub enum Kind {
     Bias,
 }
 
-impl Kind {
+impl TensorKind {
     /// Matrices are pulled towards zero by weight decay, vectors are not.
     pub fn is_matrix(self) -> bool {
-        matches!(self, Kind::Embedding | Kind::Matrix | Kind::Residual)
+        matches!(self, TensorKind::Embedding | TensorKind::Matrix | TensorKind::Residual)
     }
 }
 
@@ -99,7 +99,7 @@ pub struct Block {
     pub sections: Vec<Section>,
     /// Names of tensors that only other ranks have.
     pub(crate) elsewhere: Vec<String>,
-    pub(crate) parts: Parts,
+    pub(crate) parts: BlockParts,
 }
 
 /// Neighbouring numbers of a block of which the same ranks have copies.
@@ -111,7 +111,7 @@ pub struct Section {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Parts {
+pub(crate) enum BlockParts {
     Embedding(EmbeddingParts),
     Layer(Box<LayerParts>),
     Head(HeadParts),
@@ -212,7 +212,7 @@ pub fn tables(architecture: &Architecture) -> Result<Vec<Block>, NetworkError> {
 
 /// The blocks of one rank's part of a model, from the embedding to the head.
 pub(crate) fn blocks(model: &Transformer, spec: &ShardSpec) -> Result<Vec<Block>, NetworkError> {
-    let names = Names::of(model.family);
+    let names = TensorNames::of(model.family);
     let mut blocks = vec![embedding(model, Plan::new(&names, spec))];
     for (index, layer) in model.layers().enumerate() {
         let widths = Widths::of(model.hidden, &spec.layer(layer)?);
@@ -224,15 +224,15 @@ pub(crate) fn blocks(model: &Transformer, spec: &ShardSpec) -> Result<Vec<Block>
 
 fn embedding(model: &Transformer, mut plan: Plan<'_>) -> Block {
     let (hidden, names) = (model.hidden as usize, plan.names);
-    let table = plan.of_stream(names.embedding(), &[model.vocab as usize, hidden], Kind::Embedding);
+    let table = plan.of_stream(names.embedding(), &[model.vocab as usize, hidden], TensorKind::Embedding);
     let positions = match model.positions {
         Positions::Learned { count } => {
             plan.align();
-            Some(plan.of_stream(names.positions(), &[count as usize, hidden], Kind::Embedding))
+            Some(plan.of_stream(names.positions(), &[count as usize, hidden], TensorKind::Embedding))
         }
         _ => None,
     };
-    plan.into_block("embedding".into(), Parts::Embedding(EmbeddingParts { table, positions }))
+    plan.into_block("embedding".into(), BlockParts::Embedding(EmbeddingParts { table, positions }))
 }
 
 fn head(model: &Transformer, mut plan: Plan<'_>) -> Block {
@@ -240,8 +240,8 @@ fn head(model: &Transformer, mut plan: Plan<'_>) -> Block {
     let norm = plan.norm(model.norm, names.final_norm(), hidden);
     plan.align();
     let weight = (!model.has_tied_embeddings)
-        .then(|| plan.of_stream(names.head(), &[model.vocab as usize, hidden], Kind::Matrix));
-    plan.into_block("head".into(), Parts::Head(HeadParts { norm, weight }))
+        .then(|| plan.of_stream(names.head(), &[model.vocab as usize, hidden], TensorKind::Matrix));
+    plan.into_block("head".into(), BlockParts::Head(HeadParts { norm, weight }))
 }
 
 fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut plan: Plan<'_>) -> Block {
@@ -254,7 +254,7 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
     let head_norms = attention.has_qk_norm.then(|| plan.head_norms(&attention, index));
     let inner = (attention.heads * attention.head_dim) as usize;
     let output = (names.output(index), vec![hidden]);
-    let output = plan.linears(&[output], inner, attention.has_output_bias, Kind::Residual);
+    let output = plan.linears(&[output], inner, attention.has_output_bias, TensorKind::Residual);
     let before_mlp = plan.norm(model.norm, names.before_mlp(index), hidden);
     let mlp = match &layer.mlp {
         Mlp::Dense(dense) => MlpParts::Dense(plan.dense(dense, hidden, names.dense(index))),
@@ -263,12 +263,12 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
     };
     let reach = layer.reach;
     let parts = LayerParts { widths, reach, before_attention, qkv, head_norms, output, before_mlp, mlp };
-    plan.into_block(format!("layer {index}"), Parts::Layer(Box::new(parts)))
+    plan.into_block(format!("layer {index}"), BlockParts::Layer(Box::new(parts)))
 }
 
 /// A block under construction. Sizes that its functions take are those of the whole.
 struct Plan<'a> {
-    names: &'a Names,
+    names: &'a TensorNames,
     spec: &'a ShardSpec,
     tensors: Vec<Tensor>,
     len: usize,
@@ -277,7 +277,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(names: &'a Names, spec: &'a ShardSpec) -> Self {
+    fn new(names: &'a TensorNames, spec: &'a ShardSpec) -> Self {
         let (tensors, sections, elsewhere) = (Vec::new(), Vec::new(), Vec::new());
         Self { names, spec, tensors, len: 0, sections, elsewhere }
     }
@@ -295,21 +295,21 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn into_block(mut self, name: String, parts: Parts) -> Block {
+    fn into_block(mut self, name: String, parts: BlockParts) -> Block {
         self.end_section(false);
         let Self { tensors, len, sections, elsewhere, .. } = self;
         Block { name, tensors, len, sections, elsewhere, parts }
     }
 
     /// A tensor that is whole on every rank and works on rows of the residual stream.
-    fn of_stream(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
+    fn of_stream(&mut self, name: String, shape: &[usize], kind: TensorKind) -> Range<usize> {
         let range = self.whole(name, shape, kind);
         self.tensors.last_mut().expect("just pushed").is_partial = self.spec.has_cut_rows;
         range
     }
 
     /// A tensor that every rank has as a whole.
-    fn whole(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
+    fn whole(&mut self, name: String, shape: &[usize], kind: TensorKind) -> Range<usize> {
         let columns = 0..shape.get(1).map_or(1, |columns| *columns);
         let all = 0..shape[0];
         self.tensor(name, shape.to_vec(), kind, Vec::from([all]), columns)
@@ -319,7 +319,7 @@ impl<'a> Plan<'a> {
         &mut self,
         name: String,
         shape: Vec<usize>,
-        kind: Kind,
+        kind: TensorKind,
         rows: Vec<Range<usize>>,
         columns: Range<usize>,
     ) -> Range<usize> {
@@ -334,27 +334,27 @@ impl<'a> Plan<'a> {
 
     fn norm(&mut self, norm: Norm, name: String, width: usize) -> NormParts {
         self.align();
-        let weight = self.of_stream(format!("{name}.weight"), &[width], Kind::Norm);
+        let weight = self.of_stream(format!("{name}.weight"), &[width], TensorKind::Norm);
         self.align();
-        let bias =
-            (norm == Norm::LayerNorm).then(|| self.of_stream(format!("{name}.bias"), &[width], Kind::Bias));
+        let bias = (norm == Norm::LayerNorm)
+            .then(|| self.of_stream(format!("{name}.bias"), &[width], TensorKind::Bias));
         NormParts { weight, bias }
     }
 
     /// This rank's rows of a matrix: a share of each of its sections, or all where its inputs are cut.
-    fn rows(&self, sections: &[usize], kind: Kind) -> Vec<Range<usize>> {
+    fn rows(&self, sections: &[usize], kind: TensorKind) -> Vec<Range<usize>> {
         let mut start = 0;
         let mut section = |len: &usize| {
-            let share = if kind == Kind::Residual { 0..*len } else { self.spec.tensor.of(*len) };
+            let share = if kind == TensorKind::Residual { 0..*len } else { self.spec.tensor.of(*len) };
             start += len;
             start - len + share.start..start - len + share.end
         };
         sections.iter().map(&mut section).collect()
     }
 
-    fn matrix(&mut self, name: String, sections: &[usize], inputs: usize, kind: Kind) {
+    fn matrix(&mut self, name: String, sections: &[usize], inputs: usize, kind: TensorKind) {
         let outputs = sections.iter().sum();
-        let columns = if kind == Kind::Residual { self.spec.tensor.of(inputs) } else { 0..inputs };
+        let columns = if kind == TensorKind::Residual { self.spec.tensor.of(inputs) } else { 0..inputs };
         let rows = self.rows(sections, kind);
         self.tensor(name, vec![outputs, inputs], kind, rows, columns);
     }
@@ -365,7 +365,7 @@ impl<'a> Plan<'a> {
         layers: &[(String, Vec<usize>)],
         inputs: usize,
         has_bias: bool,
-        kind: Kind,
+        kind: TensorKind,
     ) -> LinearParts {
         self.align();
         let start = self.len;
@@ -383,7 +383,13 @@ impl<'a> Plan<'a> {
             let start = self.len;
             for (stem, sections) in layers {
                 let rows = self.rows(sections, kind);
-                self.tensor(format!("{stem}.bias"), vec![sections.iter().sum()], Kind::Bias, rows, 0..1);
+                self.tensor(
+                    format!("{stem}.bias"),
+                    vec![sections.iter().sum()],
+                    TensorKind::Bias,
+                    rows,
+                    0..1,
+                );
             }
             start..self.len
         });
@@ -399,24 +405,24 @@ impl<'a> Plan<'a> {
             Ok([stem]) => vec![(stem, widths.to_vec())],
             Err(stems) => stems.into_iter().zip(widths.map(|width| vec![width])).collect(),
         };
-        self.linears(&layers, hidden, attention.has_qkv_bias, Kind::Matrix)
+        self.linears(&layers, hidden, attention.has_qkv_bias, TensorKind::Matrix)
     }
 
     fn head_norms(&mut self, attention: &GroupedQuery, index: usize) -> HeadNorms {
         let dim = attention.head_dim as usize;
         let [queries, keys] = self.names.head_norms(index);
         self.align();
-        let queries = self.whole(queries, &[dim], Kind::Norm);
+        let queries = self.whole(queries, &[dim], TensorKind::Norm);
         self.align();
-        HeadNorms { queries, keys: self.whole(keys, &[dim], Kind::Norm) }
+        HeadNorms { queries, keys: self.whole(keys, &[dim], TensorKind::Norm) }
     }
 
     fn dense(&mut self, dense: &Dense, hidden: usize, stems: MlpNames) -> DenseParts {
         let width = dense.width as usize;
         let gate = stems.gate.filter(|_| dense.is_gated);
         let first: Vec<_> = gate.into_iter().chain([stems.up]).map(|stem| (stem, vec![width])).collect();
-        let gate_up = self.linears(&first, hidden, dense.has_bias, Kind::Matrix);
-        let down = self.linears(&[(stems.down, vec![hidden])], width, dense.has_bias, Kind::Residual);
+        let gate_up = self.linears(&first, hidden, dense.has_bias, TensorKind::Matrix);
+        let down = self.linears(&[(stems.down, vec![hidden])], width, dense.has_bias, TensorKind::Residual);
         DenseParts { width: width / self.spec.tensor.degree, is_gated: dense.is_gated, gate_up, down }
     }
 
@@ -424,12 +430,12 @@ impl<'a> Plan<'a> {
     fn mixture(&mut self, mixture: &Mixture, hidden: usize, index: usize) -> MixtureParts {
         let (experts, width) = (mixture.experts as usize, mixture.expert.width as usize);
         self.align();
-        let router = self.whole(self.names.router(index), &[experts, hidden], Kind::Matrix);
+        let router = self.whole(self.names.router(index), &[experts, hidden], TensorKind::Matrix);
         let shared = mixture.shared.map(|shared| self.dense(&shared, hidden, self.names.shared(index)));
         self.align();
         let shared_gate = mixture
             .has_shared_gate
-            .then(|| self.whole(self.names.shared_gate(index), &[1, hidden], Kind::Matrix));
+            .then(|| self.whole(self.names.shared_gate(index), &[1, hidden], TensorKind::Matrix));
         let (here, is_cut) = (self.spec.experts.of(experts), !self.spec.experts.is_whole());
         if is_cut {
             self.end_section(false);
@@ -469,15 +475,15 @@ impl<'a> Plan<'a> {
         for expert in here.clone() {
             let stems = self.names.expert(index, expert);
             let gate = stems.gate.expect("experts of known families are gated");
-            self.matrix(format!("{gate}.weight"), &[width], hidden, Kind::Matrix);
-            self.matrix(format!("{}.weight", stems.up), &[width], hidden, Kind::Matrix);
+            self.matrix(format!("{gate}.weight"), &[width], hidden, TensorKind::Matrix);
+            self.matrix(format!("{}.weight", stems.up), &[width], hidden, TensorKind::Matrix);
         }
         let gate_up = start..self.len;
         self.align();
         let start = self.len;
         for expert in here {
             let stem = self.names.expert(index, expert).down;
-            self.matrix(format!("{stem}.weight"), &[hidden], width, Kind::Residual);
+            self.matrix(format!("{stem}.weight"), &[hidden], width, TensorKind::Residual);
         }
         [gate_up, start..self.len]
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bedplate_transformer::Family;
 
-use crate::names::Names;
+use crate::names::TensorNames;
 use crate::safetensors::{files_of, read_tensor};
 use crate::table::Tensor;
 use crate::{NetworkError, SafetensorsFile};
@@ -22,7 +22,7 @@ impl WeightFiles {
     pub fn open(path: &Path, family: Family) -> Result<Self, NetworkError> {
         let files =
             files_of(path)?.iter().map(|file| SafetensorsFile::open(file)).collect::<Result<_, _>>()?;
-        Ok(Self { path: path.to_owned(), files, prefix: Names::of(family).optional_prefix() })
+        Ok(Self { path: path.to_owned(), files, prefix: TensorNames::of(family).optional_prefix() })
     }
 
     /// A whole tensor as a matrix of outputs by inputs. An error where it is missing, has another shape or holds what is no number.

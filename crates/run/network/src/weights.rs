@@ -7,11 +7,11 @@ use bedplate_kernels::{Buffer, Device, Element, View, ViewMut};
 use crate::Network;
 
 /// A block's numbers: a device's own buffer, or one that other ranks reach too.
-pub type Held<E> = Box<dyn BorrowMut<Buffer<E>> + Send + Sync>;
+pub type HeldBlock<E> = Box<dyn BorrowMut<Buffer<E>> + Send + Sync>;
 
 /// All blocks of a network, or those that a stage needs.
 pub struct Weights<E: Element> {
-    blocks: Vec<Option<Held<E>>>,
+    blocks: Vec<Option<HeldBlock<E>>>,
 }
 
 const PRESENT: &str = "these weights have the block";
@@ -23,7 +23,7 @@ impl<E: Element> Weights<E> {
 
     /// Only the blocks that are wanted, by their numbers in the network. Asking for another one later panics.
     pub fn of_blocks(device: &Device, network: &Network, is_wanted: impl Fn(usize) -> bool) -> Self {
-        let make = |len| -> Held<E> { Box::new(device.zeros(len)) };
+        let make = |len| -> HeldBlock<E> { Box::new(device.zeros(len)) };
         let blocks = network.blocks().iter().enumerate();
         let blocks = blocks.map(|(index, block)| is_wanted(index).then(|| make(block.len)));
         Self { blocks: blocks.collect() }
@@ -35,12 +35,12 @@ impl<E: Element> Weights<E> {
     }
 
     /// Gives a block its numbers.
-    pub fn put(&mut self, index: usize, numbers: Held<E>) {
+    pub fn put(&mut self, index: usize, numbers: HeldBlock<E>) {
         self.blocks[index] = Some(numbers);
     }
 
     /// Takes a block's numbers away. Panics where it has none.
-    pub fn take(&mut self, index: usize) -> Held<E> {
+    pub fn take(&mut self, index: usize) -> HeldBlock<E> {
         self.blocks[index].take().expect(PRESENT)
     }
 
@@ -83,10 +83,10 @@ impl<E: Element> Weights<E> {
     }
 }
 
-fn buffer<E: Element>(held: &Held<E>) -> &Buffer<E> {
+fn buffer<E: Element>(held: &HeldBlock<E>) -> &Buffer<E> {
     (**held).borrow()
 }
 
-fn buffer_mut<E: Element>(held: &mut Held<E>) -> &mut Buffer<E> {
+fn buffer_mut<E: Element>(held: &mut HeldBlock<E>) -> &mut Buffer<E> {
     (**held).borrow_mut()
 }

@@ -7,14 +7,14 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use bedplate_kernels::{Buffer, Device, Element, Matrix, Value, View, ViewMut};
+use bedplate_kernels::{Buffer, BufferValue, Device, Element, Matrix, View, ViewMut};
 use bedplate_transformer::Reach;
 use bedplate_transformer::workspace::{
     self, BatchRoom, Hold, LogitsAtOnce, Make, Recompute, Rooms, SharedRoom, Stage, Widths,
 };
 
 use crate::shard::context_chunks;
-use crate::{Network, ShardSpec, Share, cut_rows};
+use crate::{Network, RankShare, ShardSpec, cut_rows};
 
 /// How many tokens a micro-batch has, over all ranks that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Here {
     pub(crate) own: Range<usize>,
     /// Tokens of a sequence over all ranks, and this rank's share of them.
     sequence: usize,
-    context: Share,
+    context: RankShare,
 }
 
 impl Here {
@@ -68,7 +68,7 @@ impl Here {
     /// The ranks that share each sequence, by what they have of it.
     fn sources(&self) -> impl Iterator<Item = Chunks> {
         let (sequence, degree) = (self.sequence, self.context.degree);
-        (0..degree).map(move |rank| Chunks(context_chunks(Share { degree, rank }, sequence)))
+        (0..degree).map(move |rank| Chunks(context_chunks(RankShare { degree, rank }, sequence)))
     }
 
     /// Which of the own rows is a row of the whole micro-batch, where it is one of them.
@@ -93,7 +93,7 @@ impl Chunks {
 /// A micro-batch as data gives it; each slice has an entry per row. A rank that has a share of every sequence is given those rows
 /// ([`cut_rows`]) of each of them; all ranks of a tensor group are given the same.
 #[derive(Debug, Clone, Copy)]
-pub struct Tokens<'a> {
+pub struct BatchTokens<'a> {
     pub tokens: &'a [u32],
     /// What is to be predicted; `u32::MAX` where nothing is.
     pub targets: &'a [u32],
@@ -105,24 +105,24 @@ pub struct Tokens<'a> {
 }
 
 /// Buffers of a device.
-pub(crate) struct Memory<E>(PhantomData<E>);
+pub(crate) struct DeviceMemory<E>(PhantomData<E>);
 
-impl<E: Element> Hold for Memory<E> {
+impl<E: Element> Hold for DeviceMemory<E> {
     type Element = Buffer<E>;
     type Wide = Buffer<f32>;
     type Index = Buffer<u32>;
 }
 
-pub(crate) type Kept<E> = workspace::Kept<Memory<E>>;
-pub(crate) type Cheap<E> = workspace::Cheap<Memory<E>>;
-pub(crate) type StreamGradients<E> = workspace::StreamGradients<Memory<E>>;
-pub(crate) type InnerGradients<E> = workspace::InnerGradients<Memory<E>>;
-type Head<E> = workspace::Head<Memory<E>>;
-pub(crate) type Partial<E> = workspace::Partial<Memory<E>>;
-pub(crate) type Gathered<E> = workspace::Gathered<Memory<E>>;
-pub(crate) type Ring<E> = workspace::Ring<Memory<E>>;
-pub(crate) type RingGradients<E> = workspace::RingGradients<Memory<E>>;
-pub(crate) type Travel<E> = workspace::Travel<Memory<E>>;
+pub(crate) type Kept<E> = workspace::Kept<DeviceMemory<E>>;
+pub(crate) type Cheap<E> = workspace::Cheap<DeviceMemory<E>>;
+pub(crate) type StreamGradients<E> = workspace::StreamGradients<DeviceMemory<E>>;
+pub(crate) type InnerGradients<E> = workspace::InnerGradients<DeviceMemory<E>>;
+type Head<E> = workspace::Head<DeviceMemory<E>>;
+pub(crate) type Partial<E> = workspace::Partial<DeviceMemory<E>>;
+pub(crate) type Gathered<E> = workspace::Gathered<DeviceMemory<E>>;
+pub(crate) type Ring<E> = workspace::Ring<DeviceMemory<E>>;
+pub(crate) type RingGradients<E> = workspace::RingGradients<DeviceMemory<E>>;
+pub(crate) type Travel<E> = workspace::Travel<DeviceMemory<E>>;
 
 /// Buffers for some blocks of a network.
 pub struct Workspace<E: Element> {
@@ -131,7 +131,7 @@ pub struct Workspace<E: Element> {
     blocks: Range<usize>,
     /// The distinct reaches of the network's layers, as [`BatchRoom::first_keys`] has them.
     reaches: Vec<Reach>,
-    rooms: Rooms<Memory<E>>,
+    rooms: Rooms<DeviceMemory<E>>,
     /// Tokens of each micro-batch that are not padding, on all ranks that share it.
     tokens: Vec<usize>,
     /// First keys on their way to the device.
@@ -145,8 +145,8 @@ pub struct Room<'a, E: Element> {
     pub(crate) here: Here,
     pub(crate) blocks: Range<usize>,
     pub(crate) reaches: &'a [Reach],
-    pub(crate) batch: &'a mut BatchRoom<Memory<E>>,
-    pub(crate) shared: &'a mut SharedRoom<Memory<E>>,
+    pub(crate) batch: &'a mut BatchRoom<DeviceMemory<E>>,
+    pub(crate) shared: &'a mut SharedRoom<DeviceMemory<E>>,
     tokens: &'a mut usize,
     staged: &'a mut Vec<u32>,
 }
@@ -170,11 +170,11 @@ pub(crate) struct LayerRoom<'a, E: Element> {
     pub(crate) behind: View<'a, u32>,
     pub(crate) positions: View<'a, u32>,
     pub(crate) first_keys: View<'a, u32>,
-    pub(crate) routing: Routing<'a>,
+    pub(crate) routing: ExpertLoad<'a>,
 }
 
 /// How busy the experts of all layers are.
-pub(crate) struct Routing<'a> {
+pub(crate) struct ExpertLoad<'a> {
     /// 1 for each token that is not padding.
     pub(crate) counted: View<'a, u32>,
     /// How many these are, on all ranks that share the micro-batch.
@@ -305,7 +305,7 @@ fn stage<'a>(
 }
 
 /// Allocates, and adds to the bytes that are allocated.
-fn zeros<E: Value>(device: &Device, len: usize, bytes: &Cell<usize>) -> Buffer<E> {
+fn zeros<E: BufferValue>(device: &Device, len: usize, bytes: &Cell<usize>) -> Buffer<E> {
     let buffer = device.zeros(len);
     bytes.set(bytes.get() + buffer.bytes());
     buffer
@@ -315,7 +315,7 @@ pub(crate) const HAS_GRADIENTS: &str = "learning needs a workspace with gradient
 
 impl<E: Element> Room<'_, E> {
     /// Puts a micro-batch in place. Panics when it has another number of rows.
-    pub fn load(&mut self, device: &Device, batch: Tokens<'_>) {
+    pub fn load(&mut self, device: &Device, batch: BatchTokens<'_>) {
         let given = &mut self.batch.given;
         if !given.tokens.is_empty() {
             device.write(given.tokens.view_mut(), batch.tokens);
@@ -442,7 +442,7 @@ impl<E: Element> Room<'_, E> {
             behind: given.behind.view(),
             positions: given.positions.view(),
             first_keys: first_keys[reach].view(),
-            routing: Routing {
+            routing: ExpertLoad {
                 counted: given.counted.view(),
                 tokens: *self.tokens,
                 shares: &mut given.shares,

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use bedplate_diag::Source;
 use bedplate_kernels::{Device, IGNORED, KvFormat, WeightFormat};
 use bedplate_network::{
-    Adapters, Architecture, KvPool, Network, PackedWeights, Recompute, SafetensorsFile, ServingRoom,
-    ServingShape, StepRows, Tokens, Weights, Workspace, WorkspaceShape, load, save,
+    Architecture, BatchTokens, KvPool, Network, PackedWeights, Recompute, RowAdapters, SafetensorsFile,
+    ServingRoom, ServingShape, StepRows, Weights, Workspace, WorkspaceShape, load, save,
 };
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ impl Reference {
         let positions: Vec<u32> = (0..self.tokens.len()).map(|row| (row % sequence) as u32).collect();
         workspace.room(0).load(
             device,
-            Tokens {
+            BatchTokens {
                 tokens: &self.tokens,
                 targets: &self.targets,
                 positions: &positions,
@@ -170,7 +170,7 @@ fn check_answers(reference: &Reference, device: &Device) {
                 tables: &(0..sequences).flat_map(table).collect::<Vec<_>>(),
                 wanted: &(0..(sequences * count) as u32).collect::<Vec<_>>(),
             };
-            network.answer(device, &weights, &mut pool, &step, Adapters::NONE, &mut room);
+            network.answer(device, &weights, &mut pool, &step, RowAdapters::NONE, &mut room);
             for row in 0..sequences * count {
                 let at = row / count * sequence + first + row % count;
                 room.read_logits(device, row, &mut logits[at * vocab..(at + 1) * vocab]);

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use bedplate_breakdown::{Breakdown, Part, Span};
-use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Progress, StepRecord};
+use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Progress, RecordLines, StepRecord};
 use bedplate_units::{Bytes, Seconds};
 
 const STEPS: u64 = 100;
@@ -21,8 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut events = EventFile::create(&folder, resumes_after)?;
     let path = folder.join("train.jsonl");
-    let mut lines =
-        resumes_after.map_or_else(|| Lines::create(&path), |step| Lines::resume(&path, step, None))?;
+    let mut lines = resumes_after
+        .map_or_else(|| RecordLines::create(&path), |step| RecordLines::resume(&path, step, None))?;
     let endpoint = Endpoint::start("127.0.0.1:0".parse()?, Exposure::Loopback)?;
     let mut progress = Progress::on_stderr(STEPS, Duration::from_secs(1));
     progress.say(&format!("metrics at http://{}/metrics", endpoint.address()));

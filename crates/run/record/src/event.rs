@@ -9,11 +9,11 @@ pub(crate) enum What<'a> {
     Version,
     /// A run begins at the event's step: readers drop what earlier files have for that step and later ones.
     Start,
-    Values(&'a [(String, Value<'a>)]),
+    Values(&'a [(String, EventValue<'a>)]),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Value<'a> {
+pub(crate) enum EventValue<'a> {
     Scalar(f32),
     Text(&'a str),
 }
@@ -35,11 +35,11 @@ pub(crate) fn event(time: f64, step: u64, what: &What<'_>) -> Vec<u8> {
     message.0
 }
 
-fn add_value(entry: &mut Message, tag: &str, value: Value<'_>) {
+fn add_value(entry: &mut Message, tag: &str, value: EventValue<'_>) {
     entry.bytes(1, tag.as_bytes());
     match value {
-        Value::Scalar(number) => entry.float(2, number),
-        Value::Text(text) => {
+        EventValue::Scalar(number) => entry.float(2, number),
+        EventValue::Text(text) => {
             entry.message(8, |tensor| {
                 const STRINGS: u64 = 7;
                 tensor.number(1, STRINGS);

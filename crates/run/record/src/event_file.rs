@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::event::{Value, What, event};
+use crate::event::{EventValue, What, event};
 use crate::framing::frame;
 use crate::{EvaluationRecord, RecordError, StepRecord};
 
@@ -59,7 +59,7 @@ impl EventFile {
     }
 }
 
-fn step_values(record: &StepRecord) -> Vec<(String, Value<'static>)> {
+fn step_values(record: &StepRecord) -> Vec<(String, EventValue<'static>)> {
     let named = [
         ("train/loss", Some(record.loss)),
         ("train/gradient_norm", Some(record.gradient_norm)),
@@ -76,15 +76,17 @@ fn step_values(record: &StepRecord) -> Vec<(String, Value<'static>)> {
     let predicted = record.predicted.iter().flat_map(|predicted| predicted.parts());
     let predicted = predicted.map(|(part, span)| (format!("predicted/{part}"), span.exposed.get()));
     let parts = measured.chain(predicted).filter(|(_, seconds)| *seconds != 0.0);
-    named.chain(parts).map(|(tag, number)| (tag, Value::Scalar(number as f32))).collect()
+    named.chain(parts).map(|(tag, number)| (tag, EventValue::Scalar(number as f32))).collect()
 }
 
-fn evaluation_values(record: &EvaluationRecord) -> Vec<(String, Value<'_>)> {
-    let scalar = |tag: &str, number: f64| (tag.to_owned(), Value::Scalar(number as f32));
+fn evaluation_values(record: &EvaluationRecord) -> Vec<(String, EventValue<'_>)> {
+    let scalar = |tag: &str, number: f64| (tag.to_owned(), EventValue::Scalar(number as f32));
     let named = [("evaluation/loss", record.loss), ("evaluation/perplexity", record.perplexity)];
     let known = named.into_iter().filter_map(|(tag, number)| Some(scalar(tag, number?)));
     let mut values: Vec<_> = known.collect();
-    values.extend(record.sample.as_deref().map(|sample| ("evaluation/sample".into(), Value::Text(sample))));
+    values.extend(
+        record.sample.as_deref().map(|sample| ("evaluation/sample".into(), EventValue::Text(sample))),
+    );
     values
 }
 

@@ -41,7 +41,7 @@ pub use endpoint::Endpoint;
 pub use error::{PAGES, RecordError};
 pub use event_file::EventFile;
 pub use exposition::Exposition;
-pub use lines::Lines;
+pub use lines::RecordLines;
 pub use metrics::Metrics;
 pub use progress::Progress;
 pub use progress_line::ProgressLine;

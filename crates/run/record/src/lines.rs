@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::{EvaluationRecord, RankTimes, RanksRecord, RecordError, StepRecord};
 
 /// A file with a line for each record. Every record is in the file when its method returns.
-pub struct Lines {
+pub struct RecordLines {
     path: PathBuf,
     file: File,
     told: Told,
@@ -42,7 +42,7 @@ impl StepRecord {
     }
 }
 
-impl Lines {
+impl RecordLines {
     /// An empty file, whatever was there before.
     pub fn create(path: &Path) -> Result<Self, RecordError> {
         let file = File::create(path).map_err(RecordError::creating(path))?;

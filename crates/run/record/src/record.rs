@@ -70,9 +70,9 @@ pub(crate) mod tests {
     use std::path::PathBuf;
 
     /// A temporary folder of a test.
-    pub(crate) struct Folder(pub(crate) PathBuf);
+    pub(crate) struct TestFolder(pub(crate) PathBuf);
 
-    impl Folder {
+    impl TestFolder {
         pub(crate) fn new(name: &str) -> Self {
             let folder = std::env::temp_dir().join(format!("bedplate-record-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).unwrap();
@@ -80,7 +80,7 @@ pub(crate) mod tests {
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             std::fs::remove_dir_all(&self.0).unwrap();
         }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bedplate_kernels::{Bf16, DeviceChoice, WeightFormat};
 use bedplate_network::{Architecture, Network, PackedWeights};
-use bedplate_serve::{Ask, Continuation, Engine, EngineOptions, Event, Replica, Sampling};
+use bedplate_serve::{Ask, Continuation, Engine, EngineOptions, Replica, SampleEvent, Sampling};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();
@@ -83,7 +83,7 @@ fn decode(engine: &Engine, sequences: u32, prompt: u32, tokens: u32, sampling: &
             scope.spawn(move || {
                 let mut moments = Vec::new();
                 while let Some(event) = answer.wait() {
-                    if let Event::Token { .. } = event {
+                    if let SampleEvent::Token { .. } = event {
                         moments.push(began.elapsed().as_secs_f64());
                     }
                 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// The running answer to one request. Dropping it cancels what is not finished.
 #[derive(Debug)]
 pub struct Answer {
-    events: UnboundedReceiver<Event>,
+    events: UnboundedReceiver<SampleEvent>,
     wish: Arc<Wish>,
 }
 
@@ -23,7 +23,7 @@ struct Wish {
 
 /// Something that happened to a sample.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum SampleEvent {
     /// The request runs: its prompt's tokens that were found computed.
     Admitted {
         cached_tokens: u32,
@@ -70,7 +70,7 @@ pub enum EndReason {
 /// The engine's end of an [`Answer`].
 #[derive(Debug, Clone)]
 pub struct Teller {
-    events: UnboundedSender<Event>,
+    events: UnboundedSender<SampleEvent>,
     wish: Arc<Wish>,
 }
 
@@ -83,18 +83,18 @@ impl Answer {
     }
 
     /// The next event; none after the last sample has ended, or where the engine has gone.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<SampleEvent> {
         self.events.recv().await
     }
 
     /// As [`next`](Self::next), for a thread that may wait.
-    pub fn wait(&mut self) -> Option<Event> {
+    pub fn wait(&mut self) -> Option<SampleEvent> {
         self.events.blocking_recv()
     }
 
     /// An event that has come already.
     #[cfg(test)]
-    pub(crate) fn try_next(&mut self) -> Option<Event> {
+    pub(crate) fn try_next(&mut self) -> Option<SampleEvent> {
         self.events.try_recv().ok()
     }
 
@@ -123,7 +123,7 @@ impl Drop for Answer {
 }
 
 impl Teller {
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, event: SampleEvent) {
         // Nobody listens any more where this fails, and that is found out by `is_cancelled`.
         let _ = self.events.send(event);
     }

@@ -7,7 +7,7 @@ use bedplate_network::StepRows;
 
 /// Consecutive tokens of one sequence.
 #[derive(Debug, Clone)]
-pub(crate) struct Run {
+pub(crate) struct TokenRun {
     pub(crate) sequence: SequenceId,
     /// The position of the first.
     pub(crate) first: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Composed {
 }
 
 impl Composed {
-    pub(crate) fn fill(&mut self, scheduler: &Scheduler, runs: &mut [Run]) {
+    pub(crate) fn fill(&mut self, scheduler: &Scheduler, runs: &mut [TokenRun]) {
         self.clear();
         // Rows through one adapter lie together.
         runs.sort_by_key(|run| run.adapter.map_or(0, |adapter| adapter + 1));
@@ -56,7 +56,7 @@ impl Composed {
         self.adapted.clear();
     }
 
-    fn push(&mut self, scheduler: &Scheduler, run: &Run) {
+    fn push(&mut self, scheduler: &Scheduler, run: &TokenRun) {
         let row = self.tokens.len();
         let rows = row..row + run.tokens.len();
         self.starts.push(row as u32);

@@ -13,21 +13,23 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bedplate_batching::{Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start, StepShape};
+use bedplate_batching::{
+    Completion, Request, RequestId, Scheduler, SequenceId, SequenceProgress, SequenceStart, StepShape,
+};
 use bedplate_kernels::{Device, Element};
-use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, ServingRoom};
+use bedplate_network::{Adapter, KvPool, Network, PackedWeights, RowAdapters, ServingRoom};
 
 pub(crate) use blocks::Adopted;
 
 use crate::ask::Wants;
-use crate::compose::{Composed, Run};
-use crate::draft::{Draft, Speculation};
-use crate::keys::Keys;
-use crate::live::{Job, Live};
+use crate::compose::{Composed, TokenRun};
+use crate::draft::{DraftModel, Speculation};
+use crate::keys::EngineKeys;
+use crate::live::{LiveRequest, LiveSequence};
 use crate::speculate::speculate;
 use crate::spill::Spill;
-use crate::worker_group::{Order, WorkerGroup};
-use crate::{Ask, Event, Refusal, State, Teller};
+use crate::worker_group::{WorkerGroup, WorkerOrder};
+use crate::{Ask, EngineState, Refusal, SampleEvent, Teller};
 
 const IS_HERE: &str = "the scheduler names sequences that are here";
 
@@ -35,7 +37,7 @@ const IS_HERE: &str = "the scheduler names sequences that are here";
 pub(crate) const MOST_SPECULATED: usize = 8;
 
 /// What an engine computes with.
-pub(crate) struct Parts<E: Element> {
+pub(crate) struct EngineParts<E: Element> {
     pub(crate) device: Device,
     pub(crate) network: Network,
     pub(crate) weights: PackedWeights<E>,
@@ -44,9 +46,9 @@ pub(crate) struct Parts<E: Element> {
     pub(crate) scheduler: Scheduler,
     pub(crate) adapters: Vec<(String, Adapter)>,
     pub(crate) spill: Spill,
-    pub(crate) keys: Keys,
+    pub(crate) keys: EngineKeys,
     pub(crate) end_tokens: Vec<u32>,
-    pub(crate) draft: Option<Draft<E>>,
+    pub(crate) draft: Option<DraftModel<E>>,
     pub(crate) speculative: usize,
     pub(crate) seed: u64,
     /// The other ranks, where the model is cut.
@@ -54,9 +56,9 @@ pub(crate) struct Parts<E: Element> {
 }
 
 pub(crate) struct Core<E: Element> {
-    parts: Parts<E>,
-    jobs: BTreeMap<u64, Job>,
-    slots: Vec<Option<Live>>,
+    parts: EngineParts<E>,
+    jobs: BTreeMap<u64, LiveRequest>,
+    slots: Vec<Option<LiveSequence>>,
     swapped: BTreeMap<u32, Vec<Box<[u8]>>>,
     spares: Vec<u32>,
     composed: Composed,
@@ -64,8 +66,8 @@ pub(crate) struct Core<E: Element> {
     /// Requests that have finished and were not asked for.
     finished: u32,
     began: Instant,
-    state: State,
-    shared: Arc<Mutex<State>>,
+    state: EngineState,
+    shared: Arc<Mutex<EngineState>>,
     log: StepLog,
 }
 
@@ -91,7 +93,7 @@ struct Logits {
 }
 
 impl<E: Element> Core<E> {
-    pub(crate) fn new(parts: Parts<E>, shared: Arc<Mutex<State>>, log: StepLog) -> Self {
+    pub(crate) fn new(parts: EngineParts<E>, shared: Arc<Mutex<EngineState>>, log: StepLog) -> Self {
         let blocks = parts.scheduler.options().blocks;
         let vocab = parts.network.architecture().transformer.vocab as usize;
         let spares = if parts.speculative > 0 { MOST_SPECULATED } else { 0 };
@@ -107,7 +109,7 @@ impl<E: Element> Core<E> {
             logits,
             finished: 0,
             began: Instant::now(),
-            state: State::default(),
+            state: EngineState::default(),
             shared,
             log,
         }
@@ -138,17 +140,17 @@ impl<E: Element> Core<E> {
             samples,
             deadline: None,
             keys: keys.clone(),
-            start: Start::Prompt,
+            start: SequenceStart::Prompt,
         };
         let now = self.now();
         match self.parts.scheduler.submit(request, now) {
             Err(refusal) => {
-                teller.tell(Event::Failed(Refusal::Never(refusal).to_string()));
+                teller.tell(SampleEvent::Failed(Refusal::Never(refusal).to_string()));
                 self.finished += 1;
             }
             Ok(sequence) => {
                 let seed = seed.unwrap_or_else(|| bedplate_random::mix(self.parts.seed ^ id));
-                let mut job = Job {
+                let mut job = LiveRequest {
                     ask,
                     teller,
                     seed,
@@ -165,7 +167,7 @@ impl<E: Element> Core<E> {
         }
     }
 
-    fn put(&mut self, sequence: SequenceId, live: Live) {
+    fn put(&mut self, sequence: SequenceId, live: LiveSequence) {
         let at = sequence.0 as usize;
         if self.slots.len() <= at {
             self.slots.resize_with(at + 1, || None);
@@ -174,18 +176,18 @@ impl<E: Element> Core<E> {
         self.slots[at] = Some(live);
     }
 
-    fn live(&mut self, sequence: SequenceId) -> &mut Live {
+    fn live(&mut self, sequence: SequenceId) -> &mut LiveSequence {
         self.slots[sequence.0 as usize].as_mut().expect(IS_HERE)
     }
 
     /// Tells all requests that they cannot be finished.
     pub(crate) fn fail(&self, reason: &str) {
-        self.jobs.values().for_each(|job| job.teller.tell(Event::Failed(reason.to_owned())));
+        self.jobs.values().for_each(|job| job.teller.tell(SampleEvent::Failed(reason.to_owned())));
     }
 
     /// Stops what nobody waits for any more.
     pub(crate) fn cancel_left(&mut self) {
-        let is_left = |job: &Job| job.teller.is_cancelled();
+        let is_left = |job: &LiveRequest| job.teller.is_cancelled();
         let gone: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_left(job)).map(|(id, _)| *id).collect();
         for id in gone {
             self.close(id);
@@ -209,14 +211,14 @@ impl<E: Element> Core<E> {
     }
 
     /// A request is done with.
-    fn close(&mut self, request: u64) -> Option<Job> {
+    fn close(&mut self, request: u64) -> Option<LiveRequest> {
         let job = self.jobs.remove(&request);
         self.finished += u32::from(job.is_some());
         job
     }
 
     /// How many were stopped.
-    fn stop_sequences(&mut self, is_meant: impl Fn(&Live) -> bool) -> u16 {
+    fn stop_sequences(&mut self, is_meant: impl Fn(&LiveSequence) -> bool) -> u16 {
         let mut stopped = 0;
         for at in 0..self.slots.len() {
             if self.slots[at].as_ref().is_some_and(&is_meant) {
@@ -278,22 +280,22 @@ impl<E: Element> Core<E> {
                 job.is_admitted = true;
                 self.state.prompt_tokens += job.ask.prompt.len() as u64;
                 self.state.cached_tokens += u64::from(cached_tokens);
-                job.tell(Event::Admitted { cached_tokens });
+                job.tell(SampleEvent::Admitted { cached_tokens });
             }
         }
     }
 
     /// The tokens that the step computes.
-    fn runs(&mut self, decoding: &[SequenceId]) -> Vec<Run> {
+    fn runs(&mut self, decoding: &[SequenceId]) -> Vec<TokenRun> {
         let chunks = self.parts.scheduler.last_step().chunks.clone();
-        let mut runs: Vec<Run> = chunks
+        let mut runs: Vec<TokenRun> = chunks
             .iter()
             .map(|chunk| {
                 let live = self.live(chunk.sequence);
                 let range = chunk.start as usize..(chunk.start + chunk.tokens) as usize;
                 // Speculative tokens that were right before a preemption need not be sampled again.
                 let is_wanted = range.end == live.tokens.len();
-                Run {
+                TokenRun {
                     sequence: chunk.sequence,
                     first: range.start,
                     tokens: live.tokens[range].to_vec(),
@@ -311,7 +313,7 @@ impl<E: Element> Core<E> {
             .into_iter()
             .map(|of| self.room_to_speculate(of, speculative))
             .collect();
-        let Parts { device, scheduler, draft, .. } = &mut self.parts;
+        let EngineParts { device, scheduler, draft, .. } = &mut self.parts;
         match draft {
             Some(draft) => draft.speculate(device, scheduler, &mut speculated),
             None => speculated.iter_mut().for_each(|of| of.tokens = speculate(&of.text, of.most)),
@@ -320,18 +322,18 @@ impl<E: Element> Core<E> {
         runs
     }
 
-    fn compute(&mut self, runs: &[Run]) {
+    fn compute(&mut self, runs: &[TokenRun]) {
         if self.composed.is_empty() {
             return;
         }
         let (filled, samples) = (self.take_filled(runs), self.samples(runs));
-        let Parts { device, network, weights, pool, room, adapters, group, .. } = &mut self.parts;
+        let EngineParts { device, network, weights, pool, room, adapters, group, .. } = &mut self.parts;
         if let Some(group) = group {
-            group.say(&Order::step(&self.composed.rows()));
+            group.say(&WorkerOrder::step(&self.composed.rows()));
         }
         let rows: Vec<_> =
             self.composed.adapted.iter().map(|(rows, at)| (rows.clone(), &adapters[*at].1)).collect();
-        let (step, adapters) = (self.composed.rows(), Adapters { rows: &rows });
+        let (step, adapters) = (self.composed.rows(), RowAdapters { rows: &rows });
         match filled.is_empty() {
             true => network.answer(device, weights, pool, &step, adapters, room),
             false => network.answer_by_layer(device, weights, pool, &step, adapters, room, |layer, pool| {
@@ -349,16 +351,16 @@ impl<E: Element> Core<E> {
 
     /// Nothing is to be done for now.
     pub(crate) fn rest(&self) {
-        self.parts.group.iter().for_each(|group| group.say(&Order::Rest));
+        self.parts.group.iter().for_each(|group| group.say(&WorkerOrder::Rest));
     }
 
     /// The other ranks are not needed any more.
     pub(crate) fn dismiss(&self) {
-        self.parts.group.iter().for_each(|group| group.say(&Order::End));
+        self.parts.group.iter().for_each(|group| group.say(&WorkerOrder::End));
     }
 
     /// Tells the scheduler, samples and tells tokens, and ends what has ended.
-    fn finish_step(&mut self, decoding: &[SequenceId], runs: &[Run]) {
+    fn finish_step(&mut self, decoding: &[SequenceId], runs: &[TokenRun]) {
         self.report_keys(decoding);
         self.parts.scheduler.complete(1);
         // Forked samples have been given blocks, into which the part of the prompt is copied below.
@@ -371,7 +373,7 @@ impl<E: Element> Core<E> {
         // Samples follow the sequence that they are forked from. It may end with its first token: its block is known before, and
         // nothing is written there until the next step.
         let (mut origin, mut part) = (SequenceId(0), None);
-        for Progress { sequence, request, .. } in completion.started.iter().copied() {
+        for SequenceProgress { sequence, request, .. } in completion.started.iter().copied() {
             match self.slots.get(sequence.0 as usize).is_some_and(Option::is_some) {
                 true => (origin, part) = (sequence, self.last_of_prompt(sequence)),
                 false => self.start_sample(sequence, request, part),
@@ -388,13 +390,14 @@ impl<E: Element> Core<E> {
         &mut self,
         sequence: SequenceId,
         origin: SequenceId,
-        runs: &[Run],
+        runs: &[TokenRun],
         completion: &Completion,
     ) {
         let Some(live) = &self.slots[sequence.0 as usize] else { return };
         let request = RequestId(live.request);
         let has_ended = self.advance(sequence, origin, runs);
-        let is_this = |progress: &&Progress| (progress.sequence, progress.request) == (sequence, request);
+        let is_this =
+            |progress: &&SequenceProgress| (progress.sequence, progress.request) == (sequence, request);
         let is_finished = completion.finished.iter().any(|progress| is_this(&progress));
         if has_ended && !is_finished {
             self.parts.scheduler.stop(sequence);

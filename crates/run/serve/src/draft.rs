@@ -6,13 +6,13 @@
 
 use bedplate_batching::{Scheduler, SequenceId};
 use bedplate_kernels::{Device, Element};
-use bedplate_network::{Adapters, KvPool, Network, PackedWeights, ServingRoom};
+use bedplate_network::{KvPool, Network, PackedWeights, RowAdapters, ServingRoom};
 
-use crate::compose::{Composed, Run};
+use crate::compose::{Composed, TokenRun};
 use crate::sampler::argmax;
 
 /// The draft model.
-pub(crate) struct Draft<E: Element> {
+pub(crate) struct DraftModel<E: Element> {
     pub(crate) network: Network,
     pub(crate) weights: PackedWeights<E>,
     pub(crate) pool: KvPool<E>,
@@ -37,7 +37,7 @@ pub(crate) struct Speculation {
     pub(crate) tokens: Vec<u32>,
 }
 
-impl<E: Element> Draft<E> {
+impl<E: Element> DraftModel<E> {
     /// Speculates for all sequences together, token by token.
     pub(crate) fn speculate(
         &mut self,
@@ -46,11 +46,11 @@ impl<E: Element> Draft<E> {
         speculations: &mut [Speculation],
     ) {
         while let Some(runs) = self.next_runs(speculations) {
-            let is_last = |run: &Run| run.wanted > 0;
+            let is_last = |run: &TokenRun| run.wanted > 0;
             let mut runs = runs;
             self.composed.fill(scheduler, &mut runs);
             let Self { network, weights, pool, room, composed, logits, .. } = self;
-            network.answer(device, weights, pool, &composed.rows(), Adapters::NONE, room);
+            network.answer(device, weights, pool, &composed.rows(), RowAdapters::NONE, room);
             for speculation in speculations.iter_mut() {
                 let Some(run) = runs.iter().find(|run| run.sequence == speculation.sequence) else {
                     continue;
@@ -67,7 +67,7 @@ impl<E: Element> Draft<E> {
     }
 
     /// The rows of the next step: of each sequence what the model has not seen, as much as fits.
-    fn next_runs(&self, speculations: &[Speculation]) -> Option<Vec<Run>> {
+    fn next_runs(&self, speculations: &[Speculation]) -> Option<Vec<TokenRun>> {
         let mut left = self.rows;
         let mut runs = Vec::new();
         for speculation in
@@ -80,7 +80,7 @@ impl<E: Element> Draft<E> {
             }
             left -= end - speculation.seen;
             let all = || speculation.text.iter().chain(&speculation.tokens).copied();
-            runs.push(Run {
+            runs.push(TokenRun {
                 sequence: speculation.sequence,
                 first: speculation.seen,
                 tokens: all().skip(speculation.seen).take(end - speculation.seen).collect(),

@@ -14,16 +14,16 @@ use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, Ser
 use bedplate_units::Bytes;
 
 use crate::compose::Composed;
-use crate::core::{Adopted, Core, MOST_SPECULATED, Parts, StepLog, StepRecord};
-use crate::draft::Draft;
+use crate::core::{Adopted, Core, EngineParts, MOST_SPECULATED, StepLog, StepRecord};
+use crate::draft::DraftModel;
 use crate::free_memory::free_memory;
-use crate::keys::Keys;
+use crate::keys::EngineKeys;
 use crate::spill::Spill;
 use crate::transfer::KvKind;
-use crate::worker_group::{Order, WorkerGroup};
+use crate::worker_group::{WorkerGroup, WorkerOrder};
 use crate::{
-    About, Activations, Answer, Ask, EngineOptions, Event, Model, Refusal, Replica, ServeError, State,
-    Teller, Wants,
+    About, Activations, Answer, Ask, EngineOptions, EngineState, Model, Refusal, Replica, SampleEvent,
+    ServeError, Teller, Wants,
 };
 
 /// An adapter to serve beside the model.
@@ -46,7 +46,7 @@ pub struct Engine {
 /// What the handle and the engine's thread both see.
 #[derive(Default)]
 struct Shared {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EngineState>>,
     /// Requests that were sent and are not finished.
     requests: AtomicU32,
     is_draining: AtomicBool,
@@ -69,7 +69,7 @@ enum Command {
 
 /// What was allocated, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Memory {
+pub struct EngineMemory {
     pub weights: u64,
     /// What decoding one token reads of the weights.
     pub product: u64,
@@ -90,7 +90,7 @@ impl Engine {
         draft: Option<&Model>,
         adapters: &[AdapterFolder],
         options: &EngineOptions,
-    ) -> Result<(Self, Memory), ServeError> {
+    ) -> Result<(Self, EngineMemory), ServeError> {
         match options.activations {
             Activations::F32 => Self::start_as::<f32>(model, draft, adapters, options),
             Activations::Bf16 => Self::start_as::<Bf16>(model, draft, adapters, options),
@@ -102,8 +102,9 @@ impl Engine {
         draft: Option<&Model>,
         adapters: &[AdapterFolder],
         options: &EngineOptions,
-    ) -> Result<(Self, Memory), ServeError> {
-        let (Loaded { device, network, weights }, options) = Loaded::<E>::new(model, options, None)?;
+    ) -> Result<(Self, EngineMemory), ServeError> {
+        let (LoadedModel { device, network, weights }, options) =
+            LoadedModel::<E>::new(model, options, None)?;
         let (context, options) = (network.longest(), &options);
         let adapters = adapters
             .iter()
@@ -133,8 +134,8 @@ impl Engine {
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
-    ) -> Result<(Self, Memory), ServeError> {
-        let loaded = Loaded { device, network, weights };
+    ) -> Result<(Self, EngineMemory), ServeError> {
+        let loaded = LoadedModel { device, network, weights };
         Self::assemble(loaded, draft, adapters, end_tokens, options, None)
     }
 
@@ -143,7 +144,7 @@ impl Engine {
         model: &Model,
         group: WorkerGroup,
         options: &EngineOptions,
-    ) -> Result<(Self, Memory), ServeError> {
+    ) -> Result<(Self, EngineMemory), ServeError> {
         match options.activations {
             Activations::F32 => Self::lead_as::<f32>(model, group, options),
             Activations::Bf16 => Self::lead_as::<Bf16>(model, group, options),
@@ -154,7 +155,7 @@ impl Engine {
         model: &Model,
         group: WorkerGroup,
         options: &EngineOptions,
-    ) -> Result<(Self, Memory), ServeError> {
+    ) -> Result<(Self, EngineMemory), ServeError> {
         let options = EngineOptions {
             preemption: bedplate_batching::PreemptionMode::Recompute,
             swap_bytes: 0,
@@ -162,18 +163,18 @@ impl Engine {
             spill_folder: None,
             ..options.clone()
         };
-        let (loaded, options) = Loaded::<E>::new(model, &options, Some(&group))?;
+        let (loaded, options) = LoadedModel::<E>::new(model, &options, Some(&group))?;
         Self::assemble(loaded, None, Vec::new(), &model.end_tokens, &options, Some(group))
     }
 
     fn assemble<E: Element>(
-        loaded: Loaded<E>,
+        loaded: LoadedModel<E>,
         draft: Option<(Network, PackedWeights<E>)>,
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
         group: Option<WorkerGroup>,
-    ) -> Result<(Self, Memory), ServeError> {
+    ) -> Result<(Self, EngineMemory), ServeError> {
         let prepared = Prepared::new(loaded, draft, adapters, end_tokens, options, group)?;
         let memory = prepared.memory.clone();
         Ok((Self::run(prepared), memory))
@@ -196,7 +197,7 @@ impl Engine {
             core.fail(&reason);
             for command in received.try_iter() {
                 if let Command::Ask { teller, .. } = command {
-                    teller.tell(Event::Failed(reason.clone()));
+                    teller.tell(SampleEvent::Failed(reason.clone()));
                 }
             }
         });
@@ -305,10 +306,10 @@ impl Replica for Engine {
         self.answer(ask, adapter)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> EngineState {
         let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let stopped = self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        State { requests: self.shared.requests.load(Ordering::Acquire), stopped, ..state }
+        EngineState { requests: self.shared.requests.load(Ordering::Acquire), stopped, ..state }
     }
 
     fn drain(&self) {
@@ -338,18 +339,18 @@ fn follow_as<E: Element>(
     group: WorkerGroup,
     options: &EngineOptions,
 ) -> Result<(), ServeError> {
-    let (Loaded { device, network, weights }, _) = Loaded::<E>::new(model, options, Some(&group))?;
+    let (LoadedModel { device, network, weights }, _) = LoadedModel::<E>::new(model, options, Some(&group))?;
     group.follow(&device, &network, &weights)
 }
 
 /// A model in memory, or this rank's part of it.
-pub(crate) struct Loaded<E: Element> {
+pub(crate) struct LoadedModel<E: Element> {
     pub(crate) device: Device,
     pub(crate) network: Network,
     pub(crate) weights: PackedWeights<E>,
 }
 
-impl<E: Element> Loaded<E> {
+impl<E: Element> LoadedModel<E> {
     /// With the settings as they are on the device.
     fn new(
         model: &Model,
@@ -391,16 +392,16 @@ impl<E: Element> Loaded<E> {
 
 /// An engine that only needs a thread.
 pub(crate) struct Prepared<E: Element> {
-    pub(crate) parts: Parts<E>,
+    pub(crate) parts: EngineParts<E>,
     about: About,
     kind: KvKind,
     limits: Limits,
-    memory: Memory,
+    memory: EngineMemory,
 }
 
 impl<E: Element> Prepared<E> {
     pub(crate) fn new(
-        Loaded { device, network, weights }: Loaded<E>,
+        LoadedModel { device, network, weights }: LoadedModel<E>,
         draft: Option<(Network, PackedWeights<E>)>,
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
@@ -441,7 +442,7 @@ impl<E: Element> Prepared<E> {
         let shape = room_shape(options, context, speculative, &adapters);
         let block_tokens = options.block_tokens as usize;
         if let Some(group) = &group {
-            group.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
+            group.say(&WorkerOrder::Start { blocks: all_blocks, block_tokens, shape });
         }
         let pool = KvPool::new(&device, &network, all_blocks, block_tokens, options.kv)
             .map_err(ServeError::NoMemory)?;
@@ -455,7 +456,7 @@ impl<E: Element> Prepared<E> {
             blocks,
             block_tokens: options.block_tokens,
         };
-        let memory = Memory {
+        let memory = EngineMemory {
             weights: weights.bytes() as u64,
             product: weights.product_bytes() as u64,
             kv: u64::from(blocks) * block_bytes,
@@ -467,7 +468,7 @@ impl<E: Element> Prepared<E> {
             threads: device.threads(),
             instructions: device.instructions(),
         };
-        let parts = Parts {
+        let parts = EngineParts {
             device,
             network,
             weights,
@@ -476,7 +477,7 @@ impl<E: Element> Prepared<E> {
             scheduler: scheduler.clone(),
             adapters,
             spill,
-            keys: Keys::new(options.seed, options.block_tokens as usize),
+            keys: EngineKeys::new(options.seed, options.block_tokens as usize),
             end_tokens: end_tokens.to_vec(),
             draft,
             speculative,
@@ -661,7 +662,7 @@ fn draft_of<E: Element>(
     weights: PackedWeights<E>,
     options: &EngineOptions,
     blocks: usize,
-) -> Result<Draft<E>, ServeError> {
+) -> Result<DraftModel<E>, ServeError> {
     let vocabulary = |network: &Network| network.architecture().transformer.vocab;
     let (own, others) = (vocabulary(&network), vocabulary(model));
     if own != others {
@@ -679,7 +680,7 @@ fn draft_of<E: Element>(
         wanted: MOST_SPECULATED,
         adapter_rank: 0,
     };
-    Ok(Draft {
+    Ok(DraftModel {
         pool: KvPool::new(device, &network, blocks, tokens, kv).map_err(ServeError::NoMemory)?,
         room: ServingRoom::new(device, &network, shape),
         weights,

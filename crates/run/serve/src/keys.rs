@@ -5,12 +5,12 @@ use bedplate_random::mix;
 
 /// Keys of one engine. They follow from a secret, so that nobody can make up tokens whose keys are those of another's.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keys {
+pub(crate) struct EngineKeys {
     secret: u64,
     block_tokens: usize,
 }
 
-impl Keys {
+impl EngineKeys {
     pub(crate) fn new(secret: u64, block_tokens: usize) -> Self {
         Self { secret: mix(secret), block_tokens }
     }
@@ -48,12 +48,12 @@ mod tests {
 
     #[test]
     fn equal_beginnings_have_equal_keys_and_adapters_have_their_own() {
-        let keys = Keys::new(7, 4);
+        let keys = EngineKeys::new(7, 4);
         let (long, short) = (keys.of(&[1, 2, 3, 4, 5, 6, 7, 8, 9], None), keys.of(&[1, 2, 3, 4, 5], None));
         assert_eq!((long.len(), short.len()), (2, 1));
         assert_eq!(long.first(1), short);
         assert_eq!(Some(keys.next(short.last(), &[5, 6, 7, 8], None)), long.last());
         assert_ne!(keys.of(&[1, 2, 3, 4], Some(0)), short);
-        assert_ne!(Keys::new(8, 4).of(&[1, 2, 3, 4], None), short);
+        assert_ne!(EngineKeys::new(8, 4).of(&[1, 2, 3, 4], None), short);
     }
 }

@@ -25,14 +25,14 @@ mod transfer;
 mod worker_group;
 
 pub use self::core::StepRecord;
-pub use answer::{Answer, EndReason, Ender, Event, Logprobs, Teller};
+pub use answer::{Answer, EndReason, Ender, Logprobs, SampleEvent, Teller};
 pub use ask::{Ask, Continuation, Grammar, Parser, Wants};
-pub use engine::{AdapterFolder, Engine, Memory, follow};
+pub use engine::{AdapterFolder, Engine, EngineMemory, follow};
 pub use error::{PAGES, ServeError};
 pub use free_memory::free_memory;
 pub use model::Model;
 pub use options::{Activations, EngineOptions};
-pub use replica::{About, Refusal, Replica, State};
+pub use replica::{About, EngineState, Refusal, Replica};
 pub use sampling::Sampling;
 pub use transfer::{Disaggregated, KvKind, KvServer, Secret};
 pub use worker_group::WorkerGroup;

@@ -3,12 +3,12 @@
 use bedplate_batching::{BlockKey, BlockKeys};
 
 use crate::ask::{Continuation, Parser, Wants};
-use crate::keys::Keys;
+use crate::keys::EngineKeys;
 use crate::sampler::Sampler;
-use crate::{Ask, Event, Teller};
+use crate::{Ask, SampleEvent, Teller};
 
 /// A request that has samples left.
-pub(crate) struct Job {
+pub(crate) struct LiveRequest {
     pub(crate) ask: Ask,
     pub(crate) teller: Teller,
     pub(crate) seed: u64,
@@ -21,7 +21,7 @@ pub(crate) struct Job {
     pub(crate) told_blocks: usize,
 }
 
-impl Job {
+impl LiveRequest {
     pub(crate) fn continuation(&self) -> Option<&Continuation> {
         match &self.ask.wants {
             Wants::Text(continuation) => Some(continuation),
@@ -30,12 +30,12 @@ impl Job {
     }
 
     /// The next of its samples.
-    pub(crate) fn begin_sample(&mut self, request: u64, keys: &BlockKeys) -> Live {
+    pub(crate) fn begin_sample(&mut self, request: u64, keys: &BlockKeys) -> LiveSequence {
         let sample = self.begun;
         self.begun += 1;
         let prompt = &self.ask.prompt;
         let text = self.continuation();
-        Live {
+        LiveSequence {
             request,
             sample,
             prompt: prompt.len(),
@@ -62,7 +62,7 @@ pub(crate) struct Spare {
 }
 
 /// A sequence that waits or runs.
-pub(crate) struct Live {
+pub(crate) struct LiveSequence {
     pub(crate) request: u64,
     pub(crate) sample: u16,
     pub(crate) prompt: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Live {
     pub(crate) spare: Option<Spare>,
 }
 
-impl Live {
+impl LiveSequence {
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
     }
@@ -95,7 +95,12 @@ impl Live {
     }
 
     /// Keys of blocks that are full once the first `computed` tokens are in the pool.
-    pub(crate) fn take_keys(&mut self, keys: &Keys, block_tokens: usize, computed: usize) -> Vec<BlockKey> {
+    pub(crate) fn take_keys(
+        &mut self,
+        keys: &EngineKeys,
+        block_tokens: usize,
+        computed: usize,
+    ) -> Vec<BlockKey> {
         let mut new = Vec::new();
         while (self.keyed + 1) * block_tokens <= computed {
             let block = &self.tokens[self.keyed * block_tokens..(self.keyed + 1) * block_tokens];
@@ -107,8 +112,8 @@ impl Live {
     }
 }
 
-impl Job {
-    pub(crate) fn tell(&self, event: Event) {
+impl LiveRequest {
+    pub(crate) fn tell(&self, event: SampleEvent) {
         self.teller.tell(event);
     }
 }

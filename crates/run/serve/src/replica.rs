@@ -12,7 +12,7 @@ pub trait Replica: Send + Sync {
     fn ask(&self, ask: Ask) -> Result<Answer, Refusal>;
 
     /// What it has done and what it holds.
-    fn state(&self) -> State;
+    fn state(&self) -> EngineState;
 
     /// Takes no more requests and finishes those that it has. [`State::requests`] falls to 0.
     fn drain(&self);
@@ -55,7 +55,7 @@ pub enum Refusal {
 
 /// Counters since the start, and what is held now.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct State {
+pub struct EngineState {
     /// Requests that are not finished, waiting or running.
     pub requests: u32,
     /// Sequences that wait and that run.

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use ring::hmac;
 use serde_json::{Value, json};
 
-use self::link::{CONNECTING, Link};
-use self::pieces::{Arriving, Piece, SharedBlocks};
-use crate::{About, Answer, Ask, Engine, Event, Refusal, Replica, State, Teller, Wants};
+use self::link::{CONNECTING, TransferLink};
+use self::pieces::{Arriving, BlockPiece, SharedBlocks};
+use crate::{About, Answer, Ask, Engine, EngineState, Refusal, Replica, SampleEvent, Teller, Wants};
 
 /// What engines must have in common to take over each other's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,7 +115,7 @@ const TAKER: &[u8] = b"takes";
 
 /// Computes a prompt for the other side.
 fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
-    let mut link = Link::new(stream)?;
+    let mut link = TransferLink::new(stream)?;
     link.prove(secret, GIVER, TAKER)?;
     let header: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
     if header["kind"].as_str() != Some(&engine.kind().text()) {
@@ -141,9 +141,9 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     };
     link.send(json!({ "is_shared": shared.is_some() }).to_string().as_bytes())?;
     while let Some(event) = answer.wait() {
-        if let Event::Blocks { first, offset, blocks } = event {
+        if let SampleEvent::Blocks { first, offset, blocks } = event {
             for (at, group) in blocks.chunks(MOST_BLOCKS).enumerate() {
-                let piece = Piece { first: first + at * MOST_BLOCKS, offset, blocks: group.to_vec() };
+                let piece = BlockPiece { first: first + at * MOST_BLOCKS, offset, blocks: group.to_vec() };
                 piece.send(&mut link, shared.as_ref(), engine.kind())?;
             }
             link.flush()?;
@@ -155,7 +155,7 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
 }
 
 /// Says why a prompt is not computed here, and whether any other would be.
-fn refuse(link: &mut Link, reason: &str, is_for_all: bool) -> io::Result<()> {
+fn refuse(link: &mut TransferLink, reason: &str, is_for_all: bool) -> io::Result<()> {
     link.send(json!({ "refused": reason, "is_for_all": is_for_all }).to_string().as_bytes())?;
     link.flush()
 }
@@ -239,7 +239,7 @@ impl Replica for Disaggregated {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> EngineState {
         self.engine.state()
     }
 
@@ -251,7 +251,7 @@ impl Replica for Disaggregated {
 /// Tells on what the engine answers.
 fn forward(answer: Result<Answer, Refusal>, teller: &Teller) {
     match answer {
-        Err(refusal) => teller.tell(Event::Failed(refusal.to_string())),
+        Err(refusal) => teller.tell(SampleEvent::Failed(refusal.to_string())),
         Ok(mut answer) => {
             while let Some(event) = answer.wait() {
                 if teller.is_cancelled() {
@@ -273,7 +273,7 @@ fn take(
     transferred: &AtomicUsize,
 ) -> io::Result<()> {
     let kind = engine.kind();
-    let mut link = Link::new(TcpStream::connect_timeout(&worker, CONNECTING)?)?;
+    let mut link = TransferLink::new(TcpStream::connect_timeout(&worker, CONNECTING)?)?;
     link.prove(secret, TAKER, GIVER)?;
     let bytes = (ask.prompt.len() as u64 / u64::from(kind.block_tokens.max(1))) * kind.block_bytes;
     let shared = if link.is_local() { SharedBlocks::make(bytes).ok() } else { None };
@@ -291,7 +291,7 @@ fn take(
     }
     let shared = shared.filter(|_| reply["is_shared"] == true);
     let mut arriving = Arriving::new(kind, ask.prompt.len());
-    while let Some(piece) = Piece::receive(&mut link, shared.as_ref(), kind)? {
+    while let Some(piece) = BlockPiece::receive(&mut link, shared.as_ref(), kind)? {
         if let Some((first, blocks)) = arriving.add(piece)? {
             transferred.fetch_add(blocks.len(), Ordering::Relaxed);
             engine.adopt(ask.prompt.clone(), ask.adapter.as_deref(), first, blocks);

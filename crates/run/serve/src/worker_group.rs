@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bedplate_comm::{CommError, Group, Reduction, World};
 use bedplate_kernels::{Buffer, Device, DeviceChoice, Element, KvFormat, View, ViewMut};
 use bedplate_network::{
-    Adapters, Among, KvPool, Network, PackedWeights, Peers, ServingRoom, ServingShape, ShardSpec, Share,
-    StepRows,
+    Among, KvPool, Network, PackedWeights, Peers, RankShare, RowAdapters, ServingRoom, ServingShape,
+    ShardSpec, StepRows,
 };
 
 use crate::ServeError;
@@ -30,7 +30,7 @@ struct Links {
 
 /// What rank 0 says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum WorkerOrder {
     /// How much memory a rank takes, said once.
     Start {
         blocks: usize,
@@ -78,7 +78,7 @@ impl WorkerGroup {
 
     /// What this rank has of a network.
     pub(crate) fn shard_spec(&self) -> ShardSpec {
-        ShardSpec { tensor: Share { degree: self.ranks(), rank: self.rank() }, ..ShardSpec::WHOLE }
+        ShardSpec { tensor: RankShare { degree: self.ranks(), rank: self.rank() }, ..ShardSpec::WHOLE }
     }
 
     pub(crate) fn peers(&self) -> Box<dyn Peers> {
@@ -97,7 +97,7 @@ impl WorkerGroup {
     }
 
     /// Says something to all other ranks.
-    pub(crate) fn say(&self, order: &Order) {
+    pub(crate) fn say(&self, order: &WorkerOrder) {
         let words = order.words();
         let head = [words.len() as u32];
         for part in [&head[..], &words] {
@@ -108,12 +108,12 @@ impl WorkerGroup {
     }
 
     /// What rank 0 says next. It has ended where the ranks cannot work together any more.
-    fn hear(&self) -> Order {
+    fn hear(&self) -> WorkerOrder {
         let mut head = [0];
         self.receive(&mut head);
         let mut words = vec![0; head[0] as usize];
         self.receive(&mut words);
-        if self.trouble().is_some() { Order::End } else { Order::from_words(&words) }
+        if self.trouble().is_some() { WorkerOrder::End } else { WorkerOrder::from_words(&words) }
     }
 
     fn receive(&self, to: &mut [u32]) {
@@ -132,20 +132,20 @@ impl WorkerGroup {
         let mut memory: Option<(KvPool<E>, ServingRoom<E>)> = None;
         loop {
             match (self.hear(), &mut memory) {
-                (Order::End, _) => return self.into_result(),
-                (Order::Start { blocks, block_tokens, shape }, _) => {
+                (WorkerOrder::End, _) => return self.into_result(),
+                (WorkerOrder::Start { blocks, block_tokens, shape }, _) => {
                     let pool = KvPool::new(device, network, blocks, block_tokens, KvFormat::Stored);
                     memory =
                         Some((pool.map_err(ServeError::NoMemory)?, ServingRoom::new(device, network, shape)));
                 }
-                (Order::Compute(lists), Some((pool, room))) => {
+                (WorkerOrder::Compute(lists), Some((pool, room))) => {
                     let [tokens, positions, starts, contexts, table_starts, tables] = &lists;
                     let wanted = &[];
                     let step = StepRows { tokens, positions, starts, contexts, table_starts, tables, wanted };
-                    network.answer(device, weights, pool, &step, Adapters { rows: &[] }, room);
+                    network.answer(device, weights, pool, &step, RowAdapters { rows: &[] }, room);
                 }
-                (Order::Copy(pairs), Some((pool, _))) => pool.copy(device, &pairs),
-                (Order::Rest | Order::Compute(_) | Order::Copy(_), _) => {}
+                (WorkerOrder::Copy(pairs), Some((pool, _))) => pool.copy(device, &pairs),
+                (WorkerOrder::Rest | WorkerOrder::Compute(_) | WorkerOrder::Copy(_), _) => {}
             }
         }
     }
@@ -195,7 +195,7 @@ impl Peers for TensorRanks {
     }
 }
 
-impl Order {
+impl WorkerOrder {
     pub(crate) fn step(step: &StepRows<'_>) -> Self {
         let StepRows { tokens, positions, starts, contexts, table_starts, tables, .. } = *step;
         Self::Compute([tokens, positions, starts, contexts, table_starts, tables].map(<[u32]>::to_vec))
@@ -204,17 +204,17 @@ impl Order {
     /// As it is sent: what it is, then its numbers; a list begins with its length.
     fn words(&self) -> Vec<u32> {
         match self {
-            Order::Rest => vec![0],
-            Order::End => vec![1],
-            Order::Start { blocks, block_tokens, shape } => {
+            WorkerOrder::Rest => vec![0],
+            WorkerOrder::End => vec![1],
+            WorkerOrder::Start { blocks, block_tokens, shape } => {
                 let ServingShape { rows, sequences, table_entries, wanted, adapter_rank } = *shape;
                 let numbers = [*blocks, *block_tokens, rows, sequences, table_entries, wanted, adapter_rank];
                 std::iter::once(2).chain(numbers.map(|number| number as u32)).collect()
             }
-            Order::Copy(pairs) => {
+            WorkerOrder::Copy(pairs) => {
                 std::iter::once(3).chain(pairs.iter().flat_map(|(from, to)| [*from, *to])).collect()
             }
-            Order::Compute(lists) => {
+            WorkerOrder::Compute(lists) => {
                 let list = |list: &Vec<u32>| [&[list.len() as u32][..], list].concat();
                 std::iter::once(4).chain(lists.iter().flat_map(list)).collect()
             }
@@ -233,21 +233,21 @@ impl Order {
                     wanted: number(5),
                     adapter_rank: number(6),
                 };
-                Order::Start { blocks: number(0), block_tokens: number(1), shape }
+                WorkerOrder::Start { blocks: number(0), block_tokens: number(1), shape }
             }
             [3, pairs @ ..] => {
-                Order::Copy(pairs.as_chunks::<2>().0.iter().map(|[from, to]| (*from, *to)).collect())
+                WorkerOrder::Copy(pairs.as_chunks::<2>().0.iter().map(|[from, to]| (*from, *to)).collect())
             }
             [4, rest @ ..] => {
                 let mut rest = rest;
-                Order::Compute(std::array::from_fn(|_| {
+                WorkerOrder::Compute(std::array::from_fn(|_| {
                     let (list, others) = rest[1..].split_at(rest[0] as usize);
                     rest = others;
                     list.to_vec()
                 }))
             }
-            [1, ..] => Order::End,
-            _ => Order::Rest,
+            [1, ..] => WorkerOrder::End,
+            _ => WorkerOrder::Rest,
         }
     }
 }
@@ -262,13 +262,13 @@ mod tests {
             ServingShape { rows: 512, sequences: 64, table_entries: 9000, wanted: 80, adapter_rank: 0 };
         let lists = [vec![5, 6, 7], vec![0, 1, 2], vec![0, 3], vec![0], vec![0, 1], vec![]];
         for order in [
-            Order::Rest,
-            Order::End,
-            Order::Start { blocks: 77, block_tokens: 16, shape },
-            Order::Copy(vec![(1, 2), (3, 4)]),
-            Order::Compute(lists),
+            WorkerOrder::Rest,
+            WorkerOrder::End,
+            WorkerOrder::Start { blocks: 77, block_tokens: 16, shape },
+            WorkerOrder::Copy(vec![(1, 2), (3, 4)]),
+            WorkerOrder::Compute(lists),
         ] {
-            assert_eq!(Order::from_words(&order.words()), order);
+            assert_eq!(WorkerOrder::from_words(&order.words()), order);
         }
     }
 }

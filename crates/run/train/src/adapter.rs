@@ -16,15 +16,15 @@ use std::path::Path;
 
 use bedplate_comm::{CommError, Reduction};
 use bedplate_kernels::{Accumulate, AdamW, Buffer, Device, Element, Matrix, View, ViewMut};
-use bedplate_network::{Format, Network, Region, SafetensorsFile, Weights, write_tensors};
+use bedplate_network::{Network, Region, SafetensorsFile, TensorFormat, Weights, write_tensors};
 use bedplate_transformer::Family;
 use serde_json::json;
 
-use crate::ranks::Ranks;
-use crate::store::Store;
+use crate::ranks::RunRanks;
+use crate::store::WeightStore;
 use crate::trained::Trained;
 use crate::{AdapterConfig, TrainError};
-use entries::{Entry, Sharing, count, entries, targets};
+use entries::{AdaptedMatrix, Sharing, count, entries, targets};
 
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
 pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
@@ -35,7 +35,7 @@ pub struct Adapters<E: Element> {
     targets: Vec<String>,
     /// Files hold the transposed matrices of the model.
     is_transposed: bool,
-    entries: Vec<Entry>,
+    entries: Vec<AdaptedMatrix>,
     /// The weights before adaptation; absent where they are gathered anew for each use.
     base: Option<Weights<E>>,
     pub(crate) values: Buffer<f32>,
@@ -51,9 +51,9 @@ pub struct Adapters<E: Element> {
 pub(crate) fn enter<E: Trained>(
     device: &Device,
     network: &Network,
-    store: &mut Store<E>,
+    store: &mut WeightStore<E>,
     adapters: Option<&Adapters<E>>,
-    ranks: &Ranks,
+    ranks: &RunRanks,
     block: usize,
     next: Option<usize>,
 ) -> Result<(), CommError> {
@@ -75,7 +75,7 @@ impl<E: Trained> Adapters<E> {
         device: &Device,
         config: &AdapterConfig,
         seed: u64,
-        store: &Store<E>,
+        store: &WeightStore<E>,
     ) -> Result<Self, TrainError> {
         let is_here = |block: usize| store.owned().iter().any(|owned| owned.block == block);
         let entries = entries(network, config, &is_here)?;
@@ -136,7 +136,7 @@ impl<E: Trained> Adapters<E> {
 
     /// The matrices of the adapters that this rank holds, each with where it lies in their buffers. With `given`, without those that
     /// another rank gives to a checkpoint.
-    pub(crate) fn regions(&self, ranks: &Ranks, given: bool) -> Vec<(Region, Range<usize>)> {
+    pub(crate) fn regions(&self, ranks: &RunRanks, given: bool) -> Vec<(Region, Range<usize>)> {
         let rank = self.config.rank;
         let mut regions = Vec::new();
         for entry in &self.entries {
@@ -190,7 +190,7 @@ impl<E: Trained> Adapters<E> {
     }
 
     /// Adds up the gradients of all ranks.
-    pub(crate) fn reduce(&mut self, device: &Device, ranks: &Ranks) -> Result<(), CommError> {
+    pub(crate) fn reduce(&mut self, device: &Device, ranks: &RunRanks) -> Result<(), CommError> {
         if ranks.count() == 1 {
             return Ok(());
         }
@@ -211,12 +211,12 @@ impl<E: Trained> Adapters<E> {
     }
 
     /// Of what counts here: what several ranks have counts on the first of them.
-    pub(crate) fn sum_of_squares(&self, device: &Device, ranks: &Ranks) -> f64 {
+    pub(crate) fn sum_of_squares(&self, device: &Device, ranks: &RunRanks) -> f64 {
         if ranks.count() == 1 {
             return device.sum_of_squares(self.gradient.view());
         }
         let squares = |range: &Range<usize>| device.sum_of_squares(self.gradient.range(range.clone()));
-        let of = |entry: &Entry| {
+        let of = |entry: &AdaptedMatrix| {
             let is_first = ranks.sharers(entry.is_expert).is_first();
             let parts = [(&entry.a, entry.a_sharing), (&entry.b, entry.b_sharing)];
             let counts = |sharing| is_first && (sharing == Sharing::Sharded || ranks.at().tensor == 0);
@@ -245,7 +245,7 @@ impl<E: Trained> Adapters<E> {
 
     /// Makes the weights to compute with, those before adaptation and the adapters' part; where weights are gathered, each
     /// block's are made when it comes.
-    pub(crate) fn merge(&self, device: &Device, store: &mut Store<E>) {
+    pub(crate) fn merge(&self, device: &Device, store: &mut WeightStore<E>) {
         let Some(base) = &self.base else { return };
         for entry in &self.entries {
             let to = store.working_mut().block_mut(entry.block).range(entry.weight.clone());
@@ -260,7 +260,7 @@ impl<E: Trained> Adapters<E> {
         of_block.for_each(|entry| self.add(device, entry, weights));
     }
 
-    fn add(&self, device: &Device, entry: &Entry, weights: &mut Weights<E>) {
+    fn add(&self, device: &Device, entry: &AdaptedMatrix, weights: &mut Weights<E>) {
         let (scale, len) = (self.scale() as f32, entry.b.len());
         let mut scaled = self.scaled.borrow_mut();
         device.scale(self.values.range(entry.b.clone()), scale, scaled.range_mut(0..len));
@@ -295,7 +295,7 @@ impl<E: Trained> Adapters<E> {
             .and_then(|()| std::fs::write(&path, format!("{config:#}\n")))
             .map_err(|source| TrainError::WriteOutput { path, source })?;
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        Ok(write_tensors(&folder.join(ADAPTER_FILE), Format::F32, &metadata, &tensors)?)
+        Ok(write_tensors(&folder.join(ADAPTER_FILE), TensorFormat::F32, &metadata, &tensors)?)
     }
 
     /// Reads what [`Adapters::save`] wrote.

@@ -10,18 +10,18 @@ mod state;
 use std::time::{Duration, Instant};
 
 use bedplate_checkpoint::{
-    Attempt, CheckpointError, Checkpoints, Facts, Keep, PartEntry, Saving, SavingOptions, Store,
+    Attempt, CheckpointError, Checkpoints, Keep, PartEntry, RunFacts, Saving, SavingOptions, Store,
 };
 
 use bedplate_units::Seconds;
 
 pub use settings::Change;
-pub(crate) use settings::{Settings, changes};
+pub(crate) use settings::{CurveSettings, changes};
 pub(crate) use state::Lying;
 
 use crate::trained::Trained;
 use crate::trainer::Trainer;
-use crate::upkeep::State;
+use crate::upkeep::TrainedState;
 use crate::{TrainConfig, TrainError};
 
 /// The finished weights, in the output folder.
@@ -43,7 +43,7 @@ pub(crate) fn checkpoints(config: &TrainConfig) -> Result<Checkpoints, TrainErro
 /// A checkpoint that is being made while the run goes on.
 pub(crate) struct Snapshot {
     attempt: Attempt,
-    facts: Facts,
+    facts: RunFacts,
     saving: Saving,
     /// Where the numbers of each region lie.
     lying: Vec<Lying>,
@@ -55,14 +55,14 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Copies what there is room for.
-    pub(crate) fn advance<E: Trained>(&mut self, state: &State<'_, E>) {
+    pub(crate) fn advance<E: Trained>(&mut self, state: &TrainedState<'_, E>) {
         let began = Instant::now();
         self.saving.advance(&state.held(&self.lying));
         self.copying += began.elapsed();
     }
 
     /// Copies the rest; afterwards the state may change.
-    pub(crate) fn complete<E: Trained>(&mut self, state: &State<'_, E>) {
+    pub(crate) fn complete<E: Trained>(&mut self, state: &TrainedState<'_, E>) {
         let began = Instant::now();
         self.saving.complete(&state.held(&self.lying));
         self.copying += began.elapsed();
@@ -83,7 +83,7 @@ impl<E: Trained> Trainer<E> {
     pub(crate) fn begin_snapshot(
         &mut self,
         checkpoints: &Checkpoints,
-        settings: &Settings,
+        settings: &CurveSettings,
     ) -> Result<(), TrainError> {
         let begun = self.ranks.is_first().then(|| checkpoints.begin(self.step)).transpose();
         let text = match &begun {
@@ -111,9 +111,9 @@ impl<E: Trained> Trainer<E> {
         Ok(())
     }
 
-    fn facts(&self, settings: &Settings) -> Facts {
+    fn facts(&self, settings: &CurveSettings) -> RunFacts {
         let model = serde_json::from_str(self.network.architecture().config_json()).ok();
-        Facts {
+        RunFacts {
             step: self.step,
             samples: self.samples,
             layout: self.ranks.layout().to_string(),
@@ -137,7 +137,7 @@ impl<E: Trained> Trainer<E> {
         &mut self,
         checkpoints: &Checkpoints,
         waits: bool,
-        publish: impl FnOnce(&Attempt, Vec<PartEntry>, Facts) -> Result<T, CheckpointError>,
+        publish: impl FnOnce(&Attempt, Vec<PartEntry>, RunFacts) -> Result<T, CheckpointError>,
     ) -> Result<Option<T>, TrainError> {
         if waits {
             self.complete_snapshot();

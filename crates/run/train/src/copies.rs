@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use bedplate_comm::{CommError, Elements, Group, Pending};
 use bedplate_kernels::{AdamW, Buffer, Device, ViewMut};
-use bedplate_network::Held;
+use bedplate_network::HeldBlock;
 
 use crate::optimizer;
-use crate::ranks::{Ranks, other};
-use crate::recovered_state::{Gradient, Holding, Learned, Piece, RecoveredState};
+use crate::ranks::{RunRanks, other};
+use crate::recovered_state::{Gradient, Holding, Learned, RecoveredState, SectionPiece};
 
 /// Elements that go at once.
 const CHUNK: usize = 2 << 20;
@@ -34,7 +34,7 @@ pub(crate) struct Copies {
     /// Whether this rank had the first copy from the world before, and the next rank that of this one.
     had: Had,
     making: Option<Making>,
-    staging: Vec<Held<f32>>,
+    staging: Vec<HeldBlock<f32>>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,8 +63,8 @@ struct Making {
     what: What,
     sent: Sent,
     received: usize,
-    sending: Option<Pending<Held<f32>>>,
-    receiving: Option<Pending<Held<f32>>>,
+    sending: Option<Pending<HeldBlock<f32>>>,
+    receiving: Option<Pending<HeldBlock<f32>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ enum Sent {
 }
 
 /// Gives numbers of this rank: those of all pieces one after the other.
-pub(crate) trait Source {
+pub(crate) trait ElementSource {
     fn len(&self) -> usize;
     fn put(&self, range: Range<usize>, to: ViewMut<'_, f32>);
 }
@@ -113,7 +113,7 @@ impl Slot {
         }
     }
 
-    fn into_holdings(self, pieces: Vec<Piece>) -> Vec<Holding> {
+    fn into_holdings(self, pieces: Vec<SectionPiece>) -> Vec<Holding> {
         let Some(step) = self.step else { return Vec::new() };
         let holding = |(piece, numbers)| Holding { piece, step, numbers };
         pieces.into_iter().zip(self.numbers).map(holding).collect()
@@ -147,7 +147,7 @@ impl Copies {
     /// they begin with.
     pub(crate) fn new(
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         every: u64,
         own: Vec<Learned>,
         (recovered, step): (&mut RecoveredState, u64),
@@ -167,7 +167,7 @@ impl Copies {
         };
         // Before anything moves: a call that fails leaves all as it was.
         let pieces = Learned::pieces(&theirs);
-        let fits = |piece: &Piece| recovered.find(piece, step).is_some_and(Holding::is_exact);
+        let fits = |piece: &SectionPiece| recovered.find(piece, step).is_some_and(Holding::is_exact);
         let here = every == 1 && pieces.iter().all(fits);
         let told = ranks.gather(device, &[f64::from(ring.before), f64::from(u8::from(here))])?;
         let next = told.chunks(2).any(|of| of == [f64::from(ranks.rank()), 1.0]);
@@ -223,8 +223,8 @@ impl Copies {
     pub(crate) fn advance(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
-        state: &dyn Source,
+        ranks: &RunRanks,
+        state: &dyn ElementSource,
     ) -> Result<(), CommError> {
         let Some(making) = &mut self.making else { return Ok(()) };
         if making.sending.as_ref().is_none_or(Pending::is_over) {
@@ -242,8 +242,8 @@ impl Copies {
     pub(crate) fn complete(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
-        source: &dyn Source,
+        ranks: &RunRanks,
+        source: &dyn ElementSource,
     ) -> Result<(), CommError> {
         while self.making.is_some() {
             // Receiving goes on by itself while sending waits, and the other way round.
@@ -260,9 +260,9 @@ impl Copies {
     pub(crate) fn exchange_gradients(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         step: u64,
-        gradients: &dyn Source,
+        gradients: &dyn ElementSource,
     ) -> Result<(), CommError> {
         if let Kept::Every { .. } = self.kept {
             return Ok(());
@@ -289,7 +289,7 @@ impl Copies {
 
     /// Copies this rank's own state, which is about to change, if it is that of the newest copy. While the copy of any rank was not
     /// whole, all might have had to go back to the one before.
-    pub(crate) fn keep(&mut self, state: &dyn Source) {
+    pub(crate) fn keep(&mut self, state: &dyn ElementSource) {
         let Kept::Every { states, own, .. } = &mut self.kept else { return };
         let newest = states.iter().filter_map(|slot| slot.step).max();
         if newest == own.step {
@@ -318,7 +318,7 @@ impl Copies {
         }
     }
 
-    fn stage(&mut self, device: &Device, ranks: &Ranks, len: usize) -> Result<Held<f32>, CommError> {
+    fn stage(&mut self, device: &Device, ranks: &RunRanks, len: usize) -> Result<HeldBlock<f32>, CommError> {
         match self.staging.iter().position(|held| Elements::view(held).len() == len) {
             Some(index) => Ok(self.staging.swap_remove(index)),
             None => ranks.memory(device, len),
@@ -326,7 +326,12 @@ impl Copies {
     }
 
     /// Ends the chunk that is being sent and begins the next.
-    fn send(&mut self, device: &Device, ranks: &Ranks, source: &dyn Source) -> Result<(), CommError> {
+    fn send(
+        &mut self,
+        device: &Device,
+        ranks: &RunRanks,
+        source: &dyn ElementSource,
+    ) -> Result<(), CommError> {
         let Some(making) = &mut self.making else { return Ok(()) };
         if let Some(pending) = making.sending.take() {
             let (held, outcome) = pending.wait();
@@ -349,7 +354,7 @@ impl Copies {
         Ok(())
     }
 
-    fn receive(&mut self, device: &Device, ranks: &Ranks) -> Result<(), CommError> {
+    fn receive(&mut self, device: &Device, ranks: &RunRanks) -> Result<(), CommError> {
         let Some(making) = &mut self.making else { return Ok(()) };
         let slot = self.kept.place(making.what);
         if let Some(pending) = making.receiving.take() {

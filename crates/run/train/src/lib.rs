@@ -45,8 +45,8 @@ pub use config::{
 pub use error::{PAGES, TrainError};
 pub use membership::Membership;
 pub use memory::Needs;
-pub use ranks::Ranks;
-pub use run::{Observer, Resume, RunOptions, Setup, Summary, run, run_on};
+pub use ranks::RunRanks;
+pub use run::{Observer, Resume, RunOptions, RunSummary, Setup, run, run_on};
 pub use schedule::{Decay, LearningRate};
 pub use setup::read_architecture;
 pub use telemetry::Telemetry;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bedplate_comm::{CommError, Elements, Group, Number, Pending};
 use bedplate_kernels::{Device, View, ViewMut};
-use bedplate_network::Held;
+use bedplate_network::HeldBlock;
 
-use crate::ranks::{Neighbours, Ranks, other};
+use crate::ranks::{Neighbours, RunRanks, other};
 
 /// Messages of one kind with both neighbours.
 pub(crate) struct Exchange<E: Number> {
@@ -28,7 +28,7 @@ impl<E: Number> Exchange<E> {
     }
 
     /// Waits until everything has gone.
-    pub(crate) fn finish(&mut self, ranks: &Ranks) -> Result<(), CommError> {
+    pub(crate) fn finish(&mut self, ranks: &RunRanks) -> Result<(), CommError> {
         self.forward_out.finish(ranks)?;
         self.back_out.finish(ranks)
     }
@@ -37,8 +37,8 @@ impl<E: Number> Exchange<E> {
 /// Messages to a neighbour, each in a buffer of its own until it has gone.
 pub(crate) struct Outbox<E: Number> {
     group: Arc<Group>,
-    under_way: Vec<Pending<Held<E>>>,
-    spare: Vec<Held<E>>,
+    under_way: Vec<Pending<HeldBlock<E>>>,
+    spare: Vec<HeldBlock<E>>,
 }
 
 /// Messages that may be under way; the next one waits for the first of them.
@@ -53,7 +53,7 @@ impl<E: Number> Outbox<E> {
     pub(crate) fn send(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         numbers: View<'_, E>,
     ) -> Result<(), CommError> {
         if self.under_way.len() >= AT_ONCE {
@@ -70,7 +70,7 @@ impl<E: Number> Outbox<E> {
         Ok(())
     }
 
-    fn finish(&mut self, ranks: &Ranks) -> Result<(), CommError> {
+    fn finish(&mut self, ranks: &RunRanks) -> Result<(), CommError> {
         for pending in std::mem::take(&mut self.under_way) {
             let (held, outcome) = ranks.waits.time_bubble(|| pending.wait());
             self.spare.push(held);
@@ -83,8 +83,8 @@ impl<E: Number> Outbox<E> {
 /// Messages from a neighbour, one of which may be awaited ahead of time.
 pub(crate) struct Inbox<E: Number> {
     group: Arc<Group>,
-    awaited: Option<Pending<Held<E>>>,
-    spare: Option<Held<E>>,
+    awaited: Option<Pending<HeldBlock<E>>>,
+    spare: Option<HeldBlock<E>>,
     len: usize,
 }
 
@@ -94,7 +94,7 @@ impl<E: Number> Inbox<E> {
     }
 
     /// Has the next message come while this rank computes.
-    pub(crate) fn expect(&mut self, device: &Device, ranks: &Ranks) -> Result<(), CommError> {
+    pub(crate) fn expect(&mut self, device: &Device, ranks: &RunRanks) -> Result<(), CommError> {
         if self.awaited.is_some() {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl<E: Number> Inbox<E> {
     pub(crate) fn take(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         to: ViewMut<'_, E>,
     ) -> Result<(), CommError> {
         self.expect(device, ranks)?;

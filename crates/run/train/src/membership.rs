@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use bedplate_comm::{JoinError, MeetingPoint, Options, Rendezvous, World};
+use bedplate_comm::{JoinError, MeetingPoint, Rendezvous, World, WorldOptions};
 use bedplate_host::replace_file;
 use serde_json::{Value, json};
 
@@ -146,14 +146,14 @@ impl Membership {
     pub fn join(
         &self,
         rendezvous: &Rendezvous,
-        options: &Options,
+        options: &WorldOptions,
         stop: &AtomicBool,
         since: SystemTime,
     ) -> Result<Option<World>, TrainError> {
         let cannot = |source| TrainError::WriteOutput { path: self.folder.clone(), source };
         fs::create_dir_all(&self.folder).map_err(cannot)?;
         let sign = Sign::raise(self.sign_of(std::process::id())).map_err(cannot)?;
-        let options = Options { join: ATTEMPT, ..options.clone() };
+        let options = WorldOptions { join: ATTEMPT, ..options.clone() };
         loop {
             if stop.load(Ordering::Relaxed) || self.is_over_since(since) {
                 return Ok(None);

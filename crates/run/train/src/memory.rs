@@ -12,7 +12,7 @@ use bedplate_units::Bytes;
 
 use crate::adapter;
 use crate::pipeline::in_flight;
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::store::{splits_gradients, splits_weights};
 use crate::trainer::micro_batches;
 use crate::{AdapterConfig, Precision, TrainConfig, TrainError};
@@ -57,7 +57,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(network: &Network, config: &TrainConfig, ranks: &Ranks) -> Result<Self, TrainError> {
+    fn of(network: &Network, config: &TrainConfig, ranks: &RunRanks) -> Result<Self, TrainError> {
         let (adapters, largest_adapter) = match &config.adapter {
             Some(given) => adapter::numbers(network, given)?,
             None => (0, 0),
@@ -113,7 +113,7 @@ impl Needs {
     pub fn of(
         network: &Network,
         config: &TrainConfig,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         logits: LogitsAtOnce,
     ) -> Result<Self, TrainError> {
         let sizes = Sizes::of(network, config, ranks)?;
@@ -263,7 +263,7 @@ fn widest(widths: &Widths) -> f64 {
 pub(crate) fn check_shape(
     model: &Transformer,
     config: &TrainConfig,
-    ranks: &Ranks,
+    ranks: &RunRanks,
     free: Option<Bytes>,
     logits: LogitsAtOnce,
 ) -> Result<(), TrainError> {
@@ -278,7 +278,7 @@ pub(crate) fn check_shape(
 pub(crate) fn check(
     network: &Network,
     config: &TrainConfig,
-    ranks: &Ranks,
+    ranks: &RunRanks,
     free: Option<Bytes>,
     logits: LogitsAtOnce,
 ) -> Result<(), TrainError> {
@@ -418,7 +418,7 @@ mod tests {
     fn check_allocated<E: Trained>(model: &str, config: &TrainConfig) {
         let device = Device::cpu(1);
         let network = Network::new(&device, architecture(model), 96).unwrap();
-        let needs = Needs::of(&network, config, &Ranks::alone(), LogitsAtOnce::Cached).unwrap();
+        let needs = Needs::of(&network, config, &RunRanks::alone(), LogitsAtOnce::Cached).unwrap();
         let trainer = Trainer::<E>::new(network, device, config.clone()).unwrap();
         assert_eq!(trainer.memory(), needs.state + needs.activations, "{model} {config:?}");
     }
@@ -442,7 +442,7 @@ mod tests {
     }
 
     fn check_small(model: &Transformer, config: &TrainConfig, free: Option<Bytes>) -> Result<(), TrainError> {
-        check_shape(model, config, &Ranks::alone(), free, LogitsAtOnce::Cached)
+        check_shape(model, config, &RunRanks::alone(), free, LogitsAtOnce::Cached)
     }
 
     fn refusal(model: &str, config: &TrainConfig, free: f64) -> String {

@@ -9,19 +9,19 @@ use std::ops::Range;
 use bedplate_comm::CommError;
 use bedplate_data::Batch;
 use bedplate_kernels::Device;
-use bedplate_network::{Network, Room, Tokens};
+use bedplate_network::{BatchTokens, Network, Room};
 
 use crate::adapter::Adapters;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
 use crate::pipeline::{Direction, Pass};
-use crate::ranks::Ranks;
-use crate::store::Store;
+use crate::ranks::RunRanks;
+use crate::store::WeightStore;
 use crate::trained::Trained;
 use crate::trainer::{Trainer, micro_batches};
-use crate::upkeep::State;
+use crate::upkeep::TrainedState;
 use crate::{TrainError, adapter};
-use chunks::Chunk;
+use chunks::SequenceChunk;
 use mail::expect;
 
 pub(crate) use chunks::Chunks;
@@ -46,8 +46,8 @@ fn pick(from: &Batch, rows: &[usize], to: &mut Batch) {
     to.padding.clone_from(&from.padding);
 }
 
-fn tokens_of(batch: &Batch) -> Tokens<'_> {
-    Tokens {
+fn tokens_of(batch: &Batch) -> BatchTokens<'_> {
+    BatchTokens {
         tokens: &batch.tokens,
         targets: &batch.targets,
         positions: &batch.positions,
@@ -132,7 +132,7 @@ impl<E: Trained> Trainer<E> {
         let is_first = self.ranks.stage().is_first(pass.chunk);
         let Self { device, network, store, adapters, chunks, copies, snapshot, ranks, .. } = self;
         let Chunks { chunks, mail, idle, own, rows } = chunks;
-        let Chunk { blocks, workspace, in_flight, shares } = &mut chunks[pass.chunk];
+        let SequenceChunk { blocks, workspace, in_flight, shares } = &mut chunks[pass.chunk];
         let slot = pass.micro_batch % *in_flight;
         let mut room = workspace.room(slot);
         load(device, &mut room, batch.unwrap_or(idle), rows, own);
@@ -179,7 +179,7 @@ impl<E: Trained> Trainer<E> {
         }
         let Self { device, network, store, adapters, chunks, copies, snapshot, ranks, .. } = self;
         let Chunks { chunks, mail, .. } = chunks;
-        let Chunk { blocks, workspace, shares, .. } = &mut chunks[pass.chunk];
+        let SequenceChunk { blocks, workspace, shares, .. } = &mut chunks[pass.chunk];
         let mut room = workspace.room(slot);
         if let Some(mail) = mail {
             if !is_last {
@@ -277,13 +277,13 @@ impl<E: Trained> Trainer<E> {
 /// Goes on with what is done beside the passes.
 fn tend<E: Trained>(
     device: &Device,
-    store: &Store<E>,
+    store: &WeightStore<E>,
     adapters: Option<&Adapters<E>>,
     copies: &mut Option<Copies>,
     snapshot: &mut Option<Snapshot>,
-    ranks: &Ranks,
+    ranks: &RunRanks,
 ) -> Result<(), CommError> {
-    let state = State { device, store, adapters };
+    let state = TrainedState { device, store, adapters };
     if let Some(copies) = copies {
         copies.advance(device, ranks, &state)?;
     }

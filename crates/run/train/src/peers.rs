@@ -6,10 +6,10 @@ use bedplate_comm::{Group, Reduction};
 use bedplate_kernels::{Device, View, ViewMut};
 use bedplate_network::{Among, Peers};
 
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 
 /// The ranks of a run as a network sees them.
-pub(crate) struct Company(pub(crate) Arc<Ranks>);
+pub(crate) struct Company(pub(crate) Arc<RunRanks>);
 
 const HAS_GROUP: &str = "a rank that shares has a group";
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use bedplate_comm::{CommError, Group, Number, Reduction, World};
 use bedplate_kernels::Device;
 use bedplate_layout::{Coordinates, Dimension, Layout, RankMap, Sharding};
-use bedplate_network::{Architecture, Held, Network, NetworkError, ShardSpec, Share};
+use bedplate_network::{Architecture, HeldBlock, Network, NetworkError, RankShare, ShardSpec};
 
 use crate::TrainError;
 use crate::clock::Waits;
@@ -15,7 +15,7 @@ use crate::peers::Company;
 use crate::pipeline::Stage;
 
 /// A rank of a run, with its groups. A group of one rank is absent.
-pub struct Ranks {
+pub struct RunRanks {
     layout: Layout,
     at: Coordinates,
     rank: u32,
@@ -29,7 +29,7 @@ pub struct Ranks {
     /// First and last stage, where embedding and head are one matrix.
     pub(crate) tied: Option<Arc<Group>>,
     /// To and from the neighbouring stages.
-    pub(crate) links: Option<Links>,
+    pub(crate) links: Option<NeighbourLinks>,
     /// The ranks before and after this one, where ranks keep copies of each other.
     pub(crate) ring: Option<Ring>,
     /// Why the ranks can no longer work together.
@@ -70,7 +70,7 @@ impl Sharers {
 }
 
 /// One group for each neighbour and kind of message, so that messages of one kind stay in order and none waits for another kind.
-pub(crate) struct Links {
+pub(crate) struct NeighbourLinks {
     /// Streams go forward and their gradients back.
     pub(crate) streams: Neighbours,
     /// So does how busy experts are.
@@ -91,7 +91,7 @@ pub(crate) fn other(group: &Group) -> usize {
     1 - group.member()
 }
 
-impl Ranks {
+impl RunRanks {
     /// One rank that does everything.
     pub fn alone() -> Self {
         let layout = Layout::default();
@@ -164,9 +164,9 @@ impl Ranks {
             false => dense.clone(),
         };
         let stages: Vec<u32> = map.group(Dimension::Pipeline, rank).ranks().collect();
-        let links = || -> Result<Links, CommError> {
+        let links = || -> Result<NeighbourLinks, CommError> {
             let of = |what| neighbours(world, &stages, what);
-            Ok(Links { streams: of("streams")?, shares: of("shares")? })
+            Ok(NeighbourLinks { streams: of("streams")?, shares: of("shares")? })
         };
         let links = (stages.len() > 1).then(links).transpose()?;
         let ring = match (node, &everyone) {
@@ -293,7 +293,7 @@ impl Ranks {
 
     fn shard_spec(&self) -> ShardSpec {
         let (layout, at) = (&self.layout, &self.at);
-        let share = |degree: u32, rank: u32| Share { degree: degree as usize, rank: rank as usize };
+        let share = |degree: u32, rank: u32| RankShare { degree: degree as usize, rank: rank as usize };
         let sharers = [&self.dense, &self.expert].map(|sharers| sharers.share().1);
         ShardSpec {
             tensor: share(layout.tensor, at.tensor),
@@ -321,7 +321,7 @@ impl Ranks {
         &self,
         device: &Device,
         len: usize,
-    ) -> Result<Held<E>, CommError> {
+    ) -> Result<HeldBlock<E>, CommError> {
         Ok(match &self.world {
             Some(world) if world.size() > 1 => Box::new(world.shared::<E>(device, len)?),
             _ => Box::new(device.zeros::<E>(len)),

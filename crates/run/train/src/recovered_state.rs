@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::TrainError;
 use crate::optimizer::{self, Steps, Stretch};
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 
 /// Which numbers of a run: those of a section that all ranks of the same place in the model hold or split.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,12 +33,12 @@ pub(crate) struct Key {
 
 /// A range of a section, counted from its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct SectionPiece {
     pub(crate) key: Key,
     pub(crate) range: Range<usize>,
 }
 
-impl Piece {
+impl SectionPiece {
     /// The same numbers of another part.
     pub(crate) fn of_part(&self, part: usize) -> Self {
         Self { key: Key { part: part as u32, ..self.key.clone() }, range: self.range.clone() }
@@ -47,7 +47,7 @@ impl Piece {
 
 /// Numbers that a rank holds.
 pub(crate) struct Holding {
-    pub(crate) piece: Piece,
+    pub(crate) piece: SectionPiece,
     /// Steps that had been done.
     pub(crate) step: u64,
     /// At least as many as the piece has.
@@ -90,8 +90,8 @@ pub(crate) struct Gradient {
 }
 
 /// Where numbers go that a rank wants.
-pub(crate) trait Target {
-    fn room(&mut self, piece: &Piece) -> ViewMut<'_, f32>;
+pub(crate) trait ElementTarget {
+    fn room(&mut self, piece: &SectionPiece) -> ViewMut<'_, f32>;
 }
 
 /// Steps and samples that the ranks agreed on.
@@ -104,8 +104,8 @@ pub(crate) struct Agreed {
 /// What one rank says of itself.
 #[derive(Debug, Default)]
 struct Told {
-    held: Vec<(Piece, u64)>,
-    wanted: Vec<Piece>,
+    held: Vec<(SectionPiece, u64)>,
+    wanted: Vec<SectionPiece>,
     samples_at: BTreeMap<u64, u64>,
 }
 
@@ -138,7 +138,7 @@ impl RecoveredState {
     pub(crate) fn hand_over(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         kept: usize,
         steps: &Steps,
     ) -> Result<(), TrainError> {
@@ -176,12 +176,12 @@ impl RecoveredState {
     pub(crate) fn share_out(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
-        wanted: Vec<Piece>,
+        ranks: &RunRanks,
+        wanted: Vec<SectionPiece>,
         steps: &Steps,
         keeps: &dyn Fn(&Holding) -> bool,
-        target: &mut dyn Target,
-    ) -> Result<(Agreed, Vec<Piece>), TrainError> {
+        target: &mut dyn ElementTarget,
+    ) -> Result<(Agreed, Vec<SectionPiece>), TrainError> {
         self.catch_up(device, ranks, steps)?;
         let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect();
         let own = Told { held, wanted, samples_at: self.samples_at.clone() };
@@ -193,7 +193,7 @@ impl RecoveredState {
         for key in keys {
             let mut transfers = transfers(&all, key, agreed.step).ok_or_else(|| lost(key))?;
             transfers.retain(|transfer| {
-                let own = Piece { key: key.clone(), range: transfer.range.clone() };
+                let own = SectionPiece { key: key.clone(), range: transfer.range.clone() };
                 let is_own = transfer.from == me && transfer.to == me;
                 let stays = is_own && self.find(&own, agreed.step).is_some_and(keeps);
                 kept.extend(stays.then_some(own));
@@ -208,7 +208,7 @@ impl RecoveredState {
     }
 
     /// Does the step that this rank is ready for, where another has done it and tells the norm. All ranks call it.
-    fn catch_up(&mut self, device: &Device, ranks: &Ranks, steps: &Steps) -> Result<(), TrainError> {
+    fn catch_up(&mut self, device: &Device, ranks: &RunRanks, steps: &Steps) -> Result<(), TrainError> {
         let pairs =
             |of: &BTreeMap<u64, u64>| of.iter().map(|(step, number)| [*step, *number]).collect::<Vec<_>>();
         // As bits: everybody continues with the same number.
@@ -246,12 +246,12 @@ impl RecoveredState {
         }
     }
 
-    pub(crate) fn find(&self, piece: &Piece, step: u64) -> Option<&Holding> {
+    pub(crate) fn find(&self, piece: &SectionPiece, step: u64) -> Option<&Holding> {
         self.holdings.iter().find(|holding| holding.piece == *piece && holding.step == step)
     }
 
     /// The numbers of a piece, which are not held here any more.
-    pub(crate) fn take(&mut self, piece: &Piece, step: u64) -> Option<Buffer<f32>> {
+    pub(crate) fn take(&mut self, piece: &SectionPiece, step: u64) -> Option<Buffer<f32>> {
         let is_it = |holding: &Holding| holding.piece == *piece && holding.step == step;
         let at = self.holdings.iter().position(is_it)?;
         Some(self.holdings.swap_remove(at).numbers)
@@ -262,14 +262,14 @@ impl RecoveredState {
     fn exchange(
         &self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         key: &Key,
         step: u64,
         transfers: &[Transfer],
-        target: &mut dyn Target,
+        target: &mut dyn ElementTarget,
     ) -> Result<(), TrainError> {
         let (me, count) = (ranks.rank() as usize, ranks.count());
-        let piece = |range: &Range<usize>| Piece { key: key.clone(), range: range.clone() };
+        let piece = |range: &Range<usize>| SectionPiece { key: key.clone(), range: range.clone() };
         for own in transfers.iter().filter(|transfer| transfer.from == me && transfer.to == me) {
             device.copy(self.held(key, step, &own.range), target.room(&piece(&own.range)));
         }
@@ -391,7 +391,7 @@ fn transfers(all: &[Told], key: &Key, step: u64) -> Option<Vec<Transfer>> {
 /// Weights that a rank learns, as another rank learns them in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Learned {
-    pub(crate) weights: Piece,
+    pub(crate) weights: SectionPiece,
     pub(crate) stretches: Vec<Stretch>,
 }
 
@@ -412,19 +412,19 @@ impl Learned {
         };
         let each = |value: &Value| {
             let stretches = value[1].as_array()?.iter().map(stretch).collect::<Option<_>>()?;
-            Some(Self { weights: Piece::parse(&value[0])?, stretches })
+            Some(Self { weights: SectionPiece::parse(&value[0])?, stretches })
         };
         let value: Value = serde_json::from_slice(bytes).ok()?;
         value.as_array()?.iter().map(each).collect()
     }
 
     /// The pieces of all: master weights, then first moments, then second ones.
-    pub(crate) fn pieces(all: &[Self]) -> Vec<Piece> {
+    pub(crate) fn pieces(all: &[Self]) -> Vec<SectionPiece> {
         (0..3).flat_map(|part| all.iter().map(move |learned| learned.weights.of_part(part))).collect()
     }
 }
 
-impl Piece {
+impl SectionPiece {
     fn to_json(&self) -> Value {
         let Key { stage, tensor, expert, block, part } = &self.key;
         json!([stage, tensor, expert, block, part, self.range.start, self.range.end])
@@ -435,13 +435,13 @@ impl Piece {
         let small = |index: usize| number(index).map(|number| number as u32);
         let (expert, block) = (small(2), small(3));
         let key = Key { stage: small(0)?, tensor: small(1)?, expert, block, part: small(4)? };
-        Some(Piece { key, range: number(5)? as usize..number(6)? as usize })
+        Some(SectionPiece { key, range: number(5)? as usize..number(6)? as usize })
     }
 }
 
 impl Told {
     /// What every rank tells.
-    fn share(&self, device: &Device, ranks: &Ranks) -> Result<Vec<Told>, TrainError> {
+    fn share(&self, device: &Device, ranks: &RunRanks) -> Result<Vec<Told>, TrainError> {
         let all = ranks.gather_bytes(device, self.to_json().to_string().as_bytes())?;
         let all = all.iter().map(|bytes| Told::parse(bytes)).collect::<Option<Vec<Told>>>();
         all.ok_or_else(|| TrainError::StateLost { why: "a rank told what no rank tells".into() })
@@ -450,7 +450,7 @@ impl Told {
     fn to_json(&self) -> Value {
         json!({
             "held": self.held.iter().map(|(held, step)| json!([held.to_json(), step])).collect::<Vec<_>>(),
-            "wanted": self.wanted.iter().map(Piece::to_json).collect::<Vec<_>>(),
+            "wanted": self.wanted.iter().map(SectionPiece::to_json).collect::<Vec<_>>(),
             "samples_at": self.samples_at.iter().collect::<Vec<_>>(),
         })
     }
@@ -462,9 +462,9 @@ impl Told {
         Some(Self {
             held: list("held")?
                 .iter()
-                .map(|held| Some((Piece::parse(&held[0])?, number(&held[1])?)))
+                .map(|held| Some((SectionPiece::parse(&held[0])?, number(&held[1])?)))
                 .collect::<Option<_>>()?,
-            wanted: list("wanted")?.iter().map(Piece::parse).collect::<Option<_>>()?,
+            wanted: list("wanted")?.iter().map(SectionPiece::parse).collect::<Option<_>>()?,
             samples_at: list("samples_at")?
                 .iter()
                 .map(|pair| Some((number(&pair[0])?, number(&pair[1])?)))
@@ -481,8 +481,8 @@ mod tests {
         Key { stage: 0, tensor: 0, expert: None, block: Some(block), part: 0 }
     }
 
-    fn piece(block: u32, range: Range<usize>) -> Piece {
-        Piece { key: key(block), range }
+    fn piece(block: u32, range: Range<usize>) -> SectionPiece {
+        SectionPiece { key: key(block), range }
     }
 
     fn told(held: &[(Range<usize>, u64)], wanted: Range<usize>) -> Told {

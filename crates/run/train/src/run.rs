@@ -22,8 +22,8 @@ use bedplate_record::{EvaluationRecord, StepRecord};
 use bedplate_report::Phase;
 use bedplate_units::{Bytes, Seconds};
 
-use crate::checkpoint::Settings;
-use crate::ranks::Ranks;
+use crate::checkpoint::CurveSettings;
+use crate::ranks::RunRanks;
 use crate::recovered_state::RecoveredState;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
@@ -33,14 +33,14 @@ use crate::{Precision, TrainConfig, TrainError};
 use regroup::{Next, Regrouping, is_survived, tell_others};
 use shapes::Shapes;
 
-pub use told::{Observer, Resume, RunOptions, Setup, Summary};
+pub use told::{Observer, Resume, RunOptions, RunSummary, Setup};
 
 /// Runs a configuration to its end in this process.
 pub fn run(
     config: &TrainConfig,
     options: &RunOptions<'_>,
     observer: &mut dyn Observer,
-) -> Result<Summary, TrainError> {
+) -> Result<RunSummary, TrainError> {
     run_on(None, config, options, observer)
 }
 
@@ -50,7 +50,7 @@ pub fn run_on(
     config: &TrainConfig,
     options: &RunOptions<'_>,
     observer: &mut dyn Observer,
-) -> Result<Summary, TrainError> {
+) -> Result<RunSummary, TrainError> {
     match config.training.precision {
         Precision::F32 => drive::<f32>(world, config, options, observer),
         Precision::Bf16 | Precision::Fp8 => drive::<Bf16>(world, config, options, observer),
@@ -63,7 +63,7 @@ fn drive<E: Trained>(
     config: &TrainConfig,
     options: &RunOptions<'_>,
     observer: &mut dyn Observer,
-) -> Result<Summary, TrainError> {
+) -> Result<RunSummary, TrainError> {
     let model = read_architecture(&config.model.config)?.transformer;
     let shapes = Shapes::new(config, model, options.ranks);
     let regrouping = Regrouping { config, options, shapes: &shapes };
@@ -80,7 +80,7 @@ fn drive<E: Trained>(
         };
         match regrouping.next(parted, &mut past, observer)? {
             Next::World(next) => world = Some(next),
-            Next::NotNeeded => return Ok(Summary::not_needed()),
+            Next::NotNeeded => return Ok(RunSummary::not_needed()),
         }
     }
 }
@@ -93,9 +93,9 @@ fn live<E: Trained>(
     shapes: &Shapes<'_>,
     observer: &mut dyn Observer,
     past: &mut Past,
-) -> (Result<Option<Summary>, TrainError>, Option<World>) {
+) -> (Result<Option<RunSummary>, TrainError>, Option<World>) {
     let ranks = match world {
-        None => Ranks::alone(),
+        None => RunRanks::alone(),
         Some(world) => match start::meet(&world, config, options, shapes) {
             Ok(ranks) => ranks.in_world(world),
             Err(error) => return (Err(error), Some(world)),
@@ -154,7 +154,7 @@ struct Run<'a, E: Trained> {
     /// Whether ranks were lost or came.
     is_anew: bool,
     checkpoints: Checkpoints,
-    settings: Settings,
+    settings: CurveSettings,
     /// Of the whole network.
     parameters: usize,
     flops_per_token: f64,
@@ -172,7 +172,11 @@ struct Run<'a, E: Trained> {
 
 impl<E: Trained> Run<'_, E> {
     /// Trains until the run or its world ends; then what outlives the world is in `past`.
-    fn live(mut self, observer: &mut dyn Observer, past: &mut Past) -> Result<Option<Summary>, TrainError> {
+    fn live(
+        mut self,
+        observer: &mut dyn Observer,
+        past: &mut Past,
+    ) -> Result<Option<RunSummary>, TrainError> {
         let outcome = self.go(observer);
         let survives = |error: &TrainError| {
             self.trainer.ranks().world().is_some_and(|world| is_survived(error, world, self.options))
@@ -193,7 +197,7 @@ impl<E: Trained> Run<'_, E> {
     }
 
     /// Trains to the end; gives nothing where the run is to go on in a larger world.
-    fn go(&mut self, observer: &mut dyn Observer) -> Result<Option<Summary>, TrainError> {
+    fn go(&mut self, observer: &mut dyn Observer) -> Result<Option<RunSummary>, TrainError> {
         self.begin(observer)?;
         let mut batches = self.data.batches(self.config, self.trainer.ranks(), self.trainer.samples)?;
         while self.trainer.step < self.config.training.steps {

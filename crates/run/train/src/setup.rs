@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_data::{
-    Batch, Batches, Content, Corpus, DocumentMask, IGNORED, Order, Packing, Sample, Schedule,
-    Source as CorpusSource, Stream, StreamOptions, Tokenizer,
+    Batch, Batches, Content, Corpus, DocumentMask, IGNORED, MixtureSource as CorpusSource, Packing, Sample,
+    SampleOrder, Schedule, Stream, StreamOptions, Tokenizer,
 };
 use bedplate_diag::Source;
 use bedplate_network::{Architecture, CONFIG_FILE};
 use bedplate_transformer::builtin;
 
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::{TrainConfig, TrainError};
 
 /// The architecture that `model.config` names: a file, a folder with a `config.json`, or a built-in shape.
@@ -56,11 +56,11 @@ impl Data {
             Some(path) => {
                 let corpus = Corpus::open(path)?;
                 sources[0].corpus.expect_same_tokenizer(&corpus)?;
-                Some(Stream::of(corpus, options(Order::Sequential))?)
+                Some(Stream::of(corpus, options(SampleOrder::Sequential))?)
             }
             None => None,
         };
-        let stream = Arc::new(Stream::new(sources, options(Order::Shuffled))?);
+        let stream = Arc::new(Stream::new(sources, options(SampleOrder::Shuffled))?);
         // Whole documents with padding between them are never to see each other.
         let is_masked = data.has_document_mask || data.packing == Packing::Whole;
         let mask = if is_masked { DocumentMask::Own } else { DocumentMask::Ignored };
@@ -83,7 +83,7 @@ impl Data {
     }
 
     /// Which samples a rank takes, after some samples.
-    pub(crate) fn schedule(&self, config: &TrainConfig, ranks: &Ranks, samples: u64) -> Schedule {
+    pub(crate) fn schedule(&self, config: &TrainConfig, ranks: &RunRanks, samples: u64) -> Schedule {
         let training = &config.training;
         Schedule {
             first_sample: samples,
@@ -98,7 +98,7 @@ impl Data {
     pub(crate) fn batches(
         &self,
         config: &TrainConfig,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         samples: u64,
     ) -> Result<Batches, TrainError> {
         let schedule = self.schedule(config, ranks, samples);
@@ -111,7 +111,7 @@ impl Data {
     pub(crate) fn evaluation(
         &self,
         config: &TrainConfig,
-        ranks: &Ranks,
+        ranks: &RunRanks,
     ) -> Option<impl Iterator<Item = Result<Batch, TrainError>>> {
         let stream = self.evaluation.as_ref()?;
         let rows = config.training.micro_batch;

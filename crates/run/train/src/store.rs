@@ -14,16 +14,16 @@ use std::sync::Arc;
 use bedplate_comm::{CommError, Elements, Group, Pending};
 use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
 use bedplate_layout::Sharding;
-use bedplate_network::{Held, Network, Weights};
+use bedplate_network::{HeldBlock, Network, Weights};
 
 pub(crate) use owned::Owned;
 use reduce::Reducing;
 
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::trained::Trained;
 
 /// The blocks of a rank. Computes in `E`.
-pub(crate) struct Store<E: Trained> {
+pub(crate) struct WeightStore<E: Trained> {
     sharding: Sharding,
     /// Whether gathered weights stay from the forward pass to the backward pass.
     keeps_gathered: bool,
@@ -33,21 +33,21 @@ pub(crate) struct Store<E: Trained> {
     gathering: Vec<Gathering<E>>,
     reducing: Vec<Reducing>,
     /// Buffers between two uses.
-    spare_weights: Vec<Held<E>>,
-    spare_gradients: Vec<Held<f32>>,
+    spare_weights: Vec<HeldBlock<E>>,
+    spare_gradients: Vec<HeldBlock<f32>>,
     bytes: usize,
 }
 
 /// A section of a block on its way here.
 struct Gathering<E: Trained> {
     owned: usize,
-    pending: Pending<(Source<E>, Section<E>)>,
+    pending: Pending<(LentPart<E>, Section<E>)>,
 }
 
 /// A rank's part while it is read by others.
-pub(crate) struct Source<E: Trained>(Arc<Held<E>>);
+pub(crate) struct LentPart<E: Trained>(Arc<HeldBlock<E>>);
 
-impl<E: Trained> Elements<E> for Source<E> {
+impl<E: Trained> Elements<E> for LentPart<E> {
     fn view(&self) -> View<'_, E> {
         Elements::view(&*self.0)
     }
@@ -59,7 +59,7 @@ impl<E: Trained> Elements<E> for Source<E> {
 
 /// A range of a block's buffer.
 pub(crate) struct Section<E: Trained> {
-    held: Held<E>,
+    held: HeldBlock<E>,
     range: Range<usize>,
 }
 
@@ -82,12 +82,12 @@ pub(crate) fn splits_gradients(sharding: Sharding) -> bool {
     splits_weights(sharding) || sharding == Sharding::Gradients
 }
 
-impl<E: Trained> Store<E> {
+impl<E: Trained> WeightStore<E> {
     /// Room for some blocks of a network. Without `learns` there are neither gradients nor moments.
     pub(crate) fn new(
         device: &Device,
         network: &Network,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         blocks: &[usize],
         learns: bool,
         keeps_gathered: bool,
@@ -254,7 +254,7 @@ impl<E: Trained> Store<E> {
     }
 
     /// Has a block on its way here, if it is split and not here yet.
-    pub(crate) fn prefetch(&mut self, device: &Device, network: &Network, ranks: &Ranks, block: usize) {
+    pub(crate) fn prefetch(&mut self, device: &Device, network: &Network, ranks: &RunRanks, block: usize) {
         let is_coming = |gathering: &Gathering<E>| self.owned[gathering.owned].block == block;
         if self.working.has_block(block) || self.gathering.iter().any(is_coming) {
             return;
@@ -271,7 +271,7 @@ impl<E: Trained> Store<E> {
     }
 
     /// A buffer of a block's length, from the last use or new.
-    fn spare(&mut self, device: &Device, ranks: &Ranks, len: usize) -> Option<Held<E>> {
+    fn spare(&mut self, device: &Device, ranks: &RunRanks, len: usize) -> Option<HeldBlock<E>> {
         match self.spare_weights.iter().position(|held| Elements::view(held).len() == len) {
             Some(index) => Some(self.spare_weights.swap_remove(index)),
             None => {
@@ -281,20 +281,20 @@ impl<E: Trained> Store<E> {
         }
     }
 
-    fn gather(&mut self, device: &Device, ranks: &Ranks, index: usize, held: Held<E>) {
+    fn gather(&mut self, device: &Device, ranks: &RunRanks, index: usize, held: HeldBlock<E>) {
         let owned = &mut self.owned[index];
         let Some(group) = owned.sharers(ranks).split.clone() else {
             return self.arrived_whole(device, index, held);
         };
         let Some(shard) = owned.shard.clone() else { return };
         let section = Section { held, range: owned.section.clone() };
-        if let Some(pending) = ranks.note(group.start_all_gather(device, Source(shard), section)) {
+        if let Some(pending) = ranks.note(group.start_all_gather(device, LentPart(shard), section)) {
             self.gathering.push(Gathering { owned: index, pending });
         }
     }
 
     /// A section that nobody shares is copied.
-    fn arrived_whole(&mut self, device: &Device, index: usize, mut held: Held<E>) {
+    fn arrived_whole(&mut self, device: &Device, index: usize, mut held: HeldBlock<E>) {
         let Owned { shard, section, block, .. } = &self.owned[index];
         if let Some(shard) = shard {
             device.copy(Elements::view(&**shard), Elements::view_mut(&mut held).range(section.clone()));
@@ -304,7 +304,13 @@ impl<E: Trained> Store<E> {
     }
 
     /// Waits until a block's weights are here. Says whether they have just come.
-    pub(crate) fn need(&mut self, device: &Device, network: &Network, ranks: &Ranks, block: usize) -> bool {
+    pub(crate) fn need(
+        &mut self,
+        device: &Device,
+        network: &Network,
+        ranks: &RunRanks,
+        block: usize,
+    ) -> bool {
         if !splits_weights(self.sharding) || self.sections_of(block).all(|index| self.owned[index].is_here) {
             return false;
         }
@@ -329,7 +335,7 @@ impl<E: Trained> Store<E> {
         splits_weights(self.sharding) && !self.owned[index].is_here
     }
 
-    fn arrive(&mut self, ranks: &Ranks, index: usize) {
+    fn arrive(&mut self, ranks: &RunRanks, index: usize) {
         let Some(place) = self.gathering.iter().position(|gathering| gathering.owned == index) else {
             self.owned[index].is_here = true;
             return;
@@ -361,7 +367,7 @@ impl<E: Trained> Store<E> {
     }
 
     /// Gives the other ranks what this one owns of whole weights.
-    pub(crate) fn publish(&mut self, device: &Device, ranks: &Ranks) -> Result<(), CommError> {
+    pub(crate) fn publish(&mut self, device: &Device, ranks: &RunRanks) -> Result<(), CommError> {
         if splits_weights(self.sharding) || self.sharding == Sharding::None {
             return Ok(());
         }

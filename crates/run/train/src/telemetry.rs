@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_record::{
-    Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Progress, RanksRecord, StepRecord,
+    Endpoint, EvaluationRecord, EventFile, Exposure, Progress, RanksRecord, RecordLines, StepRecord,
 };
 use bedplate_report::{Checkpoint, Phase, Report, StepReport};
 use bedplate_units::Count;
@@ -24,7 +24,7 @@ pub struct Telemetry {
     output: OutputConfig,
     is_quiet: bool,
     progress: Option<Progress>,
-    lines: Option<Lines>,
+    lines: Option<RecordLines>,
     events: Option<EventFile>,
     endpoint: Option<Endpoint>,
     report: Option<PathBuf>,
@@ -113,14 +113,14 @@ impl Telemetry {
         let lines = folder.join(METRICS_FILE);
         let aside = setup.abandoned.as_ref().map(|folder| folder.join(METRICS_FILE));
         self.lines = Some(match aside {
-            _ if !lines.exists() => Lines::create(&lines)?,
-            aside if step > 0 && !is_taken_over => Lines::resume(&lines, step, aside.as_deref())?,
+            _ if !lines.exists() => RecordLines::create(&lines)?,
+            aside if step > 0 && !is_taken_over => RecordLines::resume(&lines, step, aside.as_deref())?,
             Some(aside) => {
                 // By copying, because it may lie on another file system.
                 fs::copy(&lines, &aside).map_err(|source| TrainError::WriteOutput { path: aside, source })?;
-                Lines::create(&lines)?
+                RecordLines::create(&lines)?
             }
-            None => Lines::create(&lines)?,
+            None => RecordLines::create(&lines)?,
         });
         if self.output.has_tensorboard {
             self.events = Some(EventFile::create(&events, (step > 0).then_some(step))?);

@@ -17,9 +17,9 @@ use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
 use crate::optimizer::Steps;
 use crate::passes::{Chunks, Weighing};
-use crate::ranks::Ranks;
-use crate::recovered_state::Piece;
-use crate::store::Store;
+use crate::ranks::RunRanks;
+use crate::recovered_state::SectionPiece;
+use crate::store::WeightStore;
 use crate::trained::Trained;
 use crate::{TrainConfig, TrainError};
 
@@ -30,7 +30,7 @@ pub struct Trainer<E: Trained> {
     pub(crate) config: TrainConfig,
     /// Tensors of the files of first weights that the network does not use.
     pub(crate) unused: Vec<String>,
-    pub(crate) store: Store<E>,
+    pub(crate) store: WeightStore<E>,
     /// What is trained instead of all weights.
     pub(crate) adapters: Option<Box<Adapters<E>>>,
     pub(crate) chunks: Chunks<E>,
@@ -43,7 +43,7 @@ pub struct Trainer<E: Trained> {
     /// Samples learned from.
     pub(crate) samples: u64,
     /// Buffers that moved over from the world before and have not changed since.
-    pub(crate) moved: Vec<Piece>,
+    pub(crate) moved: Vec<SectionPiece>,
     /// Whether all that this rank holds, and keeps for another with every step, has its gradient of the next one.
     pub(crate) is_ready: bool,
     /// The norm of the gradient that led to this step, if it was done in this world.
@@ -51,7 +51,7 @@ pub struct Trainer<E: Trained> {
     /// What the last step did, as far as it was known when this rank's numbers changed: ranks may be lost before all know the rest.
     pub(crate) done: Option<StepOutcome>,
     /// Last: what is shared with other ranks ends before they part.
-    pub(crate) ranks: Arc<Ranks>,
+    pub(crate) ranks: Arc<RunRanks>,
 }
 
 /// What a trainer begins with.
@@ -86,13 +86,13 @@ pub struct StepOutcome {
 impl<E: Trained> Trainer<E> {
     /// Trains a whole network in this process.
     pub fn new(network: Network, device: Device, config: TrainConfig) -> Result<Self, TrainError> {
-        Self::on(Arc::new(Ranks::alone()), network, device, config)
+        Self::on(Arc::new(RunRanks::alone()), network, device, config)
     }
 
     /// Allocates everything and puts the first weights in place: those that the configuration names, or fresh ones. `network` is
     /// this rank's part.
     pub fn on(
-        ranks: Arc<Ranks>,
+        ranks: Arc<RunRanks>,
         network: Network,
         device: Device,
         config: TrainConfig,
@@ -102,7 +102,7 @@ impl<E: Trained> Trainer<E> {
 
     /// The same where what is trained may be left [empty](First::Nothing), because it is about to be taken over.
     pub(crate) fn with(
-        ranks: Arc<Ranks>,
+        ranks: Arc<RunRanks>,
         network: Network,
         device: Device,
         config: TrainConfig,
@@ -119,7 +119,7 @@ impl<E: Trained> Trainer<E> {
         let chunks = Chunks::new(&device, &network, &ranks, shape, micro_batches);
         let (learns, keeps) = (config.adapter.is_none(), config.training.keeps_gathered);
         let blocks = chunks.blocks(&network);
-        let mut store = Store::new(&device, &network, &ranks, &blocks, learns, keeps)?;
+        let mut store = WeightStore::new(&device, &network, &ranks, &blocks, learns, keeps)?;
         let unused = match first {
             First::Nothing if learns => Vec::new(),
             _ => first_weights(&device, &network, &config, &blocks, &mut store)?,
@@ -159,7 +159,7 @@ impl<E: Trained> Trainer<E> {
         &self.device
     }
 
-    pub fn ranks(&self) -> &Ranks {
+    pub fn ranks(&self) -> &RunRanks {
         &self.ranks
     }
 
@@ -386,7 +386,7 @@ impl Seen {
 
 /// Micro-batches of a step on the ranks that have most of them. Ranks with fewer compute one that does not count, so that all
 /// take part in the same calls.
-pub(crate) fn micro_batches(config: &TrainConfig, ranks: &Ranks) -> usize {
+pub(crate) fn micro_batches(config: &TrainConfig, ranks: &RunRanks) -> usize {
     let total = config.training.batch / config.training.micro_batch;
     total.div_ceil(u64::from(ranks.layout().data)) as usize
 }
@@ -397,7 +397,7 @@ fn first_weights<E: Trained>(
     network: &Network,
     config: &TrainConfig,
     blocks: &[usize],
-    store: &mut Store<E>,
+    store: &mut WeightStore<E>,
 ) -> Result<Vec<String>, TrainError> {
     let mut unused = Vec::new();
     for block in blocks {

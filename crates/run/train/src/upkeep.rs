@@ -9,10 +9,12 @@ use bedplate_kernels::{AdamW, Device, ViewMut};
 
 use crate::TrainError;
 use crate::adapter::Adapters;
-use crate::copies::{Copies, Source};
+use crate::copies::{Copies, ElementSource};
 use crate::optimizer::{Steps, Stretch};
-use crate::recovered_state::{Gradient, Holding, Key, Learned, Piece, Ready, RecoveredState, Target};
-use crate::store::{Owned, Store};
+use crate::recovered_state::{
+    ElementTarget, Gradient, Holding, Key, Learned, Ready, RecoveredState, SectionPiece,
+};
+use crate::store::{Owned, WeightStore};
 use crate::trained::Trained;
 use crate::trainer::Trainer;
 
@@ -20,13 +22,13 @@ use crate::trainer::Trainer;
 pub(crate) const PARTS: [&str; 3] = ["weights", "first", "second"];
 
 /// The trained numbers of a rank as they are now.
-pub(crate) struct State<'a, E: Trained> {
+pub(crate) struct TrainedState<'a, E: Trained> {
     pub(crate) device: &'a Device,
-    pub(crate) store: &'a Store<E>,
+    pub(crate) store: &'a WeightStore<E>,
     pub(crate) adapters: Option<&'a Adapters<E>>,
 }
 
-impl<E: Trained> State<'_, E> {
+impl<E: Trained> TrainedState<'_, E> {
     /// Numbers of each thing that has weights and moments.
     fn lengths(&self) -> Vec<usize> {
         match self.adapters {
@@ -47,7 +49,7 @@ impl<E: Trained> State<'_, E> {
     }
 }
 
-impl<E: Trained> Source for State<'_, E> {
+impl<E: Trained> ElementSource for TrainedState<'_, E> {
     fn len(&self) -> usize {
         PARTS.len() * self.lengths().iter().sum::<usize>()
     }
@@ -64,15 +66,15 @@ impl<E: Trained> Source for State<'_, E> {
 }
 
 /// The gradients of a rank's trained numbers, added up over ranks.
-struct Gradients<'a, E: Trained>(State<'a, E>);
+struct Gradients<'a, E: Trained>(TrainedState<'a, E>);
 
-impl<E: Trained> Source for Gradients<'_, E> {
+impl<E: Trained> ElementSource for Gradients<'_, E> {
     fn len(&self) -> usize {
         self.0.lengths().iter().sum()
     }
 
     fn put(&self, range: Range<usize>, to: ViewMut<'_, f32>) {
-        let State { device, store, adapters } = &self.0;
+        let TrainedState { device, store, adapters } = &self.0;
         let parts = self.0.lengths().into_iter().enumerate();
         put_parts(parts, range, to, |index, range, to| match adapters {
             Some(adapters) => device.copy(adapters.gradient().range(range), to),
@@ -101,14 +103,14 @@ fn put_parts<T>(
 
 /// Where the state of a trainer goes, by its pieces.
 struct Places<'a, E: Trained> {
-    store: &'a mut Store<E>,
+    store: &'a mut WeightStore<E>,
     adapters: Option<&'a mut Adapters<E>>,
     /// Part, number and first of each.
     by_key: &'a BTreeMap<Key, (usize, usize, usize)>,
 }
 
-impl<E: Trained> Target for Places<'_, E> {
-    fn room(&mut self, piece: &Piece) -> ViewMut<'_, f32> {
+impl<E: Trained> ElementTarget for Places<'_, E> {
+    fn room(&mut self, piece: &SectionPiece) -> ViewMut<'_, f32> {
         let (part, index, first) = self.by_key[&piece.key];
         let range = piece.range.start - first..piece.range.end - first;
         match &mut self.adapters {
@@ -122,8 +124,8 @@ impl<E: Trained> Target for Places<'_, E> {
 }
 
 impl<E: Trained> Trainer<E> {
-    pub(crate) fn state(&self) -> State<'_, E> {
-        State { device: &self.device, store: &self.store, adapters: self.adapters.as_deref() }
+    pub(crate) fn state(&self) -> TrainedState<'_, E> {
+        TrainedState { device: &self.device, store: &self.store, adapters: self.adapters.as_deref() }
     }
 
     /// What this rank learns.
@@ -134,20 +136,20 @@ impl<E: Trained> Trainer<E> {
             let expert = Some(at.expert).filter(|_| self.ranks.layout().expert > 1);
             let range = 0..adapters.len();
             let stretches = vec![Stretch { range: range.clone(), is_decayed: true }];
-            return vec![Learned { weights: Piece { key: key(expert, None), range }, stretches }];
+            return vec![Learned { weights: SectionPiece { key: key(expert, None), range }, stretches }];
         }
         let learned = |owned: &Owned<E>| {
             let start = owned.range.start - owned.section.start;
             let expert = owned.is_expert().then_some(at.expert);
             let range = start..start + owned.used;
-            let weights = Piece { key: key(expert, Some(owned.block as u32)), range };
+            let weights = SectionPiece { key: key(expert, Some(owned.block as u32)), range };
             Learned { weights, stretches: owned.stretches.clone() }
         };
         self.store.owned().iter().map(learned).collect()
     }
 
     /// What this rank holds, in the order in which [`State`] gives it.
-    pub(crate) fn pieces(&self) -> Vec<Piece> {
+    pub(crate) fn pieces(&self) -> Vec<SectionPiece> {
         Learned::pieces(&self.learned())
     }
 
@@ -192,7 +194,7 @@ impl<E: Trained> Trainer<E> {
     /// Keeps the state that all ranks have whole copies of by now, before it changes.
     pub(crate) fn keep_copied(&mut self) {
         let Self { device, store, adapters, copies, .. } = self;
-        let state = State { device, store, adapters: adapters.as_deref() };
+        let state = TrainedState { device, store, adapters: adapters.as_deref() };
         if let Some(copies) = copies {
             copies.keep(&state);
         }
@@ -201,7 +203,7 @@ impl<E: Trained> Trainer<E> {
     /// Waits for what must have the state before it changes.
     pub(crate) fn complete_copies(&mut self) -> Result<(), CommError> {
         let Self { device, store, adapters, copies, ranks, .. } = self;
-        let state = State { device, store, adapters: adapters.as_deref() };
+        let state = TrainedState { device, store, adapters: adapters.as_deref() };
         if let Some(copies) = copies {
             copies.complete(device, ranks, &state)?;
             copies.exchange_gradients(device, ranks, self.step + 1, &Gradients(state))?;
@@ -316,7 +318,7 @@ impl<E: Trained> Trainer<E> {
 
 fn write_part<E: Trained>(
     device: &Device,
-    store: &mut Store<E>,
+    store: &mut WeightStore<E>,
     adapters: Option<&mut Adapters<E>>,
     [part, index]: [usize; 2],
     range: Range<usize>,

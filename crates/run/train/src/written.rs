@@ -5,7 +5,7 @@
 use bedplate_kernels::{Device, Element, KvFormat, WeightFormat};
 use bedplate_network::{KvPool, Network, PackedWeights, Weights};
 use bedplate_serve::{
-    Activations, Ask, Continuation, Engine, EngineOptions, Event, Replica, Sampling, ServeError,
+    Activations, Ask, Continuation, Engine, EngineOptions, Replica, SampleEvent, Sampling, ServeError,
 };
 use bedplate_transformer::{Attention, Transformer};
 
@@ -77,7 +77,7 @@ impl Text<'_> {
         };
         let mut tokens = Vec::new();
         while let Some(event) = answer.wait() {
-            if let Event::Token { token, .. } = event {
+            if let SampleEvent::Token { token, .. } = event {
                 tokens.push(token);
             }
         }

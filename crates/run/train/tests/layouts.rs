@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{Options, Rendezvous, Transport, World};
+use bedplate_comm::{Rendezvous, Transport, World, WorldOptions};
 use bedplate_data::{Batch, IGNORED};
 use bedplate_diag::Source;
 use bedplate_kernels::{AdamW, Bf16, Device};
 use bedplate_layout::Layout;
-use bedplate_network::{Architecture, Network, Recompute, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_network::{Architecture, BatchTokens, Network, Recompute, Weights, Workspace, WorkspaceShape};
 use bedplate_random::Random;
-use bedplate_train::{AdapterConfig, Ranks, TrainConfig, Trained, Trainer};
+use bedplate_train::{AdapterConfig, RunRanks, TrainConfig, Trained, Trainer};
 
 const SEQUENCE: usize = 32;
 const BATCH: usize = 8;
@@ -123,9 +123,9 @@ fn alone<E: Trained>(model: &str, config: &TrainConfig) -> Curve {
     train(&mut trainer, config.training.micro_batch as usize)
 }
 
-fn options(transport: Transport) -> Options {
+fn options(transport: Transport) -> WorldOptions {
     let (join, patience) = (Duration::from_secs(120), Duration::from_secs(120));
-    Options { transport, join, patience, deadline: Duration::from_secs(60), ..Options::default() }
+    WorldOptions { transport, join, patience, deadline: Duration::from_secs(60), ..WorldOptions::default() }
 }
 
 fn on_ranks<E: Trained>(
@@ -143,7 +143,7 @@ fn on_ranks<E: Trained>(
                 let world = World::join(&rendezvous, &options(transport)).unwrap();
                 let (device, architecture) = (Device::cpu(1), architecture(model));
                 let is_tied = architecture.transformer.has_tied_embeddings;
-                let ranks = Arc::new(Ranks::of(world, layout, is_tied, None).unwrap());
+                let ranks = Arc::new(RunRanks::of(world, layout, is_tied, None).unwrap());
                 let network = ranks.network(&device, architecture, SEQUENCE).unwrap();
                 let mut trainer = Trainer::<E>::on(ranks, network, device, config.clone()).unwrap();
                 train(&mut trainer, config.training.micro_batch as usize)
@@ -260,7 +260,7 @@ fn added_up(model: &str, config: &TrainConfig) -> Curve {
         let (mut sum, mut loss) = (zeros(), 0.0);
         for (place, batch) in batches.iter().enumerate() {
             let (mut own, mut room) = (zeros(), workspace.room(0));
-            let tokens = Tokens {
+            let tokens = BatchTokens {
                 tokens: &batch.tokens,
                 targets: &batch.targets,
                 positions: &batch.positions,

@@ -7,7 +7,7 @@ use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::{ComputePrecision, Layout};
 use bedplate_network::{Architecture, Network, Recompute};
-use bedplate_perf::{HostRun, Memory, PeerCopies, Task, predict_on_host};
+use bedplate_perf::{HostRun, MemoryUse, PeerCopies, Task, predict_on_host};
 use bedplate_train::{TrainConfig, Trained, Trainer};
 
 /// Memory does not depend on rates, so any will do.
@@ -64,7 +64,7 @@ fn host() -> Accelerator {
     catalog.accelerator("host").unwrap().clone()
 }
 
-fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision) -> Memory {
+fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision) -> MemoryUse {
     let run = HostRun {
         sequence: config.data.sequence as u64,
         global_batch: config.training.batch,

@@ -10,14 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_catalog::{Accelerator, Catalog};
-use bedplate_comm::{Options, Rendezvous, World};
+use bedplate_comm::{Rendezvous, World, WorldOptions};
 use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::{ComputePrecision, Layout};
 use bedplate_network::Architecture;
 use bedplate_perf::{Collective, HostRun, PeerCopies, Task, predict_on_host};
-use bedplate_train::{Ranks, TrainConfig, Trained, Trainer};
+use bedplate_train::{RunRanks, TrainConfig, Trained, Trainer};
 
 const SEQUENCE: usize = 64;
 const BATCH: usize = 8;
@@ -120,7 +120,7 @@ fn held<E: Trained>(model: &str, layout: Layout, rows: usize, survives: bool) ->
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let count = layout.world() as u32;
     let wait = Duration::from_secs(120);
-    let options = Options { join: wait, patience: wait, deadline: wait, ..Options::default() };
+    let options = WorldOptions { join: wait, patience: wait, deadline: wait, ..WorldOptions::default() };
     thread::scope(|scope| {
         let start = |rank| {
             let options = options.clone();
@@ -129,7 +129,7 @@ fn held<E: Trained>(model: &str, layout: Layout, rows: usize, survives: bool) ->
                 let world = World::join(&rendezvous, &options).unwrap();
                 let (device, architecture) = (Device::cpu(1), architecture(model));
                 let is_tied = architecture.transformer.has_tied_embeddings;
-                let ranks = Arc::new(Ranks::of(world, layout, is_tied, survives.then_some("")).unwrap());
+                let ranks = Arc::new(RunRanks::of(world, layout, is_tied, survives.then_some("")).unwrap());
                 let network = ranks.network(&device, architecture, SEQUENCE).unwrap();
                 let mut config = TrainConfig::new("config.json", "corpus");
                 config.data.sequence = SEQUENCE;

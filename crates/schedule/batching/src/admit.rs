@@ -1,12 +1,12 @@
 //! Which waiting sequences start to run.
 
-use crate::blocks::Blocks;
+use crate::blocks::BlockList;
 use crate::options::LatePolicy;
 use crate::prefix::Cached;
 use crate::reason::{Admission, AdmitReason, Drop, PreemptReason, Wait, WaitReason};
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Resume, Sequence};
+use crate::sequence::{Resume, Sequence, SequencePhase};
 
 /// What an admission needs.
 struct Demand {
@@ -20,7 +20,7 @@ struct Demand {
     promised_to_samples: u32,
 }
 
-impl<B: Blocks> Scheduler<B> {
+impl<B: BlockList> Scheduler<B> {
     /// Admits in the queue's order until tokens, slots or blocks run out; no sequence overtakes another.
     pub(crate) fn admit_waiting(&mut self, now: u64, budget: &mut u32) {
         let is_short_of_blocks = !self.step.preempted.is_empty();
@@ -51,7 +51,9 @@ impl<B: Blocks> Scheduler<B> {
     /// Tokens of the step that go to decodes if this sequence is admitted: zero where a prompt comes first.
     fn decodes_at_once(&self, slot: u32) -> u32 {
         match self.sequences[slot].phase {
-            Phase::Waiting(Resume::SwapIn { .. } | Resume::Transferred) => self.sequences[slot].samples,
+            SequencePhase::Waiting(Resume::SwapIn { .. } | Resume::Transferred) => {
+                self.sequences[slot].samples
+            }
             _ => 0,
         }
     }
@@ -63,7 +65,7 @@ impl<B: Blocks> Scheduler<B> {
         if self.slots_taken + sequence.samples > max_seqs {
             return Err(WaitReason::SlotsTaken { max_seqs, wanted: sequence.samples });
         }
-        let computes = matches!(sequence.phase, Phase::Waiting(Resume::Prompt | Resume::Recompute));
+        let computes = matches!(sequence.phase, SequencePhase::Waiting(Resume::Prompt | Resume::Recompute));
         // A prompt computes at least its last token; a sequence with its KV present writes one more.
         let tokens = if computes { sequence.target } else { sequence.target + 1 };
         let shareable = (tokens - 1) / self.options.block_tokens;
@@ -97,7 +99,7 @@ impl<B: Blocks> Scheduler<B> {
 
     fn admit(&mut self, slot: u32, demand: &Demand, budget: &mut u32) {
         let Sequence { tenant, place, request, .. } = self.sequences[slot];
-        let Phase::Waiting(resume) = self.sequences[slot].phase else {
+        let SequencePhase::Waiting(resume) = self.sequences[slot].phase else {
             unreachable!("only waiting sequences are in the queue")
         };
         self.queue.remove(tenant, place);
@@ -119,7 +121,7 @@ impl<B: Blocks> Scheduler<B> {
         self.step.admitted.push(Admission { sequence: SequenceId(slot), request, reason });
         match resume {
             Resume::Prompt | Resume::Recompute => {
-                sequence.phase = Phase::Prefilling;
+                sequence.phase = SequencePhase::Prefilling;
                 sequence.computed = cached_tokens;
                 self.load.pending_tokens -= u64::from(cached_tokens);
                 self.prefilling.push(slot);
@@ -153,7 +155,7 @@ impl<B: Blocks> Scheduler<B> {
         else {
             return false;
         };
-        let is_new = phase == Phase::Waiting(Resume::Prompt);
+        let is_new = phase == SequencePhase::Waiting(Resume::Prompt);
         if self.options.late == LatePolicy::Serve || !is_new || deadline >= now {
             return false;
         }

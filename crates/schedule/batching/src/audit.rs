@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use crate::sequence::{Phase, Resume};
+use crate::sequence::{Resume, SequencePhase};
 use crate::*;
 
 impl Scheduler {
@@ -17,9 +17,9 @@ impl Scheduler {
         for sequence in self.sequences.iter() {
             pending += u64::from(sequence.pending());
             outstanding += sequence.outstanding();
-            let is_running = matches!(sequence.phase, Phase::Prefilling | Phase::Decoding);
+            let is_running = matches!(sequence.phase, SequencePhase::Prefilling | SequencePhase::Decoding);
             slots += if is_running { sequence.samples } else { 0 };
-            if let Phase::Waiting(Resume::SwapIn { host_blocks }) = sequence.phase {
+            if let SequencePhase::Waiting(Resume::SwapIn { host_blocks }) = sequence.phase {
                 host += host_blocks;
             }
             assert!(is_running || sequence.blocks() == 0, "a waiting sequence has no blocks");
@@ -130,7 +130,7 @@ fn request(id: usize, planned: &Planned, now: u64, block_tokens: u32) -> Request
         samples: planned.samples.into(),
         deadline: planned.deadline.map(|after| now + u64::from(after)),
         keys: if planned.family == 3 { BlockKeys::default() } else { keys.collect() },
-        start: if planned.is_transferred { Start::Transferred } else { Start::Prompt },
+        start: if planned.is_transferred { SequenceStart::Transferred } else { SequenceStart::Prompt },
         ..Request::new(id as u64, planned.prompt.into(), planned.output.into())
     }
 }
@@ -147,7 +147,7 @@ fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
     play(load, Scheduler::new(options.clone()).unwrap(), horizon, Scheduler::audit)
 }
 
-fn play<B: Blocks>(
+fn play<B: BlockList>(
     load: &[Planned],
     mut scheduler: Scheduler<B>,
     horizon: u32,

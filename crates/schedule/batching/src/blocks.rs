@@ -11,7 +11,7 @@ use std::ops::Range;
 pub struct BlockId(pub u32);
 
 /// A list of blocks.
-pub trait Blocks: Clone + fmt::Debug + Default {
+pub trait BlockList: Clone + fmt::Debug + Default {
     /// All blocks of a replica that has so many.
     fn all(total: u32) -> Self;
 
@@ -38,7 +38,7 @@ pub trait Blocks: Clone + fmt::Debug + Default {
     fn numbers(&self) -> &[BlockId];
 }
 
-impl Blocks for Vec<BlockId> {
+impl BlockList for Vec<BlockId> {
     fn all(total: u32) -> Self {
         (0..total).rev().map(BlockId).collect()
     }
@@ -74,7 +74,7 @@ impl Blocks for Vec<BlockId> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CountedBlocks(pub(crate) u32);
 
-impl Blocks for CountedBlocks {
+impl BlockList for CountedBlocks {
     fn all(total: u32) -> Self {
         Self(total)
     }

@@ -3,9 +3,9 @@
 //! A block is in exactly one of the three places. Only the tree shares blocks; a sequence's private blocks
 //! are never visible to another. Free blocks run out before idle prefixes are evicted.
 
-use crate::blocks::{BlockId, Blocks};
+use crate::blocks::{BlockId, BlockList};
 use crate::keys::BlockKeys;
-use crate::prefix::{Cached, Evicted, Held, PrefixTree};
+use crate::prefix::{Cached, Evicted, HeldPrefix, PrefixTree};
 
 /// Where the blocks of a replica are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct KvCache<B> {
     evicted: Option<Vec<Evicted>>,
 }
 
-impl<B: Blocks> KvCache<B> {
+impl<B: BlockList> KvCache<B> {
     pub(crate) fn new(total: u32, keeps_prefixes: bool) -> Self {
         Self { total, free: B::all(total), tree: PrefixTree::new(), keeps_prefixes, evicted: None }
     }
@@ -92,17 +92,17 @@ impl<B: Blocks> KvCache<B> {
     }
 
     /// Holds what was found, as long as nothing has changed since, and adds its blocks to a table.
-    pub(crate) fn hold(&mut self, cached: &Cached, table: &mut B) -> Held {
+    pub(crate) fn hold(&mut self, cached: &Cached, table: &mut B) -> HeldPrefix {
         let held = self.tree.hold_cached(cached);
         self.tree.list(held, table);
         held
     }
 
-    pub(crate) fn hold_again(&mut self, held: Held) {
+    pub(crate) fn hold_again(&mut self, held: HeldPrefix) {
         self.tree.hold_again(held);
     }
 
-    pub(crate) fn release(&mut self, held: Held) {
+    pub(crate) fn release(&mut self, held: HeldPrefix) {
         self.tree.release(held);
         if !self.keeps_prefixes {
             self.tree.evict(self.tree.idle_blocks(), &mut self.free, None);
@@ -110,7 +110,13 @@ impl<B: Blocks> KvCache<B> {
     }
 
     /// Makes more of a sequence's blocks shareable: its first `full` ones.
-    pub(crate) fn share(&mut self, held: Held, keys: &BlockKeys, full: u32, table: &mut B) -> Held {
+    pub(crate) fn share(
+        &mut self,
+        held: HeldPrefix,
+        keys: &BlockKeys,
+        full: u32,
+        table: &mut B,
+    ) -> HeldPrefix {
         self.tree.extend(held, keys, table, full, &mut self.free)
     }
 
@@ -140,7 +146,7 @@ impl<B: Blocks> KvCache<B> {
 
     /// Adds the blocks of a held prefix to a table.
     #[cfg(test)]
-    pub(crate) fn list(&self, held: Held, table: &mut B) {
+    pub(crate) fn list(&self, held: HeldPrefix, table: &mut B) {
         self.tree.list(held, table);
     }
 }

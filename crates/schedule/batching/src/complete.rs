@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 
-use crate::blocks::Blocks;
+use crate::blocks::BlockList;
 use crate::reason::{PreemptReason, Preemption};
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Sequence};
-use crate::step::{Completion, Progress};
+use crate::sequence::{Sequence, SequencePhase};
+use crate::step::{Completion, SequenceProgress};
 
-impl<B: Blocks> Scheduler<B> {
+impl<B: BlockList> Scheduler<B> {
     /// Reports that the planned step ran, `executed` times where it may be repeated.
     pub fn complete(&mut self, executed: u32) -> &Completion {
         assert!(self.is_step_running, "there is a step to complete");
@@ -28,7 +28,7 @@ impl<B: Blocks> Scheduler<B> {
         }
         if !self.step.chunks.is_empty() {
             let sequences = &self.sequences;
-            self.prefilling.retain(|slot| sequences[*slot].phase == Phase::Prefilling);
+            self.prefilling.retain(|slot| sequences[*slot].phase == SequencePhase::Prefilling);
         }
         &self.completion
     }
@@ -60,7 +60,7 @@ impl<B: Blocks> Scheduler<B> {
         }
         sequence.generated += 1;
         let generated = sequence.generated;
-        self.completion.started.push(Progress {
+        self.completion.started.push(SequenceProgress {
             sequence: SequenceId(slot),
             request: sequence.request,
             generated,
@@ -116,7 +116,7 @@ impl<B: Blocks> Scheduler<B> {
         self.outstanding += sequence.outstanding();
         let request = sequence.request;
         self.join(sibling);
-        self.completion.started.push(Progress { sequence: SequenceId(sibling), request, generated });
+        self.completion.started.push(SequenceProgress { sequence: SequenceId(sibling), request, generated });
         if generated >= self.sequences[sibling].output_tokens {
             self.finish(sibling);
         }
@@ -125,7 +125,7 @@ impl<B: Blocks> Scheduler<B> {
     /// Puts a sample without a block into the queue.
     fn send_back(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
-        sequence.held = crate::prefix::Held::NOTHING;
+        sequence.held = crate::prefix::HeldPrefix::NOTHING;
         sequence.promised = 0;
         let Sequence { tenant, place, request, .. } = *sequence;
         self.slots_taken -= 1;
@@ -140,7 +140,7 @@ impl<B: Blocks> Scheduler<B> {
     /// given their blocks for that step, it gets its own.
     pub(crate) fn join(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
-        sequence.phase = Phase::Decoding;
+        sequence.phase = SequencePhase::Decoding;
         sequence.joined_at = self.decode_steps;
         sequence.epoch = sequence.epoch.wrapping_add(1);
         sequence.position = self.decoding.len() as u32;
@@ -178,7 +178,7 @@ impl<B: Blocks> Scheduler<B> {
     fn finish(&mut self, slot: u32) {
         self.take_out(slot);
         let Sequence { request, generated, .. } = self.sequences[slot];
-        self.completion.finished.push(Progress { sequence: SequenceId(slot), request, generated });
+        self.completion.finished.push(SequenceProgress { sequence: SequenceId(slot), request, generated });
         self.retire(slot);
     }
 
@@ -186,7 +186,7 @@ impl<B: Blocks> Scheduler<B> {
     pub(crate) fn context(&self, slot: u32) -> u32 {
         let sequence = &self.sequences[slot];
         match sequence.phase {
-            Phase::Decoding => sequence.computed + (self.decode_steps - sequence.joined_at) as u32,
+            SequencePhase::Decoding => sequence.computed + (self.decode_steps - sequence.joined_at) as u32,
             _ => sequence.computed,
         }
     }
@@ -194,6 +194,6 @@ impl<B: Blocks> Scheduler<B> {
     /// Whether a scheduled completion is still valid for this sequence.
     pub(crate) fn is_current(&self, slot: u32, epoch: u32) -> bool {
         let sequence = &self.sequences[slot];
-        sequence.phase == Phase::Decoding && sequence.epoch == epoch
+        sequence.phase == SequencePhase::Decoding && sequence.epoch == epoch
     }
 }

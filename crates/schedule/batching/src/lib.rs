@@ -47,7 +47,7 @@ mod step;
 mod audit;
 
 pub use bedplate_breakdown::StepShape;
-pub use blocks::{BlockId, Blocks, CountedBlocks};
+pub use blocks::{BlockId, BlockList, CountedBlocks};
 pub use cache::Occupancy;
 pub use keys::{BlockKey, BlockKeys};
 pub use mirror::PrefixMirror;
@@ -55,7 +55,7 @@ pub use options::{Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode
 pub use prefix::Evicted;
 pub use prefix_index::PrefixIndex;
 pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, RequestRefusal, Wait, WaitReason};
-pub use request::{Request, RequestId, SequenceId, Start, TenantId};
-pub use router::{Candidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};
+pub use request::{Request, RequestId, SequenceId, SequenceStart, TenantId};
+pub use router::{ReplicaCandidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};
 pub use scheduler::{Load, Scheduler};
-pub use step::{Chunk, Completion, Progress, Step, SwapOut};
+pub use step::{Completion, PromptChunk, SequenceProgress, Step, SwapOut};

@@ -1,13 +1,13 @@
 //! How the next step is planned: decodes first, then chunks of prompts, then admissions.
 
-use crate::blocks::Blocks;
+use crate::blocks::BlockList;
 use crate::options::{LatePolicy, PrefillMode};
 use crate::reason::PreemptReason;
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
-use crate::step::{Chunk, Step};
+use crate::step::{PromptChunk, Step};
 
-impl<B: Blocks> Scheduler<B> {
+impl<B: BlockList> Scheduler<B> {
     /// Plans the next step at time `now`. Where it only decodes, up to `horizon` equal steps are planned as one;
     /// an engine uses 1. A step that is not idle must be followed by `complete`.
     pub fn step(&mut self, now: u64, horizon: u32) -> &Step {
@@ -111,7 +111,11 @@ impl<B: Blocks> Scheduler<B> {
         if tokens > 0 {
             *budget -= tokens;
             self.step.shape.add_prefill(sequence.computed.into(), tokens.into());
-            self.step.chunks.push(Chunk { sequence: SequenceId(slot), start: sequence.computed, tokens });
+            self.step.chunks.push(PromptChunk {
+                sequence: SequenceId(slot),
+                start: sequence.computed,
+                tokens,
+            });
         }
     }
 

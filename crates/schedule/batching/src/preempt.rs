@@ -1,15 +1,15 @@
 //! Which sequence is preempted when blocks run out, and what happens to its KV.
 
-use crate::blocks::Blocks;
+use crate::blocks::BlockList;
 use crate::options::PreemptionMode;
-use crate::prefix::Held;
+use crate::prefix::HeldPrefix;
 use crate::reason::{PreemptReason, Preemption};
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
-use crate::sequence::{Phase, Resume, Sequence};
+use crate::sequence::{Resume, Sequence, SequencePhase};
 use crate::step::SwapOut;
 
-impl<B: Blocks> Scheduler<B> {
+impl<B: BlockList> Scheduler<B> {
     /// The running sequence that is due last.
     pub(crate) fn least_urgent(&self) -> Option<u32> {
         let running = self.decoding.iter().chain(&self.prefilling).copied();
@@ -19,7 +19,7 @@ impl<B: Blocks> Scheduler<B> {
     /// Takes a running sequence out and puts it back into the queue, at its old place.
     pub(crate) fn preempt(&mut self, slot: u32, reason: PreemptReason) {
         let resume = self.way_back(slot);
-        let was_decoding = self.sequences[slot].phase == Phase::Decoding;
+        let was_decoding = self.sequences[slot].phase == SequencePhase::Decoding;
         if let Resume::SwapIn { host_blocks } = resume {
             let mut blocks = self.sequences[slot].table.numbers().to_vec();
             blocks.truncate(host_blocks as usize);
@@ -36,7 +36,7 @@ impl<B: Blocks> Scheduler<B> {
             sequence.target = sequence.prompt_tokens + sequence.generated;
         }
         sequence.computed = 0;
-        sequence.phase = Phase::Waiting(resume);
+        sequence.phase = SequencePhase::Waiting(resume);
         let Sequence { request, tenant, place, .. } = *sequence;
         self.load.pending_tokens += u64::from(self.sequences[slot].pending());
         self.queue.push(tenant, place);
@@ -46,10 +46,10 @@ impl<B: Blocks> Scheduler<B> {
 
     fn way_back(&self, slot: u32) -> Resume {
         let sequence = &self.sequences[slot];
-        if sequence.generated == 0 && sequence.phase == Phase::Prefilling {
+        if sequence.generated == 0 && sequence.phase == SequencePhase::Prefilling {
             return Resume::Prompt;
         }
-        if self.options.preemption == PreemptionMode::Swap && sequence.phase == Phase::Decoding {
+        if self.options.preemption == PreemptionMode::Swap && sequence.phase == SequencePhase::Decoding {
             let host_blocks = self.options.blocks_for(self.context(slot));
             if self.host_blocks_used + host_blocks <= self.options.host_blocks {
                 return Resume::SwapIn { host_blocks };
@@ -62,12 +62,14 @@ impl<B: Blocks> Scheduler<B> {
     /// the others are freed.
     pub(crate) fn take_out(&mut self, slot: u32) {
         match self.sequences[slot].phase {
-            Phase::Decoding => self.leave_decodes(slot),
-            Phase::Prefilling => {
+            SequencePhase::Decoding => self.leave_decodes(slot),
+            SequencePhase::Prefilling => {
                 self.load.pending_tokens -= u64::from(self.sequences[slot].pending());
                 self.prefilling.retain(|each| *each != slot);
             }
-            Phase::Waiting(_) | Phase::Gone => unreachable!("only running sequences are taken out"),
+            SequencePhase::Waiting(_) | SequencePhase::Gone => {
+                unreachable!("only running sequences are taken out")
+            }
         }
         self.outstanding -= self.sequences[slot].outstanding();
         self.slots_taken -= self.sequences[slot].samples;
@@ -75,7 +77,7 @@ impl<B: Blocks> Scheduler<B> {
         let sequence = &mut self.sequences[slot];
         self.cache.release(sequence.held);
         self.cache.free(&mut sequence.table, sequence.held.blocks);
-        sequence.held = Held::NOTHING;
+        sequence.held = HeldPrefix::NOTHING;
         sequence.promised = 0;
         sequence.promised_to_samples = 0;
     }
@@ -91,7 +93,7 @@ impl<B: Blocks> Scheduler<B> {
 
     /// Frees the host memory of a swapped sequence.
     pub(crate) fn forget_host_blocks(&mut self, slot: u32) {
-        if let Phase::Waiting(Resume::SwapIn { host_blocks }) = self.sequences[slot].phase {
+        if let SequencePhase::Waiting(Resume::SwapIn { host_blocks }) = self.sequences[slot].phase {
             self.host_blocks_used -= host_blocks;
         }
     }
@@ -101,7 +103,7 @@ impl<B: Blocks> Scheduler<B> {
         let sequence = &self.sequences[slot];
         self.load.sequences -= 1;
         self.load.held_tokens -= u64::from(sequence.weight);
-        if let Phase::Waiting(_) = sequence.phase {
+        if let SequencePhase::Waiting(_) = sequence.phase {
             self.load.pending_tokens -= u64::from(sequence.pending());
         }
         self.queue.leave(sequence.tenant);

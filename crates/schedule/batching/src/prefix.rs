@@ -11,9 +11,9 @@
 
 use std::ops::Range;
 
-use crate::blocks::{BlockId, Blocks};
+use crate::blocks::{BlockId, BlockList};
 use crate::keys::{BlockKey, BlockKeys};
-use crate::runs::{Part, RunNodes, Runs};
+use crate::runs::{RunNodes, RunPart, Runs};
 
 /// A block that the tree gave up, with the prefix that it was. Its numbers are there until the next step writes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ struct Node<B> {
     newer: NodeId,
 }
 
-impl<B: Blocks> Node<B> {
+impl<B: BlockList> Node<B> {
     fn vacant() -> Self {
         Self {
             parent: NodeId::NONE,
@@ -85,13 +85,13 @@ pub(crate) struct Cached {
 
 /// A prefix that a sequence holds: all up to the end of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct HeldPrefix {
     pub(crate) node: NodeId,
     pub(crate) blocks: u32,
 }
 
-impl Held {
-    pub(crate) const NOTHING: Held = Held { node: NodeId::ROOT, blocks: 0 };
+impl HeldPrefix {
+    pub(crate) const NOTHING: HeldPrefix = HeldPrefix { node: NodeId::ROOT, blocks: 0 };
 }
 
 /// How far the blocks of a run reach at most; 0 when there are none any more.
@@ -114,7 +114,7 @@ pub(crate) struct PrefixTree<B> {
     held_blocks: u32,
 }
 
-impl<B: Blocks> PrefixTree<B> {
+impl<B: BlockList> PrefixTree<B> {
     pub(crate) fn new() -> Self {
         // The root is never idle.
         let root = Node { users: 1, ..Node::vacant() };
@@ -157,24 +157,24 @@ impl<B: Blocks> PrefixTree<B> {
     }
 
     /// Holds the longest known prefix of `keys`.
-    pub(crate) fn hold(&mut self, keys: &BlockKeys) -> Held {
+    pub(crate) fn hold(&mut self, keys: &BlockKeys) -> HeldPrefix {
         let (blocks, node) = self.locate(keys, keys.len());
         self.hold_blocks(node, blocks)
     }
 
     /// Holds what was found, in the tree as it was then.
-    pub(crate) fn hold_cached(&mut self, cached: &Cached) -> Held {
+    pub(crate) fn hold_cached(&mut self, cached: &Cached) -> HeldPrefix {
         self.hold_blocks(cached.node, cached.blocks)
     }
 
-    fn hold_blocks(&mut self, node: NodeId, blocks: u32) -> Held {
-        let held = Held { node: self.cut(node, blocks), blocks };
+    fn hold_blocks(&mut self, node: NodeId, blocks: u32) -> HeldPrefix {
+        let held = HeldPrefix { node: self.cut(node, blocks), blocks };
         self.hold_again(held);
         held
     }
 
     /// Holds a prefix once more that is held, or ends with a node.
-    pub(crate) fn hold_again(&mut self, held: Held) {
+    pub(crate) fn hold_again(&mut self, held: HeldPrefix) {
         let mut at = held.node;
         while at != NodeId::ROOT {
             let node = self.node_mut(at);
@@ -191,7 +191,7 @@ impl<B: Blocks> PrefixTree<B> {
     }
 
     /// Releases a hold; nodes without users become idle.
-    pub(crate) fn release(&mut self, held: Held) {
+    pub(crate) fn release(&mut self, held: HeldPrefix) {
         let mut at = held.node;
         while at != NodeId::ROOT {
             let node = self.node_mut(at);
@@ -211,12 +211,12 @@ impl<B: Blocks> PrefixTree<B> {
     /// the tree has already take the place of those in the table, which are pushed on `spare`.
     pub(crate) fn extend(
         &mut self,
-        held: Held,
+        held: HeldPrefix,
         keys: &BlockKeys,
         table: &mut B,
         end: u32,
         spare: &mut B,
-    ) -> Held {
+    ) -> HeldPrefix {
         debug_assert!(end <= keys.len() && end <= table.len(), "every block has a key");
         let mut held = held;
         for run in keys.runs_from(held.blocks) {
@@ -267,7 +267,7 @@ impl<B: Blocks> PrefixTree<B> {
     }
 
     /// Adds the blocks of a held prefix to a table, from its beginning.
-    pub(crate) fn list(&self, held: Held, table: &mut B) {
+    pub(crate) fn list(&self, held: HeldPrefix, table: &mut B) {
         table.append_lists(held.blocks, || {
             let mut path = Vec::new();
             let mut at = held.node;
@@ -353,7 +353,7 @@ impl<B: Blocks> PrefixTree<B> {
             Node { parent, origin, start, users: users.min(1), children, combined, blocks, ..Node::vacant() };
         // The parent has the upper part instead of the lower one.
         self.node_mut(parent).combined ^= id.0 ^ upper.0;
-        self.runs.cut(origin, Part { start, node: upper }, Part { start: end, node: id });
+        self.runs.cut(origin, RunPart { start, node: upper }, RunPart { start: end, node: id });
         if users == 0 {
             self.insert_idle_after(id, upper);
         }
@@ -362,7 +362,7 @@ impl<B: Blocks> PrefixTree<B> {
 
     /// Adds blocks of a run behind a held prefix, and lets its holder hold them: in the same node where nobody else uses it, otherwise
     /// in a new one below.
-    fn add(&mut self, held: Held, origin: u64, blocks: &B, part: Range<u32>) -> Held {
+    fn add(&mut self, held: HeldPrefix, origin: u64, blocks: &B, part: Range<u32>) -> HeldPrefix {
         let new = part.end - part.start;
         self.held_blocks += new;
         let above = self.node_mut(held.node);
@@ -375,10 +375,10 @@ impl<B: Blocks> PrefixTree<B> {
             self.add_leaf(held, origin, blocks, part)
         };
         self.note_change(origin, held.blocks + new);
-        Held { node, blocks: held.blocks + new }
+        HeldPrefix { node, blocks: held.blocks + new }
     }
 
-    fn add_leaf(&mut self, held: Held, origin: u64, blocks: &B, part: Range<u32>) -> NodeId {
+    fn add_leaf(&mut self, held: HeldPrefix, origin: u64, blocks: &B, part: Range<u32>) -> NodeId {
         let id = self.vacant_node();
         let node = self.node_mut(id);
         node.parent = held.node;
@@ -391,8 +391,8 @@ impl<B: Blocks> PrefixTree<B> {
         let above = self.node_mut(held.node);
         above.children += 1;
         above.combined ^= id.0;
-        let above = Part { start: above.start, node: held.node };
-        self.runs.add(origin, above, Part { start: held.blocks, node: id });
+        let above = RunPart { start: above.start, node: held.node };
+        self.runs.add(origin, above, RunPart { start: held.blocks, node: id });
         id
     }
 
@@ -407,7 +407,7 @@ impl<B: Blocks> PrefixTree<B> {
     fn remove_leaf(&mut self, id: NodeId) {
         self.unlink_idle(id);
         let Node { parent, origin, start, .. } = *self.node(id);
-        let tip = self.runs.remove(origin, Part { start, node: id });
+        let tip = self.runs.remove(origin, RunPart { start, node: id });
         self.note_change(origin, tip.map_or(0, |tip| self.node(tip).end()));
         self.vacant.push(id);
         let above = self.node_mut(parent);
@@ -430,8 +430,8 @@ impl<B: Blocks> PrefixTree<B> {
             return;
         }
         let Node { parent, origin, start, .. } = *above;
-        let (is_idle, part) = (above.is_idle(), Part { start: below.start, node: lower });
-        if !self.runs.join(origin, Part { start, node: upper }, part) {
+        let (is_idle, part) = (above.is_idle(), RunPart { start: below.start, node: lower });
+        if !self.runs.join(origin, RunPart { start, node: upper }, part) {
             return;
         }
         if is_idle {

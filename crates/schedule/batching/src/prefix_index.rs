@@ -3,7 +3,7 @@
 //! It knows of every run of keys how far each replica has it, but for what replicas lost since they last reported and for pieces that
 //! have lost only their ends. So a replica has at most what is known here, and a router asks only those that might be the best.
 
-use crate::blocks::Blocks;
+use crate::blocks::BlockList;
 use crate::index::RunIndex;
 use crate::keys::BlockKeys;
 use crate::prefix::Reach;
@@ -38,7 +38,7 @@ impl Default for PrefixIndex {
 
 impl PrefixIndex {
     /// Counts what changed at a replica since this was last called for it. What it gained must be counted before the next `bounds`.
-    pub fn update<B: Blocks>(&mut self, replica: usize, scheduler: &mut Scheduler<B>) {
+    pub fn update<B: BlockList>(&mut self, replica: usize, scheduler: &mut Scheduler<B>) {
         for reach in scheduler.take_reach() {
             self.note(replica, reach);
         }

@@ -17,7 +17,7 @@ fn keys(path: &[u8]) -> Vec<BlockKey> {
     list
 }
 
-fn blocks_of(tree: &PrefixTree<Vec<BlockId>>, held: Held) -> Vec<BlockId> {
+fn blocks_of(tree: &PrefixTree<Vec<BlockId>>, held: HeldPrefix) -> Vec<BlockId> {
     let mut table = Vec::new();
     tree.list(held, &mut table);
     table
@@ -100,7 +100,7 @@ proptest! {
     #[test]
     fn the_tree_answers_like_a_naive_matcher(operations in operations()) {
         let (mut tree, mut naive) = (PrefixTree::new(), Naive::default());
-        let mut held: Vec<(Held, Vec<BlockKey>)> = Vec::new();
+        let mut held: Vec<(HeldPrefix, Vec<BlockKey>)> = Vec::new();
         let mut next_block = 0;
         for operation in operations {
             match operation {
@@ -177,9 +177,9 @@ fn a_prompt_computed_twice_is_kept_once() {
     let keys = runs(&keys(&[1, 1, 2]));
     let blocks: Vec<BlockId> = (0..6).map(BlockId).collect();
     let mut spare = Vec::new();
-    let first = tree.extend(Held::NOTHING, &keys, &mut blocks[..3].to_vec(), 3, &mut spare);
+    let first = tree.extend(HeldPrefix::NOTHING, &keys, &mut blocks[..3].to_vec(), 3, &mut spare);
     let mut table = blocks[3..].to_vec();
-    let second = tree.extend(Held::NOTHING, &keys, &mut table, 3, &mut spare);
+    let second = tree.extend(HeldPrefix::NOTHING, &keys, &mut table, 3, &mut spare);
     assert_eq!(spare, &blocks[3..]);
     assert_eq!((blocks_of(&tree, second), table), (blocks[..3].to_vec(), blocks[..3].to_vec()));
     tree.release(first);
@@ -228,7 +228,7 @@ proptest! {
 fn a_key_at_another_position_is_another_prefix() {
     let list = |keys: &[u64]| -> BlockKeys { keys.iter().copied().map(BlockKey).collect() };
     let mut tree = PrefixTree::new();
-    let held = tree.extend(Held::NOTHING, &list(&[103]), &mut vec![BlockId(1)], 1, &mut Vec::new());
+    let held = tree.extend(HeldPrefix::NOTHING, &list(&[103]), &mut vec![BlockId(1)], 1, &mut Vec::new());
     assert_eq!(tree.known(&list(&[200, 201, 105]), 3), 0);
     assert_eq!(tree.known(&list(&[103, 104, 9]), 3), 1);
     tree.release(held);

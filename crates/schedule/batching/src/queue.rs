@@ -15,7 +15,7 @@ use crate::options::{Fairness, SchedulerOptions};
 use crate::request::{Request, TenantId};
 
 /// Place in a queue: when due, then order of arrival, then the sequence.
-pub(crate) type Place = (i64, u64, u32);
+pub(crate) type QueuePlace = (i64, u64, u32);
 
 /// Counts are in fractions of a token, so that division by weights rounds little.
 const PARTS: u64 = 1 << 12;
@@ -24,7 +24,7 @@ const PARTS: u64 = 1 << 12;
 struct Tenant {
     weight: u64,
     served: u64,
-    waiting: BTreeSet<Place>,
+    waiting: BTreeSet<QueuePlace>,
     decodes: u32,
     /// Sequences here, waiting or running.
     present: u32,
@@ -77,12 +77,12 @@ impl Queue {
         self.tenants[tenant as usize].present -= 1;
     }
 
-    pub(crate) fn push(&mut self, tenant: u32, place: Place) {
+    pub(crate) fn push(&mut self, tenant: u32, place: QueuePlace) {
         self.tenants[tenant as usize].waiting.insert(place);
         self.waiting += 1;
     }
 
-    pub(crate) fn remove(&mut self, tenant: u32, place: Place) {
+    pub(crate) fn remove(&mut self, tenant: u32, place: QueuePlace) {
         let was_there = self.tenants[tenant as usize].waiting.remove(&place);
         assert!(was_there, "only sequences that wait are removed");
         self.waiting -= 1;

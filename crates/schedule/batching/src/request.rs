@@ -17,7 +17,7 @@ pub struct SequenceId(pub u32);
 
 /// What a sequence starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Start {
+pub enum SequenceStart {
     /// From its prompt, which this replica computes.
     #[default]
     Prompt,
@@ -42,7 +42,7 @@ pub struct Request {
     /// Keys of the full blocks of the prompt and, where known, of the output after it. Empty: nothing is
     /// shared with other requests.
     pub keys: BlockKeys,
-    pub start: Start,
+    pub start: SequenceStart,
 }
 
 impl Request {
@@ -57,7 +57,7 @@ impl Request {
             samples: 1,
             deadline: None,
             keys: BlockKeys::default(),
-            start: Start::Prompt,
+            start: SequenceStart::Prompt,
         }
     }
 }

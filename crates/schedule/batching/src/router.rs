@@ -56,7 +56,7 @@ impl Default for RouterOptions {
 
 /// What the router knows of one replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct ReplicaCandidate {
     pub load: Load,
     /// Tokens of this prompt that the replica has, exactly or by a `PrefixMirror`.
     pub cached_tokens: u32,
@@ -128,7 +128,7 @@ impl Router {
     }
 
     /// Chooses among the open candidates; `None` without one.
-    pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
+    pub fn route(&mut self, prompt_tokens: u32, candidates: &[ReplicaCandidate]) -> Option<Route> {
         let least = self.weigh(candidates)?;
         self.decisions += 1;
         match self.options.policy {
@@ -156,7 +156,7 @@ impl Router {
     pub fn route_asking(
         &mut self,
         prompt_tokens: u32,
-        candidates: &[Candidate],
+        candidates: &[ReplicaCandidate],
         most: impl Fn(usize) -> u32,
         mut cached: impl FnMut(usize, u32) -> u32,
     ) -> Option<Route> {
@@ -183,7 +183,7 @@ impl Router {
     }
 
     /// Lists the candidates' work, and returns the least where one is open.
-    fn weigh(&mut self, candidates: &[Candidate]) -> Option<u64> {
+    fn weigh(&mut self, candidates: &[ReplicaCandidate]) -> Option<u64> {
         let RouterOptions { held_percent, sequence_tokens, .. } = self.options;
         self.works.clear();
         self.works.extend(candidates.iter().map(|candidate| {

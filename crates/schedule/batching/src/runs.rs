@@ -10,7 +10,7 @@ use crate::prefix::NodeId;
 
 /// A node and the position at which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct RunPart {
     pub(crate) start: u32,
     pub(crate) node: NodeId,
 }
@@ -26,7 +26,7 @@ enum Place {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum RunNodes<'a> {
     One(NodeId),
-    Path(&'a [Part]),
+    Path(&'a [RunPart]),
 }
 
 impl RunNodes<'_> {
@@ -54,7 +54,7 @@ impl RunNodes<'_> {
 pub(crate) struct Runs {
     places: RunIndex<Place>,
     /// The nodes of runs that have several, from the root on.
-    paths: Vec<Vec<Part>>,
+    paths: Vec<Vec<RunPart>>,
     vacant: Vec<u32>,
 }
 
@@ -72,7 +72,7 @@ impl Runs {
     }
 
     /// Adds a new node that begins a run or continues it below `above`.
-    pub(crate) fn add(&mut self, origin: u64, above: Part, part: Part) {
+    pub(crate) fn add(&mut self, origin: u64, above: RunPart, part: RunPart) {
         match self.places.get(origin) {
             None => self.places.set(origin, Place::Node(part.node)),
             Some(Place::Node(only)) if only == above.node => self.begin_path(origin, &[above, part]),
@@ -87,12 +87,12 @@ impl Runs {
     }
 
     /// Puts two nodes where one was: `upper` is new and has its beginning, `lower` the rest.
-    pub(crate) fn cut(&mut self, origin: u64, upper: Part, lower: Part) {
+    pub(crate) fn cut(&mut self, origin: u64, upper: RunPart, lower: RunPart) {
         match self.places.get(origin) {
             Some(Place::Node(only)) if only == lower.node => self.begin_path(origin, &[upper, lower]),
             Some(Place::Path(path)) => {
                 let path = &mut self.paths[path as usize];
-                if let Some(at) = place(path, Part { start: upper.start, node: lower.node }) {
+                if let Some(at) = place(path, RunPart { start: upper.start, node: lower.node }) {
                     path[at] = upper;
                     path.insert(at + 1, lower);
                 }
@@ -102,7 +102,7 @@ impl Runs {
     }
 
     /// Puts the lower of two nodes where both were; says whether they were there.
-    pub(crate) fn join(&mut self, origin: u64, upper: Part, lower: Part) -> bool {
+    pub(crate) fn join(&mut self, origin: u64, upper: RunPart, lower: RunPart) -> bool {
         let Some(Place::Path(number)) = self.places.get(origin) else { return false };
         let path = &mut self.paths[number as usize];
         let Some(at) = place(path, upper).filter(|at| path.get(at + 1) == Some(&lower)) else { return false };
@@ -113,7 +113,7 @@ impl Runs {
     }
 
     /// Removes the last node of a run, and returns the one that is the last then.
-    pub(crate) fn remove(&mut self, origin: u64, part: Part) -> Option<NodeId> {
+    pub(crate) fn remove(&mut self, origin: u64, part: RunPart) -> Option<NodeId> {
         match self.places.get(origin)? {
             Place::Node(only) => {
                 if only == part.node {
@@ -131,7 +131,7 @@ impl Runs {
         }
     }
 
-    fn begin_path(&mut self, origin: u64, parts: &[Part]) {
+    fn begin_path(&mut self, origin: u64, parts: &[RunPart]) {
         let number = self.vacant.pop().unwrap_or_else(|| {
             self.paths.push(Vec::new());
             self.paths.len() as u32 - 1
@@ -149,7 +149,7 @@ impl Runs {
     }
 }
 
-fn place(path: &[Part], part: Part) -> Option<usize> {
+fn place(path: &[RunPart], part: RunPart) -> Option<usize> {
     let at = path.binary_search_by_key(&part.start, |part| part.start).ok()?;
     (path[at] == part).then_some(at)
 }

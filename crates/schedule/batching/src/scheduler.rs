@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 
 use bedplate_random::mix;
 
-use crate::blocks::{BlockId, Blocks, CountedBlocks};
+use crate::blocks::{BlockId, BlockList, CountedBlocks};
 use crate::cache::{KvCache, Occupancy};
 use crate::growth::GrowthRing;
 use crate::keys::{BlockKey, BlockKeys};
@@ -20,8 +20,8 @@ use crate::options::{OptionsFlaw, SchedulerOptions};
 use crate::prefix::{Evicted, Reach};
 use crate::queue::{Queue, due};
 use crate::reason::RequestRefusal;
-use crate::request::{Request, SequenceId, Start};
-use crate::sequence::{Phase, Sequence, SequenceTable};
+use crate::request::{Request, SequenceId, SequenceStart};
+use crate::sequence::{Sequence, SequencePhase, SequenceTable};
 use crate::step::{Completion, Step};
 
 /// The load of a replica, for a router. It does not change while sequences merely decode.
@@ -84,7 +84,10 @@ impl Scheduler {
     /// The blocks of a sequence, where it runs.
     pub fn running_table(&self, sequence: SequenceId) -> Option<&[BlockId]> {
         let runs = self.sequences.contains(sequence.0)
-            && matches!(self.sequences[sequence.0].phase, Phase::Prefilling | Phase::Decoding);
+            && matches!(
+                self.sequences[sequence.0].phase,
+                SequencePhase::Prefilling | SequencePhase::Decoding
+            );
         runs.then(|| self.table(sequence))
     }
 
@@ -119,7 +122,7 @@ impl Scheduler<CountedBlocks> {
     }
 }
 
-impl<B: Blocks> Scheduler<B> {
+impl<B: BlockList> Scheduler<B> {
     fn empty(options: SchedulerOptions) -> Result<Self, OptionsFlaw> {
         if let Some(flaw) = options.flaw() {
             return Err(flaw);
@@ -177,7 +180,7 @@ impl<B: Blocks> Scheduler<B> {
     /// Why a request can never run here.
     pub fn refusal(&self, request: &Request) -> Option<RequestRefusal> {
         let Request { prompt_tokens, output_tokens, samples, .. } = *request;
-        let given = u32::from(request.start == Start::Transferred);
+        let given = u32::from(request.start == SequenceStart::Transferred);
         if prompt_tokens == 0 || output_tokens <= given || samples == 0 {
             return Some(RequestRefusal::NothingToDo { prompt_tokens, output_tokens, samples });
         }
@@ -252,17 +255,17 @@ impl<B: Blocks> Scheduler<B> {
             return;
         }
         match self.sequences[slot].phase {
-            Phase::Waiting(_) => {
+            SequencePhase::Waiting(_) => {
                 let Sequence { tenant, place, .. } = self.sequences[slot];
                 self.queue.remove(tenant, place);
                 self.forget_host_blocks(slot);
                 self.retire(slot);
             }
-            Phase::Prefilling | Phase::Decoding => {
+            SequencePhase::Prefilling | SequencePhase::Decoding => {
                 self.take_out(slot);
                 self.retire(slot);
             }
-            Phase::Gone => {}
+            SequencePhase::Gone => {}
         }
     }
 }

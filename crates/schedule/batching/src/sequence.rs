@@ -1,11 +1,11 @@
 //! One sequence on a replica, and the table of all of them.
 
-use crate::blocks::Blocks;
+use crate::blocks::BlockList;
 use crate::growth::RingPlace;
 use crate::keys::BlockKeys;
-use crate::prefix::Held;
-use crate::queue::Place;
-use crate::request::{Request, RequestId, Start};
+use crate::prefix::HeldPrefix;
+use crate::queue::QueuePlace;
+use crate::request::{Request, RequestId, SequenceStart};
 
 /// How a waiting sequence continues once it is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Resume {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum SequencePhase {
     Waiting(Resume),
     Prefilling,
     Decoding,
@@ -33,14 +33,14 @@ pub(crate) enum Phase {
 pub(crate) struct Sequence<B> {
     pub(crate) request: RequestId,
     pub(crate) tenant: u32,
-    pub(crate) place: Place,
+    pub(crate) place: QueuePlace,
     pub(crate) priority: i8,
     pub(crate) deadline: Option<u64>,
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
     /// Sequences that this one represents until its prompt is computed; 1 afterwards.
     pub(crate) samples: u32,
-    pub(crate) phase: Phase,
+    pub(crate) phase: SequencePhase,
     /// Tokens whose KV must be present before the sequence decodes.
     pub(crate) target: u32,
     /// Tokens in its KV; while it decodes, those at the decode step `joined_at`.
@@ -48,7 +48,7 @@ pub(crate) struct Sequence<B> {
     /// Tokens generated; while it decodes, those at the decode step `joined_at`.
     pub(crate) generated: u32,
     pub(crate) joined_at: u64,
-    pub(crate) held: Held,
+    pub(crate) held: HeldPrefix,
     /// Its blocks in the order of its tokens: those it shares, then its own.
     pub(crate) table: B,
     /// All blocks promised to it when it was admitted.
@@ -65,9 +65,9 @@ pub(crate) struct Sequence<B> {
     pub(crate) keys: BlockKeys,
 }
 
-impl<B: Blocks> Sequence<B> {
-    pub(crate) fn new(request: Request, tenant: u32, place: Place) -> Self {
-        let is_transferred = request.start == Start::Transferred;
+impl<B: BlockList> Sequence<B> {
+    pub(crate) fn new(request: Request, tenant: u32, place: QueuePlace) -> Self {
+        let is_transferred = request.start == SequenceStart::Transferred;
         Self {
             request: request.id,
             tenant,
@@ -77,12 +77,12 @@ impl<B: Blocks> Sequence<B> {
             prompt_tokens: request.prompt_tokens,
             output_tokens: request.output_tokens,
             samples: u32::from(request.samples),
-            phase: Phase::Waiting(if is_transferred { Resume::Transferred } else { Resume::Prompt }),
+            phase: SequencePhase::Waiting(if is_transferred { Resume::Transferred } else { Resume::Prompt }),
             target: request.prompt_tokens,
             computed: 0,
             generated: u32::from(is_transferred),
             joined_at: 0,
-            held: Held::NOTHING,
+            held: HeldPrefix::NOTHING,
             table: B::default(),
             promised: 0,
             promised_to_samples: 0,
@@ -95,11 +95,11 @@ impl<B: Blocks> Sequence<B> {
     }
 
     /// Another sample of the same prompt, whose KV is in the tree.
-    pub(crate) fn sibling(&self, place: Place, promised: u32) -> Self {
+    pub(crate) fn sibling(&self, place: QueuePlace, promised: u32) -> Self {
         Self {
             place,
             samples: 1,
-            phase: Phase::Waiting(Resume::Prompt),
+            phase: SequencePhase::Waiting(Resume::Prompt),
             computed: 0,
             generated: 0,
             table: B::default(),
@@ -125,7 +125,7 @@ impl<B: Blocks> Sequence<B> {
     /// Prompt tokens yet to be computed.
     pub(crate) fn pending(&self) -> u32 {
         match self.phase {
-            Phase::Waiting(Resume::Prompt | Resume::Recompute) | Phase::Prefilling => {
+            SequencePhase::Waiting(Resume::Prompt | Resume::Recompute) | SequencePhase::Prefilling => {
                 self.target - self.computed
             }
             _ => 0,
@@ -140,7 +140,7 @@ pub(crate) struct SequenceTable<B> {
     vacant: Vec<u32>,
 }
 
-impl<B: Blocks> SequenceTable<B> {
+impl<B: BlockList> SequenceTable<B> {
     pub(crate) fn new() -> Self {
         Self { slots: Vec::new(), vacant: Vec::new() }
     }
@@ -165,17 +165,17 @@ impl<B: Blocks> SequenceTable<B> {
     }
 
     pub(crate) fn remove(&mut self, slot: u32) {
-        self.slots[slot as usize].phase = Phase::Gone;
+        self.slots[slot as usize].phase = SequencePhase::Gone;
         self.vacant.push(slot);
     }
 
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence<B>> {
-        self.slots.iter().filter(|sequence| sequence.phase != Phase::Gone)
+        self.slots.iter().filter(|sequence| sequence.phase != SequencePhase::Gone)
     }
 
     pub(crate) fn contains(&self, slot: u32) -> bool {
-        self.slots.get(slot as usize).is_some_and(|sequence| sequence.phase != Phase::Gone)
+        self.slots.get(slot as usize).is_some_and(|sequence| sequence.phase != SequencePhase::Gone)
     }
 }
 

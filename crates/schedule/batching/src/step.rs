@@ -8,7 +8,7 @@ use crate::request::{RequestId, SequenceId};
 
 /// A part of a prompt that is computed in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chunk {
+pub struct PromptChunk {
     pub sequence: SequenceId,
     /// Tokens already in the KV.
     pub start: u32,
@@ -31,7 +31,7 @@ pub struct Step {
     pub repeats: u32,
     /// Whether the sequences of `Scheduler::decoding` get a token; they wait while prompts have their own step.
     pub decodes: bool,
-    pub chunks: Vec<Chunk>,
+    pub chunks: Vec<PromptChunk>,
     pub admitted: Vec<Admission>,
     pub preempted: Vec<Preemption>,
     pub dropped: Vec<Drop>,
@@ -68,7 +68,7 @@ impl Step {
 
 /// A sequence and its number of generated tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct SequenceProgress {
     pub sequence: SequenceId,
     pub request: RequestId,
     pub generated: u32,
@@ -79,8 +79,8 @@ pub struct Progress {
 pub struct Completion {
     /// Sequences whose prompt is complete and which thereby got a token: the first one, or after a
     /// recomputation the next one. Those that end with it are in `finished` as well.
-    pub started: Vec<Progress>,
-    pub finished: Vec<Progress>,
+    pub started: Vec<SequenceProgress>,
+    pub finished: Vec<SequenceProgress>,
     /// Samples that could not be forked and wait.
     pub preempted: Vec<Preemption>,
 }

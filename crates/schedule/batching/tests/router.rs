@@ -1,22 +1,22 @@
 //! The router against failures known from routers of other projects.
 
 use bedplate_batching::{
-    BlockKey, BlockKeys, Candidate, Load, PrefixMirror, Route, RouteReason, Router, RouterOptions,
+    BlockKey, BlockKeys, Load, PrefixMirror, ReplicaCandidate, Route, RouteReason, Router, RouterOptions,
     RoutingPolicy,
 };
 use proptest::prelude::*;
 
 const PROMPT: u32 = 4000;
 
-fn replica(pending_tokens: u64, cached_tokens: u32) -> Candidate {
-    Candidate { load: Load { pending_tokens, ..Load::default() }, cached_tokens, is_open: true }
+fn replica(pending_tokens: u64, cached_tokens: u32) -> ReplicaCandidate {
+    ReplicaCandidate { load: Load { pending_tokens, ..Load::default() }, cached_tokens, is_open: true }
 }
 
 fn router(seed: u64) -> Router {
     Router::new(RouterOptions { seed, ..RouterOptions::default() })
 }
 
-fn route(candidates: &[Candidate]) -> Route {
+fn route(candidates: &[ReplicaCandidate]) -> Route {
     router(1).route(PROMPT, candidates).expect("a replica is open")
 }
 
@@ -85,7 +85,7 @@ fn a_prefix_is_weighed_against_work_token_by_token() {
 
 #[test]
 fn closed_replicas_are_never_chosen_and_none_open_means_no_route() {
-    let closed = Candidate { is_open: false, ..replica(0, PROMPT) };
+    let closed = ReplicaCandidate { is_open: false, ..replica(0, PROMPT) };
     assert_eq!(route(&[closed, replica(90_000, 0), closed]).replica, 1);
     assert_eq!(router(1).route(PROMPT, &[closed, closed]), None);
     assert_eq!(router(1).route(PROMPT, &[]), None);
@@ -95,7 +95,7 @@ fn closed_replicas_are_never_chosen_and_none_open_means_no_route() {
 fn round_robin_takes_the_open_ones_in_turn() {
     let options = RouterOptions { policy: RoutingPolicy::RoundRobin, ..RouterOptions::default() };
     let mut router = Router::new(options);
-    let closed = Candidate { is_open: false, ..replica(0, 0) };
+    let closed = ReplicaCandidate { is_open: false, ..replica(0, 0) };
     let candidates = [replica(5, 0), closed, replica(0, 0)];
     let chosen: Vec<usize> = (0..4).map(|_| router.route(PROMPT, &candidates).unwrap().replica).collect();
     assert_eq!(chosen, [0, 2, 0, 2]);
@@ -133,7 +133,7 @@ fn over_time_prefixes_stay_together_and_work_stays_even() {
         let requests = 4000;
         for request in 0..requests {
             let keys = keys(bedplate_random::mix(request) % conversations);
-            let candidates: Vec<Candidate> =
+            let candidates: Vec<ReplicaCandidate> =
                 (0..REPLICAS).map(|at| replica(pending[at], mirrors[at].cached_blocks(&keys) * 16)).collect();
             let chosen = router.route(PROMPT, &candidates).unwrap().replica;
             cached += u64::from(candidates[chosen].cached_tokens);
@@ -162,17 +162,17 @@ proptest! {
         replicas in prop::collection::vec((0u64..60_000, 0u32..PROMPT, any::<bool>()), 1..9),
         seed in any::<u64>(),
     ) {
-        let candidates: Vec<Candidate> = replicas
+        let candidates: Vec<ReplicaCandidate> = replicas
             .iter()
-            .map(|(pending, cached, is_open)| Candidate { is_open: *is_open, ..replica(*pending, *cached) })
+            .map(|(pending, cached, is_open)| ReplicaCandidate { is_open: *is_open, ..replica(*pending, *cached) })
             .collect();
         let Some(chosen) = router(seed).route(PROMPT, &candidates) else {
             prop_assert!(candidates.iter().all(|candidate| !candidate.is_open));
             return Ok(());
         };
-        let open: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.is_open).collect();
+        let open: Vec<&ReplicaCandidate> = candidates.iter().filter(|candidate| candidate.is_open).collect();
         let least = open.iter().map(|candidate| candidate.load.pending_tokens).min().unwrap();
-        let cost = |candidate: &Candidate| u64::from(PROMPT - candidate.cached_tokens) + candidate.load.pending_tokens;
+        let cost = |candidate: &ReplicaCandidate| u64::from(PROMPT - candidate.cached_tokens) + candidate.load.pending_tokens;
         let chosen = &candidates[chosen.replica];
         prop_assert!(chosen.is_open);
         for other in open.iter().filter(|other| other.load.pending_tokens <= least + 16_384) {
@@ -187,11 +187,11 @@ proptest! {
         replicas in prop::collection::vec((0u64..6000, 0u32..PROMPT, 0u32..2000, any::<bool>()), 1..40),
         seed in any::<u64>(),
     ) {
-        let all: Vec<Candidate> = replicas
+        let all: Vec<ReplicaCandidate> = replicas
             .iter()
-            .map(|(pending, cached, _, is_open)| Candidate { is_open: *is_open, ..replica(*pending, *cached) })
+            .map(|(pending, cached, _, is_open)| ReplicaCandidate { is_open: *is_open, ..replica(*pending, *cached) })
             .collect();
-        let few: Vec<Candidate> = all.iter().map(|each| Candidate { cached_tokens: 0, ..*each }).collect();
+        let few: Vec<ReplicaCandidate> = all.iter().map(|each| ReplicaCandidate { cached_tokens: 0, ..*each }).collect();
         let (mut one, mut other) = (router(seed), router(seed));
         let most = |at: usize| replicas[at].1 + replicas[at].2;
         let asking_few = one.route_asking(PROMPT, &few, most, |at, _| replicas[at].1);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_batching::{
     BlockKey, BlockKeys, Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, Request, Scheduler,
-    SchedulerOptions, Start, TenantId,
+    SchedulerOptions, SequenceStart, TenantId,
 };
 use expect_test::{Expect, expect};
 
@@ -179,7 +179,7 @@ fn samples_compute_their_prompt_once_and_copy_its_last_block() {
 fn kv_from_another_replica_needs_no_prompt() {
     check(
         small(),
-        &[Request { start: Start::Transferred, ..Request::new(1, 20, 3) }],
+        &[Request { start: SequenceStart::Transferred, ..Request::new(1, 20, 3) }],
         expect![[r#"
             0: 0+1; admit 1: 20 tokens from another replica
             1: 0+1; 1 ends

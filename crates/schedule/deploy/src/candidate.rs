@@ -2,10 +2,12 @@
 
 use bedplate_perf::serving::Replica;
 
-use crate::estimate::{Estimate, Limits, Miss, Steady, decode_max_seqs, decode_rate, decoding, prefill_rate};
+use crate::estimate::{
+    Estimate, Miss, Steady, TimeLimits, decode_max_seqs, decode_rate, decoding, prefill_rate,
+};
 use crate::launch::Duty;
 use crate::{
-    Need, Plan, Pooling, ServingLayout, ServingLayoutRefusal, Subject, Supply, Tried, Verdict, Workers,
+    Need, Plan, Pooling, ServingLayout, ServingLayoutRefusal, Supply, Tried, TriedSubject, Verdict, Workers,
 };
 
 /// A layout whose replica fits.
@@ -20,7 +22,7 @@ pub(crate) struct Fitting {
 
 /// A plan that should hold, before it is replayed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Candidate {
+pub(crate) struct PlanCandidate {
     pub(crate) supply: usize,
     pub(crate) plan: Plan,
     /// Seconds of a request with as many in flight as the limits permit.
@@ -39,7 +41,7 @@ pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Trie
                     Ok(replica) => found.push(Fitting { supply, duty, layout, replica }),
                     Err(refusal) => {
                         let verdict = Verdict::Refused(refusal);
-                        tried.push(Tried { supply, what: Subject::Layout(layout), verdict });
+                        tried.push(Tried { supply, what: TriedSubject::Layout(layout), verdict });
                     }
                 }
             }
@@ -85,7 +87,7 @@ pub(crate) fn candidates(
     supplies: &[Supply],
     fitting: &[Fitting],
     tried: &mut Vec<Tried>,
-) -> Vec<Candidate> {
+) -> Vec<PlanCandidate> {
     let mut found = Vec::new();
     if need.options.pooling != Pooling::Disaggregated {
         found.extend(aggregated(need, supplies, fitting, tried));
@@ -102,9 +104,9 @@ fn aggregated(
     supplies: &[Supply],
     fitting: &[Fitting],
     tried: &mut Vec<Tried>,
-) -> Vec<Candidate> {
-    let limits = Limits::of(&need.objectives);
-    let mut found: Vec<Candidate> = Vec::new();
+) -> Vec<PlanCandidate> {
+    let limits = TimeLimits::of(&need.objectives);
+    let mut found: Vec<PlanCandidate> = Vec::new();
     let whole: Vec<&Fitting> = fitting.iter().filter(|it| it.duty == Duty::Both).collect();
     for group in whole.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.layout, &b.layout)) {
         let mut carrying: Vec<(&Fitting, Estimate)> = Vec::new();
@@ -151,14 +153,14 @@ impl Fitting {
     }
 
     /// What it computes as a prompt worker, from which first tokens go by way of another.
-    pub(crate) fn prompts(&self, need: &Need<'_>, limits: &Limits) -> Result<Estimate, Miss> {
+    pub(crate) fn prompts(&self, need: &Need<'_>, limits: &TimeLimits) -> Result<Estimate, Miss> {
         let arrival = self.replica.arrival();
         let way = arrival.sent(need.load.input) + arrival.first_token + need.constants.hand_off;
         prefill_rate(&Steady { replica: &self.replica, load: need.load }, limits, way)
     }
 
     fn verdict(&self, verdict: Verdict) -> Tried {
-        Tried { supply: self.supply, what: Subject::Layout(self.layout), verdict }
+        Tried { supply: self.supply, what: TriedSubject::Layout(self.layout), verdict }
     }
 }
 
@@ -176,7 +178,7 @@ fn within(
     plan: Plan,
     (end_to_end, latency): (f64, f64),
     tried: &mut Vec<Tried>,
-) -> Option<Candidate> {
+) -> Option<PlanCandidate> {
     let it = &supplies[supply];
     let (needed, available) = match (&it.prompts, &plan) {
         // Of the pool that lacks more.
@@ -190,10 +192,10 @@ fn within(
     let is_near = f64::from(needed) <= CAREFUL * f64::from(available);
     let Some(plan) = plan.within(it).filter(|_| is_near) else {
         let verdict = Verdict::NeedsMoreGpus { needed, available };
-        tried.push(Tried { supply, what: Subject::Plan(plan), verdict });
+        tried.push(Tried { supply, what: TriedSubject::Plan(plan), verdict });
         return None;
     };
-    Some(Candidate { supply, plan, end_to_end, latency })
+    Some(PlanCandidate { supply, plan, end_to_end, latency })
 }
 
 /// Rounds after which the sequences in flight and their latency agree.
@@ -219,8 +221,8 @@ fn disaggregated(
     supplies: &[Supply],
     fitting: &[Fitting],
     tried: &mut Vec<Tried>,
-) -> Vec<Candidate> {
-    let limits = Limits::of(&need.objectives);
+) -> Vec<PlanCandidate> {
+    let limits = TimeLimits::of(&need.objectives);
     let mut found = Vec::new();
     for (prefill, decode) in pairs(need, fitting, tried) {
         let (p, d) = (prefill.fitting, decode.fitting);
@@ -248,20 +250,24 @@ fn disaggregated(
 
 /// A fitting layout in one of the two roles.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Role<'a> {
+pub(crate) struct PoolRole<'a> {
     pub(crate) fitting: &'a Fitting,
     pub(crate) estimate: Estimate,
 }
 
-impl Role<'_> {
+impl PoolRole<'_> {
     fn rate_per_gpu(&self) -> f64 {
         self.estimate.rate / f64::from(self.fitting.layout.gpus())
     }
 }
 
 /// The best prompt workers with the best decode workers of the same formats, by rate per GPU.
-fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting], tried: &mut Vec<Tried>) -> Vec<(Role<'a>, Role<'a>)> {
-    let limits = Limits::of(&need.objectives);
+fn pairs<'a>(
+    need: &Need<'_>,
+    fitting: &'a [Fitting],
+    tried: &mut Vec<Tried>,
+) -> Vec<(PoolRole<'a>, PoolRole<'a>)> {
+    let limits = TimeLimits::of(&need.objectives);
     let mut pairs = Vec::new();
     for group in formats(fitting) {
         let prompts: Vec<&Fitting> = group.iter().copied().filter(|it| it.duty != Duty::Decode).collect();
@@ -308,11 +314,11 @@ fn best<'a>(
     kept: usize,
     missed: &mut impl FnMut(&Fitting, Miss),
     estimate: impl Fn(&Fitting) -> Result<Estimate, Miss>,
-) -> Vec<Role<'a>> {
-    let mut roles: Vec<Role<'a>> = Vec::new();
+) -> Vec<PoolRole<'a>> {
+    let mut roles: Vec<PoolRole<'a>> = Vec::new();
     for fitting in group {
         match estimate(fitting) {
-            Ok(estimate) => roles.push(Role { fitting, estimate }),
+            Ok(estimate) => roles.push(PoolRole { fitting, estimate }),
             Err(miss) => missed(fitting, miss),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bedplate_units::Watts;
 
-use crate::{Held, Plan, Supply};
+use crate::{HeldPlan, Plan, Supply};
 
 /// What the GPUs in use take for a token if all of them draw the most they can.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Energy {
 
 impl Energy {
     /// `None` where the watts of a chip are not known.
-    pub fn of(supply: &Supply, held: &Held) -> Option<Self> {
+    pub fn of(supply: &Supply, held: &HeldPlan) -> Option<Self> {
         let drawn = match (&held.plan, &supply.prompts) {
             (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
                 vec![(prefill.gpus(), prompts.watts_per_gpu?), (decode.gpus(), supply.watts_per_gpu?)]

@@ -9,7 +9,7 @@ use bedplate_breakdown::StepShape;
 use bedplate_perf::serving::{PrefillStyle, Prefixes, Replica};
 use bedplate_replay::requests::{Objectives, seconds};
 
-use crate::Load;
+use crate::OfferedLoad;
 use crate::candidate::PREFILL_MAX_SEQS;
 
 /// One replica at one number of sequences in flight. Times are in seconds.
@@ -23,20 +23,20 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    pub fn end_to_end(&self, load: &Load) -> f64 {
+    pub fn end_to_end(&self, load: &OfferedLoad) -> f64 {
         self.ttft + self.itl * f64::from(load.output.saturating_sub(1))
     }
 }
 
 /// Limits in seconds; absent ones are infinite.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Limits {
+pub(crate) struct TimeLimits {
     pub(crate) ttft: f64,
     pub(crate) itl: f64,
     pub(crate) end_to_end: f64,
 }
 
-impl Limits {
+impl TimeLimits {
     pub(crate) fn of(objectives: &Objectives) -> Self {
         let limit = |time: Option<u64>| time.map_or(f64::INFINITY, seconds);
         Self {
@@ -49,7 +49,7 @@ impl Limits {
 
 /// A limit that is not met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
+pub enum LimitBound {
     Ttft,
     Itl,
     EndToEnd,
@@ -57,13 +57,13 @@ pub enum Bound {
     Rate,
 }
 
-impl Bound {
+impl LimitBound {
     pub fn name(self) -> &'static str {
         match self {
-            Bound::Ttft => "time to first token",
-            Bound::Itl => "time between tokens",
-            Bound::EndToEnd => "end-to-end time",
-            Bound::Rate => "keeping up with the rate",
+            LimitBound::Ttft => "time to first token",
+            LimitBound::Itl => "time between tokens",
+            LimitBound::EndToEnd => "end-to-end time",
+            LimitBound::Rate => "keeping up with the rate",
         }
     }
 }
@@ -71,7 +71,7 @@ impl Bound {
 /// The limit that even an empty replica misses, and by how much.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Miss {
-    pub bound: Bound,
+    pub bound: LimitBound,
     pub best: f64,
     pub limit: f64,
 }
@@ -89,7 +89,7 @@ const MOST_SEQUENCES: u32 = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Steady<'a> {
     pub(crate) replica: &'a Replica,
-    pub(crate) load: Load,
+    pub(crate) load: OfferedLoad,
 }
 
 struct Prompt {
@@ -241,7 +241,7 @@ impl Steady<'_> {
     }
 
     /// The most sequences in flight at which most requests are within the limits.
-    pub(crate) fn largest(&self, limits: &Limits) -> Result<Estimate, Miss> {
+    pub(crate) fn largest(&self, limits: &TimeLimits) -> Result<Estimate, Miss> {
         let miss = |estimate: &Estimate| first_miss(estimate, &self.load, limits);
         if let Some(miss) = miss(&self.at(1)) {
             return Err(miss);
@@ -251,16 +251,16 @@ impl Steady<'_> {
     }
 
     /// The most sequences at which the time between tokens is within its limit, including all prompts.
-    pub(crate) fn max_seqs(&self, limits: &Limits) -> u32 {
+    pub(crate) fn max_seqs(&self, limits: &TimeLimits) -> u32 {
         last_that(self.most_sequences(), |batch| self.at(batch).itl <= limits.itl)
     }
 }
 
-fn first_miss(estimate: &Estimate, load: &Load, limits: &Limits) -> Option<Miss> {
+fn first_miss(estimate: &Estimate, load: &OfferedLoad, limits: &TimeLimits) -> Option<Miss> {
     let checks = [
-        (Bound::Itl, estimate.itl, limits.itl),
-        (Bound::Ttft, estimate.ttft, limits.ttft),
-        (Bound::EndToEnd, estimate.end_to_end(load), limits.end_to_end),
+        (LimitBound::Itl, estimate.itl, limits.itl),
+        (LimitBound::Ttft, estimate.ttft, limits.ttft),
+        (LimitBound::EndToEnd, estimate.end_to_end(load), limits.end_to_end),
     ];
     let missed = checks.into_iter().find(|(_, value, limit)| value > limit);
     missed.map(|(bound, best, limit)| Miss { bound, best, limit })
@@ -281,10 +281,10 @@ fn last_that(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
 }
 
 /// A replica that computes prompts only: requests per second at which most first tokens are in time.
-pub(crate) fn prefill_rate(steady: &Steady<'_>, limits: &Limits, way: f64) -> Result<Estimate, Miss> {
+pub(crate) fn prefill_rate(steady: &Steady<'_>, limits: &TimeLimits, way: f64) -> Result<Estimate, Miss> {
     let best = way + steady.prompt(0, 1.0).alone;
     if best > limits.ttft {
-        return Err(Miss { bound: Bound::Ttft, best, limit: limits.ttft });
+        return Err(Miss { bound: LimitBound::Ttft, best, limit: limits.ttft });
     }
     let rate = |prompt: Prompt| {
         // The utilisation at which WAITS mean waits use up what the limit leaves.
@@ -300,11 +300,11 @@ pub(crate) fn prefill_rate(steady: &Steady<'_>, limits: &Limits, way: f64) -> Re
 }
 
 /// A replica that decodes only, after KV arrived in `transfer` seconds.
-pub(crate) fn decode_rate(steady: &Steady<'_>, limits: &Limits, transfer: f64) -> Result<Estimate, Miss> {
+pub(crate) fn decode_rate(steady: &Steady<'_>, limits: &TimeLimits, transfer: f64) -> Result<Estimate, Miss> {
     let tokens = f64::from(steady.load.output.saturating_sub(1).max(1));
     let itl = |batch: f64| steady.decode_per_token(batch) + transfer / tokens;
     if itl(1.0) > limits.itl {
-        return Err(Miss { bound: Bound::Itl, best: itl(1.0), limit: limits.itl });
+        return Err(Miss { bound: LimitBound::Itl, best: itl(1.0), limit: limits.itl });
     }
     let holds = |batch: u32| {
         let mean = f64::from(batch);
@@ -315,7 +315,7 @@ pub(crate) fn decode_rate(steady: &Steady<'_>, limits: &Limits, transfer: f64) -
 }
 
 /// The most sequences at which a decode-only replica keeps the time between tokens.
-pub(crate) fn decode_max_seqs(steady: &Steady<'_>, limits: &Limits, transfer: f64) -> u32 {
+pub(crate) fn decode_max_seqs(steady: &Steady<'_>, limits: &TimeLimits, transfer: f64) -> u32 {
     last_that(steady.most_sequences(), |batch| decoding(steady, batch, transfer).itl <= limits.itl)
 }
 

@@ -5,7 +5,7 @@ use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_transformer::Precision;
 
 use crate::candidate::fit;
-use crate::{Answer, DeployError, Need, ServingLayout, Subject, Supply, Tried, Verdict};
+use crate::{DeployAnswer, DeployError, Need, ServingLayout, Supply, Tried, TriedSubject, Verdict};
 
 /// A user's query: degrees and formats, any of them open; a second one for the decode pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,19 +28,24 @@ pub struct LayoutPattern {
 
 /// The verdicts on everything that matches, those that got furthest first.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Explanation {
+pub struct PlanExplanation {
     pub matches: Vec<Tried>,
 }
 
 /// Looks up a pattern among what was tried; anything else is judged by the rules.
-pub fn explain(need: &Need<'_>, supplies: &[Supply], answer: &Answer, pattern: &Pattern) -> Explanation {
+pub fn explain(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    answer: &DeployAnswer,
+    pattern: &Pattern,
+) -> PlanExplanation {
     let mut matches: Vec<Tried> =
         answer.tried.iter().filter(|tried| pattern.matches(&tried.what)).cloned().collect();
     if matches.is_empty() {
         matches = supplies.iter().enumerate().map(|(index, it)| judge(need, index, it, pattern)).collect();
     }
     matches.sort_by_key(|tried| std::cmp::Reverse(tried.verdict.stage()));
-    Explanation { matches }
+    PlanExplanation { matches }
 }
 
 fn judge(need: &Need<'_>, index: usize, supply: &Supply, pattern: &Pattern) -> Tried {
@@ -49,11 +54,11 @@ fn judge(need: &Need<'_>, index: usize, supply: &Supply, pattern: &Pattern) -> T
         Err(refusal) => Verdict::Refused(refusal),
         Ok(_) => Verdict::NotReplayed,
     };
-    Tried { supply: index, what: Subject::Layout(layout), verdict }
+    Tried { supply: index, what: TriedSubject::Layout(layout), verdict }
 }
 
 impl Pattern {
-    fn matches(&self, what: &Subject) -> bool {
+    fn matches(&self, what: &TriedSubject) -> bool {
         let (first, second) = what.layouts();
         let is_pair = matches!((self.second, second), (Some(wanted), Some(found)) if wanted.matches(&found));
         self.first.matches(&first) && (is_pair || (self.second.is_none() && second.is_none()))

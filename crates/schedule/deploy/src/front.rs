@@ -6,7 +6,7 @@
 use bedplate_perf::serving::Replica;
 
 use crate::candidate::{Fitting, PREFILL_MAX_SEQS, transfer_seconds};
-use crate::estimate::{Limits, Steady, decoding};
+use crate::estimate::{Steady, TimeLimits, decoding};
 use crate::launch::Duty;
 use crate::outlook::looped;
 use crate::{Need, Plan, Pooling, Supply, Workers};
@@ -53,14 +53,14 @@ pub(crate) fn front(need: &Need<'_>, supplies: &[Supply], fitting: &[Fitting]) -
     }
     let sketches = unbeaten(sketches, |sketch| &sketch.point);
     // A closed loop begins with all users at once; limits do not apply to that burst.
-    let latest = BURST * Limits::of(&need.objectives).ttft;
+    let latest = BURST * TimeLimits::of(&need.objectives).ttft;
     let played = sketches.iter().filter_map(|sketch| played(need, supplies, sketch));
     let played = played.filter(|point| point.ttft <= latest).collect();
     unbeaten(played, |point| point)
 }
 
 fn one_pool<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
-    let limits = Limits::of(&need.objectives);
+    let limits = TimeLimits::of(&need.objectives);
     let mut sketches = Vec::new();
     for it in fitting.iter().filter(|it| it.duty == Duty::Both) {
         let steady = Steady { replica: &it.replica, load: need.load };
@@ -86,7 +86,7 @@ fn one_pool<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
 
 /// For each format the prompt worker with the highest rate per GPU, with every decode worker.
 fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
-    let limits = Limits::of(&need.objectives);
+    let limits = TimeLimits::of(&need.objectives);
     let mut sketches = Vec::new();
     for decode in
         fitting.iter().filter(|it| it.duty != Duty::Prefill && it.layout.chunk == need.options.chunks[0])

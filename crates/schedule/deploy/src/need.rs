@@ -1,7 +1,7 @@
 //! The requirements on a deployment: a model, a load, objectives, and what may be varied.
 
 use bedplate_perf::serving::{
-    Adapters, Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat,
+    Engine, LoadedAdapters, ServedModel, ServingConstants, Site, Speculation, WeightFormat,
 };
 use bedplate_replay::requests::{Lengths, Objectives, SharedPrefix, TracedLoad};
 use bedplate_transformer::{Image, Precision};
@@ -10,7 +10,7 @@ use crate::Supply;
 
 /// Independent arrivals at a rate per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Load {
+pub struct OfferedLoad {
     /// Mean tokens of a prompt and of an answer.
     pub input: u32,
     pub output: u32,
@@ -34,7 +34,7 @@ pub struct Recorded {
     pub shared_tokens: u64,
 }
 
-impl Load {
+impl OfferedLoad {
     /// Prompts and answers of one length each, which share nothing.
     pub fn new(input: u32, output: u32, per_second: f64) -> Self {
         Self { input, output, per_second, drawn: None, shared: None, recorded: None }
@@ -129,7 +129,7 @@ impl Load {
 #[derive(Debug, Clone)]
 pub struct Need<'a> {
     pub model: &'a ServedModel,
-    pub load: Load,
+    pub load: OfferedLoad,
     /// What replays are drawn from, where the load was recorded.
     pub traced: Option<&'a TracedLoad>,
     pub objectives: Objectives,
@@ -138,12 +138,12 @@ pub struct Need<'a> {
     pub site: Option<&'a Site>,
     /// Machines to suggest where nothing fits on the given ones.
     pub alternatives: &'a [Supply],
-    pub options: Options,
+    pub options: DeployOptions,
 }
 
 /// What may be varied, and how strictly a deployment is shown to hold.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Options {
+pub struct DeployOptions {
     pub engine: Engine,
     /// Formats of weights to choose from; those without arithmetic on a chip are refused there.
     pub weights: Vec<WeightFormat>,
@@ -153,7 +153,7 @@ pub struct Options {
     pub pooling: Pooling,
     pub speculation: Option<Speculation>,
     /// Adapters that requests choose from.
-    pub adapters: Option<Adapters>,
+    pub adapters: Option<LoadedAdapters>,
     /// Images that come with every prompt.
     pub images: Option<Pictures>,
     /// Share of requests that must meet all objectives.
@@ -196,7 +196,7 @@ impl Pooling {
     ];
 }
 
-impl Default for Options {
+impl Default for DeployOptions {
     fn default() -> Self {
         Self {
             engine: Engine::Vllm,

@@ -6,9 +6,9 @@
 
 use bedplate_calibrate::serving::{Likeness, Measure, ServingErrors, Spread};
 use bedplate_perf::serving::{
-    ClosedLoop, Latency, Lengths, Pools, Prefixes, Replica, closed_loop, disaggregated,
+    ClosedLoop, Latency, LengthSpread, Pools, Prefixes, Replica, closed_loop, disaggregated,
 };
-use bedplate_replay::requests::{self, Picoseconds, Record, seconds};
+use bedplate_replay::requests::{self, Picoseconds, RequestRecord, seconds};
 
 use crate::estimate::Steady;
 use crate::{FrontPoint, Need, Plan, Shown, Supply};
@@ -30,12 +30,12 @@ pub struct Expectation {
     pub predicted: f64,
     pub low: f64,
     pub high: f64,
-    pub limit: Option<Limit>,
+    pub limit: Option<OutlookLimit>,
 }
 
 /// A limit, and the share of errors with which it would hold.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Limit {
+pub struct OutlookLimit {
     pub value: f64,
     pub confidence: f64,
 }
@@ -57,7 +57,7 @@ pub fn outlook(
     errors: &ServingErrors,
 ) -> Option<Outlook> {
     let spread = spread(need, supply, plan, errors)?;
-    let at_share = |value: fn(&Record) -> Picoseconds| {
+    let at_share = |value: fn(&RequestRecord) -> Picoseconds| {
         let mut values: Vec<Picoseconds> = shown.judged().map(value).collect();
         values.sort_unstable();
         let place = (need.options.share * values.len() as f64).ceil() as usize;
@@ -70,9 +70,9 @@ pub fn outlook(
     let asked = need.load.per_second * f64::from(need.load.output);
     let full = at_full_slots(need, supply, plan)?;
     Some(Outlook {
-        ttft: latency(Measure::FirstToken, at_share(Record::ttft), limits.ttft),
+        ttft: latency(Measure::FirstToken, at_share(RequestRecord::ttft), limits.ttft),
         itl: latency(Measure::InterToken, at_share(|record| record.itl().unwrap_or(0)), limits.itl),
-        end_to_end: latency(Measure::EndToEnd, at_share(Record::end_to_end), limits.end_to_end),
+        end_to_end: latency(Measure::EndToEnd, at_share(RequestRecord::end_to_end), limits.end_to_end),
         throughput: Expectation::of(&spread, Measure::Throughput, Direction::AtLeast, full, Some(asked)),
     })
 }
@@ -146,7 +146,7 @@ impl Expectation {
             predicted,
             low: predicted * interval.low,
             high: predicted * interval.high,
-            limit: limit.map(|value| Limit { value, confidence: confidence(value) }),
+            limit: limit.map(|value| OutlookLimit { value, confidence: confidence(value) }),
         }
     }
 }
@@ -182,7 +182,7 @@ pub(crate) fn looped(
     (prefill, decode): (Option<&Replica>, &Replica),
     users: u32,
 ) -> Option<Latency> {
-    let spread = |lengths: requests::Lengths| Lengths {
+    let spread = |lengths: requests::Lengths| LengthSpread {
         longest: lengths.longest(),
         shortest_share: f64::from(lengths.shortest()) / f64::from(lengths.longest().max(1)),
     };

@@ -10,7 +10,7 @@ mod sync;
 
 use bedplate_layout::Layout;
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, WeightFormat};
-use bedplate_perf::{Constants, Hardware, Memory, Task, Workload};
+use bedplate_perf::{Constants, Hardware, MemoryUse, Task, Workload};
 use bedplate_replay::requests::Lengths;
 use bedplate_search::{Axes, Setup, search};
 use bedplate_units::Seconds;
@@ -19,7 +19,7 @@ use crate::{DeployError, ServingLayout, Supply};
 
 /// The batch of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Batch {
+pub struct RolloutBatch {
     pub prompts: u32,
     /// Answers to each prompt.
     pub samples: u16,
@@ -27,7 +27,7 @@ pub struct Batch {
     pub output: Lengths,
 }
 
-impl Batch {
+impl RolloutBatch {
     pub fn sequences(&self) -> u64 {
         u64::from(self.prompts) * u64::from(self.samples)
     }
@@ -50,7 +50,7 @@ impl Batch {
 #[derive(Debug, Clone)]
 pub struct PostTraining<'a> {
     pub model: &'a ServedModel,
-    pub batch: Batch,
+    pub batch: RolloutBatch,
     pub engine: Engine,
     /// Formats of rollout weights to choose from; training is in bf16.
     pub weights: Vec<WeightFormat>,
@@ -189,7 +189,7 @@ fn splits(supply: &Supply) -> Vec<u32> {
 struct Trained {
     layout: Layout,
     seconds: Seconds,
-    memory: Memory,
+    memory: MemoryUse,
 }
 
 fn train(question: &PostTraining<'_>, supply: &Supply, gpus: u32) -> Result<Trained, DeployError> {

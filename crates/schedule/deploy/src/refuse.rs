@@ -1,21 +1,21 @@
 //! Why there is no answer, and the nearest question that has one.
 
 use bedplate_perf::Hardware;
-use bedplate_perf::serving::{Adapters, WeightFormat};
+use bedplate_perf::serving::{LoadedAdapters, WeightFormat};
 use bedplate_units::Seconds;
 
-use crate::candidate::{Candidate, Fitting, fit};
+use crate::candidate::{Fitting, PlanCandidate, fit};
 use crate::error::{Failing, Longer, Shortage};
-use crate::estimate::{Limits, Miss, Steady};
+use crate::estimate::{Miss, Steady, TimeLimits};
 use crate::launch::Duty;
 use crate::{
-    Bound, DeployError, Load, Need, Options, Plan, Pooling, ServingLayout, ServingLayoutRefusal, Stage,
-    Subject, Supply, Tried, Verdict,
+    DeployError, DeployOptions, LimitBound, Need, OfferedLoad, Plan, Pooling, ReplayStage, ServingLayout,
+    ServingLayoutRefusal, Supply, Tried, TriedSubject, Verdict,
 };
 
 /// What makes a question invalid.
 pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployError> {
-    let Load { per_second, .. } = need.load;
+    let OfferedLoad { per_second, .. } = need.load;
     let (input, output) = need.load.lengths();
     let options = &need.options;
     let lists = [
@@ -103,7 +103,7 @@ pub(crate) fn no_common_format(need: &Need<'_>, supplies: &[Supply]) -> DeployEr
     DeployError::NoCommonFormat { model: need.model.transformer.name.clone(), machines: machines(supplies) }
 }
 
-fn first_fit(need: &Need<'_>, supply: &Supply, options: &Options) -> Option<ServingLayout> {
+fn first_fit(need: &Need<'_>, supply: &Supply, options: &DeployOptions) -> Option<ServingLayout> {
     let need = Need { options: options.clone(), ..need.clone() };
     let first = |gpus: &Supply| {
         crate::space::layouts(&need, gpus).into_iter().find(|layout| fit(&need, gpus, layout).is_ok())
@@ -158,7 +158,7 @@ fn other_machine(need: &Need<'_>) -> Option<String> {
 fn narrower(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
     let formats = WeightFormat::ALL.into_iter().filter(|format| !need.options.weights.contains(format));
     for format in formats {
-        let options = Options { weights: vec![format], ..need.options.clone() };
+        let options = DeployOptions { weights: vec![format], ..need.options.clone() };
         if let Some(layout) = supplies.iter().find_map(|supply| first_fit(need, supply, &options)) {
             return Some(format!("it fits with {} weights ({layout})", format.name()));
         }
@@ -171,8 +171,8 @@ fn fewer_adapters(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
     let asked = need.options.adapters?;
     let halves = std::iter::successors(Some(asked.loaded / 2), |loaded| Some(loaded / 2));
     halves.take_while(|loaded| *loaded > 0).find_map(|loaded| {
-        let adapters = Some(Adapters { loaded, ..asked });
-        let options = Options { adapters, ..need.options.clone() };
+        let adapters = Some(LoadedAdapters { loaded, ..asked });
+        let options = DeployOptions { adapters, ..need.options.clone() };
         let layout = supplies.iter().find_map(|supply| first_fit(need, supply, &options))?;
         Some(format!("it fits with {loaded} adapters ({layout})"))
     })
@@ -183,11 +183,11 @@ pub(crate) fn none_holds(
     need: &Need<'_>,
     supplies: &[Supply],
     fitting: &[Fitting],
-    candidates: &[Candidate],
+    candidates: &[PlanCandidate],
     tried: &[Tried],
 ) -> DeployError {
     let wanting = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
-        (Verdict::NeedsMoreGpus { needed, available }, Subject::Plan(plan)) => {
+        (Verdict::NeedsMoreGpus { needed, available }, TriedSubject::Plan(plan)) => {
             Some((*needed, *available, *plan, tried.supply))
         }
         _ => None,
@@ -200,7 +200,7 @@ pub(crate) fn none_holds(
             (reason, rate_that_holds(need, &supplies[supply], plan, needed))
         }
         (Some((miss, layout)), _, _) => by_speed(miss, &layout),
-        _ => by_speed(Miss { bound: Bound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].layout),
+        _ => by_speed(Miss { bound: LimitBound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].layout),
     };
     let model = need.model.transformer.name.clone();
     let rate = need.load.per_second;
@@ -217,11 +217,11 @@ fn best_miss(
     let slow: Vec<(usize, Miss, ServingLayout)> = tried
         .iter()
         .filter_map(|tried| match (&tried.verdict, &tried.what) {
-            (Verdict::TooSlow(miss), Subject::Layout(layout)) => Some((tried.supply, *miss, *layout)),
+            (Verdict::TooSlow(miss), TriedSubject::Layout(layout)) => Some((tried.supply, *miss, *layout)),
             _ => None,
         })
         .collect();
-    let is_slow = |it: &Fitting, bound: Bound| {
+    let is_slow = |it: &Fitting, bound: LimitBound| {
         slow.iter()
             .any(|(supply, miss, layout)| (*supply, miss.bound, *layout) == (it.supply, bound, it.layout))
     };
@@ -229,7 +229,7 @@ fn best_miss(
     let mut kept = Vec::new();
     for (at, supply) in supplies.iter().enumerate() {
         if need.options.pooling == Pooling::Disaggregated || supply.prompts.is_some() {
-            for (bound, other) in [(Bound::Ttft, Duty::Decode), (Bound::Itl, Duty::Prefill)] {
+            for (bound, other) in [(LimitBound::Ttft, Duty::Decode), (LimitBound::Itl, Duty::Prefill)] {
                 let mut able = fitting.iter().filter(|it| it.supply == at && it.duty != other);
                 if able.any(|it| !is_slow(it, bound)) {
                     kept.push((at, bound));
@@ -248,9 +248,9 @@ fn best_miss(
 fn by_speed(miss: Miss, layout: &ServingLayout) -> (Failing, Vec<String>) {
     let Miss { bound, best, limit } = miss;
     let flag = match bound {
-        Bound::Ttft => "ttft",
-        Bound::Itl => "itl",
-        Bound::EndToEnd | Bound::Rate => "e2e",
+        LimitBound::Ttft => "ttft",
+        LimitBound::Itl => "itl",
+        LimitBound::EndToEnd | LimitBound::Rate => "e2e",
     };
     // 10 % above the latency of an empty replica leaves room for load.
     let relaxed = Seconds::new(best * 1.1);
@@ -266,9 +266,9 @@ fn by_speed(miss: Miss, layout: &ServingLayout) -> (Failing, Vec<String>) {
 }
 
 /// The plan with the highest share of requests within the objectives.
-fn most_shown(tried: &[Tried]) -> Option<(f64, Option<Bound>, Plan, usize)> {
+fn most_shown(tried: &[Tried]) -> Option<(f64, Option<LimitBound>, Plan, usize)> {
     let shown = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
-        (Verdict::Missed { share, bound }, Subject::Plan(plan)) => {
+        (Verdict::Missed { share, bound }, TriedSubject::Plan(plan)) => {
             Some((*share, *bound, *plan, tried.supply))
         }
         _ => None,
@@ -279,9 +279,9 @@ fn most_shown(tried: &[Tried]) -> Option<(f64, Option<Bound>, Plan, usize)> {
 fn by_replay(
     need: &Need<'_>,
     supplies: &[Supply],
-    (share, bound, plan, supply): (f64, Option<Bound>, Plan, usize),
+    (share, bound, plan, supply): (f64, Option<LimitBound>, Plan, usize),
 ) -> (Failing, Vec<String>) {
-    let bound = bound.map_or("an objective", Bound::name);
+    let bound = bound.map_or("an objective", LimitBound::name);
     let reason = Failing::Replay { share, asked: need.options.share, bound, plan: plan.to_string() };
     (reason, rate_that_holds(need, &supplies[supply], plan, plan.gpus()))
 }
@@ -303,13 +303,13 @@ fn floored(rate: f64) -> f64 {
 fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) -> Vec<String> {
     let Some(plan) = plan.within(supply) else { return Vec::new() };
     let holds = |per_second: f64| {
-        let need = Need { load: Load { per_second, ..need.load }, ..need.clone() };
-        let Ok(stage) = Stage::new(&need, supply, plan) else { return false };
+        let need = Need { load: OfferedLoad { per_second, ..need.load }, ..need.clone() };
+        let Ok(stage) = ReplayStage::new(&need, supply, plan) else { return false };
         let replica = plan.decoders().layout.replica(&need, supply);
         let Ok(replica) = replica else { return false };
         let steady = Steady { replica: &replica, load: need.load };
         let end_to_end = steady
-            .largest(&Limits::of(&need.objectives))
+            .largest(&TimeLimits::of(&need.objectives))
             .map_or(1.0, |estimate| estimate.end_to_end(&need.load));
         let seed = need.options.seed;
         [seed, seed.wrapping_add(1)]

@@ -3,7 +3,7 @@
 use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_replay::requests::{Planned, Traffic};
 
-use crate::{LayoutPattern, Load, Need, Pattern, Plan, ServingLayoutRefusal, Supply, Workers, fit};
+use crate::{LayoutPattern, Need, OfferedLoad, Pattern, Plan, ServingLayoutRefusal, Supply, Workers, fit};
 
 /// How many replicas, and their sequence slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,18 +61,24 @@ impl Plan {
     }
 }
 
-impl Load {
+impl OfferedLoad {
     /// Mean lengths of a traffic, at any rate; they determine the bend of windowed attention and the usual step.
     pub fn usual_of(traffic: &Traffic) -> Self {
         match traffic {
-            Traffic::Generated(load) => Load::new(load.prompt.mean().max(1), load.output.mean().max(1), 1.0),
+            Traffic::Generated(load) => {
+                OfferedLoad::new(load.prompt.mean().max(1), load.output.mean().max(1), 1.0)
+            }
             Traffic::Trace(requests) => {
                 let count = requests.len().max(1) as u64;
                 let mean = |tokens: fn(&Planned) -> u32| {
                     let sum: u64 = requests.iter().map(|planned| u64::from(tokens(planned))).sum();
                     (sum / count).max(1) as u32
                 };
-                Load::new(mean(|planned| planned.prompt_tokens), mean(|planned| planned.output_tokens), 1.0)
+                OfferedLoad::new(
+                    mean(|planned| planned.prompt_tokens),
+                    mean(|planned| planned.output_tokens),
+                    1.0,
+                )
             }
         }
     }

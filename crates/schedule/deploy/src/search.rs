@@ -4,18 +4,20 @@ use std::cmp::Ordering;
 
 use bedplate_replay::requests::seconds;
 
-use crate::candidate::{Candidate, Fitting, candidates, fitting};
-use crate::estimate::Bound;
+use crate::candidate::{Fitting, PlanCandidate, candidates, fitting};
+use crate::estimate::LimitBound;
 use crate::front::front;
 use crate::launch::Duty;
 use crate::refuse;
 use crate::tie::{Contender, Cost, Edge, choose, edge, formats, simplicity};
-use crate::{DeployError, FrontPoint, Need, Plan, Shown, Stage, Subject, Supply, Tried, Verdict, Workers};
+use crate::{
+    DeployError, FrontPoint, Need, Plan, ReplayStage, Shown, Supply, Tried, TriedSubject, Verdict, Workers,
+};
 
 /// The result of a search.
 #[derive(Debug, Clone)]
-pub struct Answer {
-    pub best: Held,
+pub struct DeployAnswer {
+    pub best: HeldPlan,
     /// Other plans that a replay showed to hold, cheapest first.
     pub others: Vec<Other>,
     pub front: Vec<FrontPoint>,
@@ -24,7 +26,7 @@ pub struct Answer {
     pub replays: u32,
 }
 
-impl Answer {
+impl DeployAnswer {
     /// A near tie that costs less than the plan that was taken, and by which share.
     pub fn cheaper_tie(&self) -> Option<(&Other, f64)> {
         let best = self.best.dollars_per_hour?;
@@ -36,7 +38,7 @@ impl Answer {
 
 /// A plan that a replay showed to hold.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct HeldPlan {
     /// Index of the supply.
     pub supply: usize,
     pub plan: Plan,
@@ -47,13 +49,13 @@ pub struct Held {
 /// A plan that holds and was not taken.
 #[derive(Debug, Clone)]
 pub struct Other {
-    pub held: Held,
+    pub held: HeldPlan,
     /// What the chosen plan is ahead in.
     pub edge: Edge,
 }
 
 /// Searches the supplies for the cheapest plan that holds the objectives at the rate.
-pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<Answer, DeployError> {
+pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<DeployAnswer, DeployError> {
     refuse::check(need, supplies)?;
     let mut tried = Vec::new();
     let fitting = fitting(need, supplies, &mut tried);
@@ -76,7 +78,7 @@ pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<Answer, DeployErro
     hunt.into_answer(&fitting, &candidates)
 }
 
-impl Candidate {
+impl PlanCandidate {
     fn cost(&self, supplies: &[Supply]) -> Cost {
         Cost::of(&self.plan, &supplies[self.supply])
     }
@@ -90,7 +92,7 @@ fn preference(plan: &Plan) -> ((u8, u8), (u8, usize, u32)) {
 struct Hunt<'a> {
     need: &'a Need<'a>,
     supplies: &'a [Supply],
-    held: Vec<Held>,
+    held: Vec<HeldPlan>,
     tried: Vec<Tried>,
     replays: u32,
 }
@@ -99,14 +101,14 @@ struct Hunt<'a> {
 enum Showing {
     Holds,
     /// With the limit that most requests missed.
-    Misses(Option<Bound>),
+    Misses(Option<LimitBound>),
 }
 
 /// How often a plan is changed by one replica before the search gives up.
 const MOST_CHANGES: u32 = 4;
 
 impl Hunt<'_> {
-    fn consider(&mut self, candidate: &Candidate) {
+    fn consider(&mut self, candidate: &PlanCandidate) {
         if let Some(verdict) = self.is_hopeless(candidate) {
             self.note(candidate.supply, candidate.plan, verdict);
             return;
@@ -118,7 +120,7 @@ impl Hunt<'_> {
     }
 
     /// Why a candidate need not be replayed.
-    fn is_hopeless(&self, candidate: &Candidate) -> Option<Verdict> {
+    fn is_hopeless(&self, candidate: &PlanCandidate) -> Option<Verdict> {
         let supply = &self.supplies[candidate.supply];
         if self.replays >= self.need.options.most_replays {
             return Some(Verdict::NotReplayed);
@@ -137,7 +139,7 @@ impl Hunt<'_> {
     }
 
     /// Whether a candidate would be taken instead of the best so far if it is a near tie, perhaps with a replica less.
-    fn is_promising(&self, candidate: &Candidate, best: &Held) -> bool {
+    fn is_promising(&self, candidate: &PlanCandidate, best: &HeldPlan) -> bool {
         let near = 1.0 + self.need.options.near;
         let latency = seconds(best.shown.outcome.end_to_end.mean);
         match formats(&candidate.plan).cmp(&formats(&best.plan)) {
@@ -150,7 +152,7 @@ impl Hunt<'_> {
         }
     }
 
-    fn best(&self) -> Option<&Held> {
+    fn best(&self) -> Option<&HeldPlan> {
         Some(&self.held[choose(&self.contenders(), self.need.options.near)?])
     }
 
@@ -163,13 +165,13 @@ impl Hunt<'_> {
     }
 
     fn note(&mut self, supply: usize, plan: Plan, verdict: Verdict) {
-        self.tried.push(Tried { supply, what: Subject::Plan(plan), verdict });
+        self.tried.push(Tried { supply, what: TriedSubject::Plan(plan), verdict });
     }
 
     /// Replays a plan with two seeds.
-    fn show(&mut self, candidate: &Candidate, plan: Plan) -> Showing {
+    fn show(&mut self, candidate: &PlanCandidate, plan: Plan) -> Showing {
         let supply = &self.supplies[candidate.supply];
-        let stage = Stage::new(self.need, supply, plan).expect("a candidate's layouts are legal");
+        let stage = ReplayStage::new(self.need, supply, plan).expect("a candidate's layouts are legal");
         let seed = self.need.options.seed;
         let mut kept: Option<Shown> = None;
         for seed in [seed, seed.wrapping_add(1)] {
@@ -184,12 +186,12 @@ impl Hunt<'_> {
         }
         let shown = kept.expect("two seeds were played");
         let dollars_per_hour = supply.dollars_of(&plan);
-        self.held.push(Held { supply: candidate.supply, plan, shown, dollars_per_hour });
+        self.held.push(HeldPlan { supply: candidate.supply, plan, shown, dollars_per_hour });
         Showing::Holds
     }
 
     /// Removes replicas, of either pool, as long as the plan holds.
-    fn shrink(&mut self, candidate: &Candidate, mut plan: Plan) {
+    fn shrink(&mut self, candidate: &PlanCandidate, mut plan: Plan) {
         let mut changes = 0;
         let mut ways = smaller(&plan);
         while let Some(next) = ways.pop() {
@@ -205,7 +207,7 @@ impl Hunt<'_> {
     }
 
     /// Adds replicas where it fails, while that may pay off.
-    fn grow(&mut self, candidate: &Candidate, mut missed: Option<Bound>) {
+    fn grow(&mut self, candidate: &PlanCandidate, mut missed: Option<LimitBound>) {
         let supply = &self.supplies[candidate.supply];
         let mut plan = candidate.plan;
         for _ in 0..MOST_CHANGES {
@@ -223,7 +225,11 @@ impl Hunt<'_> {
         }
     }
 
-    fn into_answer(mut self, fitting: &[Fitting], candidates: &[Candidate]) -> Result<Answer, DeployError> {
+    fn into_answer(
+        mut self,
+        fitting: &[Fitting],
+        candidates: &[PlanCandidate],
+    ) -> Result<DeployAnswer, DeployError> {
         let (Some(best), Some(cheapest)) = (self.best().cloned(), self.cheapest()) else {
             return Err(refuse::none_holds(self.need, self.supplies, fitting, candidates, &self.tried));
         };
@@ -245,7 +251,7 @@ impl Hunt<'_> {
         let contender = |other: &Other| Contender::of(&other.held, self.supplies);
         others.sort_by(|a, b| contender(a).order(&contender(b)));
         self.note(best.supply, best.plan, Verdict::Chosen { share: best.shown.share });
-        Ok(Answer {
+        Ok(DeployAnswer {
             best,
             others,
             front: front(self.need, self.supplies, fitting),
@@ -273,15 +279,15 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
 }
 
 /// An eighth more replicas, at least one, in the pool that the missed limit points to.
-pub(crate) fn larger(plan: &Plan, missed: Option<Bound>) -> Plan {
+pub(crate) fn larger(plan: &Plan, missed: Option<LimitBound>) -> Plan {
     let more =
         |workers: &Workers| Workers { replicas: workers.replicas + workers.replicas.div_ceil(8), ..*workers };
     match plan {
         Plan::Aggregated(workers) => Plan::Aggregated(more(workers)),
-        Plan::Disaggregated { prefill, decode } if missed == Some(Bound::Rate) => {
+        Plan::Disaggregated { prefill, decode } if missed == Some(LimitBound::Rate) => {
             Plan::Disaggregated { prefill: more(prefill), decode: more(decode) }
         }
-        Plan::Disaggregated { prefill, decode } if missed == Some(Bound::Ttft) => {
+        Plan::Disaggregated { prefill, decode } if missed == Some(LimitBound::Ttft) => {
             Plan::Disaggregated { prefill: more(prefill), decode: *decode }
         }
         Plan::Disaggregated { prefill, decode } => {

@@ -7,7 +7,7 @@ use bedplate_batching::OptionsFlaw;
 use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Traffic, seconds, simulate};
 use bedplate_units::{Dollars, Seconds};
 
-use crate::{Load, Need, Plan, Stage, Supply};
+use crate::{Need, OfferedLoad, Plan, ReplayStage, Supply};
 
 /// How much is computed for one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl std::fmt::Display for Effort {
 
 /// Cost and latency of an effort.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Price {
+pub struct EffortPrice {
     pub effort: Effort,
     /// From the request to the end of its last answer.
     pub p50: Seconds,
@@ -62,7 +62,7 @@ pub fn test_time(
     supply: &Supply,
     plan: &Plan,
     efforts: &[Effort],
-) -> Vec<(Effort, Option<Price>)> {
+) -> Vec<(Effort, Option<EffortPrice>)> {
     efforts.iter().map(|effort| (*effort, price(need, supply, plan, effort).ok().flatten())).collect()
 }
 
@@ -71,15 +71,15 @@ fn price(
     supply: &Supply,
     plan: &Plan,
     effort: &Effort,
-) -> Result<Option<Price>, OptionsFlaw> {
+) -> Result<Option<EffortPrice>, OptionsFlaw> {
     let output = need.load.output.saturating_add(effort.thinking);
-    let load = Load { output, ..need.load.uniform() };
+    let load = OfferedLoad { output, ..need.load.uniform() };
     let longest = need.model.transformer.max_context;
     if longest > 0 && load.context() > longest {
         return Ok(None);
     }
     let need = Need { load, ..need.clone() };
-    let Ok(stage) = Stage::new(&need, supply, *plan) else { return Ok(None) };
+    let Ok(stage) = ReplayStage::new(&need, supply, *plan) else { return Ok(None) };
     let workers = plan.decoders();
     let max_seqs = workers.max_seqs.saturating_mul(workers.replicas);
     let users = (max_seqs / u32::from(effort.samples)).max(1);
@@ -98,7 +98,7 @@ fn price(
     }
     let rate = outcome.requests_per_second();
     let each = |dollars: f64| Dollars::new(dollars / 3600.0 / rate * 1000.0);
-    Ok(Some(Price {
+    Ok(Some(EffortPrice {
         effort: *effort,
         p50: Seconds::new(seconds(outcome.end_to_end.p50)),
         p95: Seconds::new(seconds(outcome.end_to_end.p95)),

@@ -11,7 +11,7 @@ use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_replay::requests::seconds;
 use bedplate_transformer::Precision;
 
-use crate::{Held, Plan, ServingLayout, Supply};
+use crate::{HeldPlan, Plan, ServingLayout, Supply};
 
 /// What a plan costs: dollars, or GPUs where no price is known. Plans with a price come first.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -98,7 +98,7 @@ pub(crate) struct Contender {
 }
 
 impl Contender {
-    pub(crate) fn of(held: &Held, supplies: &[Supply]) -> Self {
+    pub(crate) fn of(held: &HeldPlan, supplies: &[Supply]) -> Self {
         let kind = match &held.plan {
             Plan::Aggregated(both) => (held.supply, both.layout, None),
             Plan::Disaggregated { prefill, decode } => (held.supply, prefill.layout, Some(decode.layout)),

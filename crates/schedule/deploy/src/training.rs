@@ -21,7 +21,7 @@ pub use bedplate::bedplate_settings;
 
 /// What is to be launched.
 #[derive(Debug, Clone, Copy)]
-pub struct Job<'a> {
+pub struct TrainingJob<'a> {
     pub model: &'a Transformer,
     pub layout: &'a Layout,
     pub workload: &'a Workload,
@@ -61,7 +61,7 @@ impl Trainer {
     }
 
     /// Files and the command, with remarks as comments.
-    pub fn settings(self, job: &Job<'_>) -> Result<String, Lacks> {
+    pub fn settings(self, job: &TrainingJob<'_>) -> Result<String, Lacks> {
         match self {
             Trainer::MegatronLm => megatron::settings(job),
             Trainer::MegatronBridge => bridge::settings(job),
@@ -113,7 +113,7 @@ pub enum Lacks {
     Optimizer,
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     /// The start of a `torchrun` command on every node.
     fn torchrun(&self) -> String {
         let (nodes, each) = (self.nodes, self.gpus_per_node);

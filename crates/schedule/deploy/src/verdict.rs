@@ -4,7 +4,7 @@ use std::fmt;
 
 use bedplate_units::{Dollars, Seconds};
 
-use crate::estimate::{Bound, Miss};
+use crate::estimate::{LimitBound, Miss};
 use crate::{Edge, Plan, ServingLayout, ServingLayoutRefusal};
 
 /// Something tried on one of the supplies, with its verdict.
@@ -12,33 +12,35 @@ use crate::{Edge, Plan, ServingLayout, ServingLayoutRefusal};
 pub struct Tried {
     /// Index of the supply.
     pub supply: usize,
-    pub what: Subject,
+    pub what: TriedSubject,
     pub verdict: Verdict,
 }
 
 /// A way to split a replica, or a whole plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Subject {
+pub enum TriedSubject {
     Layout(ServingLayout),
     Plan(Plan),
 }
 
-impl Subject {
+impl TriedSubject {
     /// The layouts in it: one, or two with pools.
     pub fn layouts(&self) -> (ServingLayout, Option<ServingLayout>) {
         match self {
-            Subject::Layout(layout) => (*layout, None),
-            Subject::Plan(Plan::Aggregated(workers)) => (workers.layout, None),
-            Subject::Plan(Plan::Disaggregated { prefill, decode }) => (prefill.layout, Some(decode.layout)),
+            TriedSubject::Layout(layout) => (*layout, None),
+            TriedSubject::Plan(Plan::Aggregated(workers)) => (workers.layout, None),
+            TriedSubject::Plan(Plan::Disaggregated { prefill, decode }) => {
+                (prefill.layout, Some(decode.layout))
+            }
         }
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for TriedSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Subject::Layout(layout) => layout.fmt(f),
-            Subject::Plan(plan) => plan.fmt(f),
+            TriedSubject::Layout(layout) => layout.fmt(f),
+            TriedSubject::Plan(plan) => plan.fmt(f),
         }
     }
 }
@@ -69,7 +71,7 @@ pub enum Verdict {
     /// A replay missed the objectives.
     Missed {
         share: f64,
-        bound: Option<Bound>,
+        bound: Option<LimitBound>,
     },
     /// A replay met the objectives, and another plan is cheaper, or a near tie and preferable.
     Holds {

@@ -3,12 +3,12 @@
 use bedplate_batching::{OptionsFlaw, RouterOptions};
 use bedplate_perf::PerfError;
 use bedplate_replay::requests::{
-    Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Objectives, Outcome, Pool, Record,
-    Traffic, picoseconds, seconds, simulate,
+    Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Objectives, Outcome, Pool,
+    RequestRecord, Traffic, picoseconds, seconds, simulate,
 };
 
 use crate::engine::TimedReplica;
-use crate::estimate::{Bound, Steady};
+use crate::estimate::{LimitBound, Steady};
 use crate::{Need, Plan, Supply, Workers};
 
 /// Requests of a replay per request in flight. The first quarter fills the replicas and is not judged.
@@ -27,13 +27,13 @@ pub struct Shown {
     /// Share of the judged requests that met every objective.
     pub share: f64,
     /// The objective that most requests missed, if any did; otherwise the rate, if that was missed.
-    pub missed: Option<Bound>,
+    pub missed: Option<LimitBound>,
     /// Whether requests were answered as fast as they arrived.
     pub keeps_up: bool,
 }
 
 /// The engines of a plan, ready to be replayed.
-pub struct Stage<'a> {
+pub struct ReplayStage<'a> {
     need: &'a Need<'a>,
     supply: &'a Supply,
     plan: Plan,
@@ -41,7 +41,7 @@ pub struct Stage<'a> {
     decode: TimedReplica,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> ReplayStage<'a> {
     pub fn new(need: &'a Need<'a>, supply: &'a Supply, plan: Plan) -> Result<Self, PerfError> {
         let timed = |workers: &Workers, gpus: &Supply| -> Result<TimedReplica, PerfError> {
             Ok(TimedReplica::new(workers.layout.replica(need, gpus)?, need.load.usual_context()))
@@ -128,14 +128,14 @@ impl Shown {
         };
         let none = Objectives::default();
         let single = [
-            (Bound::Ttft, Objectives { ttft: objectives.ttft, ..none }),
-            (Bound::Itl, Objectives { itl: objectives.itl, ..none }),
-            (Bound::EndToEnd, Objectives { end_to_end: objectives.end_to_end, ..none }),
+            (LimitBound::Ttft, Objectives { ttft: objectives.ttft, ..none }),
+            (LimitBound::Itl, Objectives { itl: objectives.itl, ..none }),
+            (LimitBound::EndToEnd, Objectives { end_to_end: objectives.end_to_end, ..none }),
         ];
         let shares = single.map(|(bound, only)| (bound, share(only)));
         let worst = shares.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let missed = worst.filter(|(_, share)| *share < 1.0).map(|(bound, _)| bound);
-        let missed = missed.or((!keeps_up).then_some(Bound::Rate));
+        let missed = missed.or((!keeps_up).then_some(LimitBound::Rate));
         Self { share: share(*objectives), missed, keeps_up, outcome }
     }
 
@@ -145,7 +145,7 @@ impl Shown {
     }
 
     /// Requests after the replicas had filled.
-    pub fn judged(&self) -> impl Iterator<Item = &Record> {
+    pub fn judged(&self) -> impl Iterator<Item = &RequestRecord> {
         let skipped = self.outcome.records.len() / WARM_UP;
         self.outcome.records.iter().skip(skipped).filter(|record| record.fate == Fate::Finished)
     }
@@ -155,7 +155,7 @@ impl Shown {
 /// as long as it fell behind.
 fn keeps_up(outcome: &Outcome, end_to_end: f64) -> bool {
     const SLACK: f64 = 1.05;
-    let arrived = |record: Option<&Record>| record.map_or(0, |record| record.arrived);
+    let arrived = |record: Option<&RequestRecord>| record.map_or(0, |record| record.arrived);
     let span = arrived(outcome.records.last()) - arrived(outcome.records.first());
     seconds(outcome.duration) <= SLACK * seconds(span) + 2.0 * end_to_end
 }

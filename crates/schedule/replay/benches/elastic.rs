@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bedplate_catalog::Catalog;
 use bedplate_gangs::Span;
 use bedplate_replay::jobs::{
-    Generator, Mixture, Outcome, Policy, Replay, Summary, Trace, TraceJob, simulate,
+    Generator, LoadMixture, Outcome, Replay, ReplayPolicy, ReplaySummary, Trace, TraceJob, simulate,
 };
 use bedplate_topology::Cluster;
 
@@ -45,7 +45,7 @@ type Values = [f64; MEASURES.len()];
 /// A generated load by name, with its number of jobs.
 struct Kind {
     name: &'static str,
-    mixture: Mixture,
+    mixture: LoadMixture,
     jobs: usize,
 }
 
@@ -53,8 +53,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|each| !each.starts_with("--")).collect();
     let is_named = |name: &str| arguments.iter().any(|each| each == name);
     let kinds = [
-        Kind { name: "llm", mixture: Mixture::SEREN, jobs: 6000 },
-        Kind { name: "training", mixture: Mixture::TRAINING, jobs: 2000 },
+        Kind { name: "llm", mixture: LoadMixture::SEREN, jobs: 6000 },
+        Kind { name: "training", mixture: LoadMixture::TRAINING, jobs: 2000 },
     ];
     let seeds: Vec<u64> = if is_named("tune") { (100..104).collect() } else { (0..20).collect() };
     let some_kinds = kinds.iter().any(|kind| is_named(kind.name));
@@ -105,14 +105,14 @@ fn play(kind: &Kind, load: f64, contender: usize, seed: u64, cluster: &Cluster) 
     let generator = Generator { mixture, jobs: kind.jobs, days: None, load, gpus, gpus_per_node: 8, seed };
     let trace = generator.generate();
     let (_, policy, prediction_error) = CONTENDERS[contender];
-    let policy = Policy::find(policy).expect("the name is right");
+    let policy = ReplayPolicy::find(policy).expect("the name is right");
     let replay = Replay { seed, prediction_error, ..Replay::new(policy) };
     let outcome = simulate(&trace, cluster, &replay, &mut |_| {});
     values(&trace, &outcome)
 }
 
 fn values(trace: &Trace, outcome: &Outcome) -> Values {
-    let summary = Summary::of(trace, outcome);
+    let summary = ReplaySummary::of(trace, outcome);
     let hours = |span: Span| span.as_seconds() / 3600.0;
     let times = trace.jobs.iter().zip(&outcome.records);
     let completion = |is_counted: &dyn Fn(&TraceJob) -> bool| {

@@ -9,7 +9,9 @@ use std::time::Instant;
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
-use bedplate_replay::jobs::{Generator, Mixture, Policy, Replay, Summary, Trace, read, simulate};
+use bedplate_replay::jobs::{
+    Generator, LoadMixture, Replay, ReplayPolicy, ReplaySummary, Trace, read, simulate,
+};
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
 
 /// Philly's 82,247 jobs and a generated million, with the seconds they may take.
@@ -19,12 +21,13 @@ const MILLION_TARGET: f64 = 600.0;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|each| !each.starts_with("--")).collect();
     let wants = |part: &str| {
-        let parts: Vec<&String> = arguments.iter().filter(|each| Policy::find(each).is_none()).collect();
+        let parts: Vec<&String> =
+            arguments.iter().filter(|each| ReplayPolicy::find(each).is_none()).collect();
         parts.is_empty() || parts.iter().any(|each| *each == part)
     };
-    let named: Vec<Policy> = arguments.iter().filter_map(|name| Policy::find(name)).collect();
+    let named: Vec<ReplayPolicy> = arguments.iter().filter_map(|name| ReplayPolicy::find(name)).collect();
     let policies = |usual: &[&str]| match named.is_empty() {
-        true => usual.iter().filter_map(|name| Policy::find(name)).collect(),
+        true => usual.iter().filter_map(|name| ReplayPolicy::find(name)).collect(),
         false => named.clone(),
     };
     println!(
@@ -32,14 +35,14 @@ fn main() {
         "load", "policy", "jobs", "seconds", "jobs/s", "target", "ratio"
     );
     if wants("philly") {
-        philly(&policies(&Policy::USUAL));
+        philly(&policies(&ReplayPolicy::USUAL));
     }
     if wants("million") {
         million(&policies(&["ours"]));
     }
 }
 
-fn philly(policies: &[Policy]) {
+fn philly(policies: &[ReplayPolicy]) {
     let folder = std::env::var("BEDPLATE_TRACES").unwrap_or_default();
     let path = format!("{folder}/philly/philly_jobs_sia.csv");
     let Ok(text) = std::fs::read_to_string(&path) else {
@@ -55,13 +58,13 @@ fn philly(policies: &[Policy]) {
     }
 }
 
-fn million(policies: &[Policy]) {
+fn million(policies: &[ReplayPolicy]) {
     let jobs = std::env::var("BEDPLATE_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(1_000_000);
     let cluster = tree(10_000);
     for policy in policies {
         let begin = Instant::now();
         let generator = Generator {
-            mixture: Mixture::SEREN,
+            mixture: LoadMixture::SEREN,
             jobs,
             days: None,
             load: 0.85,
@@ -73,7 +76,7 @@ fn million(policies: &[Policy]) {
     }
 }
 
-fn measure(load: &str, trace: &Trace, cluster: &Cluster, policy: Policy, begin: Instant, target: f64) {
+fn measure(load: &str, trace: &Trace, cluster: &Cluster, policy: ReplayPolicy, begin: Instant, target: f64) {
     let verbose = std::env::var_os("BEDPLATE_PROGRESS").is_some();
     let outcome = simulate(trace, cluster, &Replay::new(policy), &mut |progress| {
         if verbose {
@@ -88,7 +91,7 @@ fn measure(load: &str, trace: &Trace, cluster: &Cluster, policy: Policy, begin: 
         jobs as f64 / seconds,
         target / seconds
     );
-    let summary = Summary::of(trace, &outcome);
+    let summary = ReplaySummary::of(trace, &outcome);
     println!(
         "{:<9} load {:.2}, utilisation {:.3}, bounded slowdown {:.2}, goodput {:.3}, mean wait {}, open {}, rejected {}",
         "",

@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_gangs::Time;
-use bedplate_replay::jobs::{Generator, Lublin, Mixture, Policy, Replay, Summary, Trace, read, simulate};
+use bedplate_replay::jobs::{
+    Generator, LoadMixture, Lublin, Replay, ReplayPolicy, ReplaySummary, Trace, read, simulate,
+};
 use bedplate_topology::Cluster;
 
 const POLICIES: [&str; 8] = ["easy", "conservative", "sjf", "saf", "wfp3", "f1", "ours", "ours-plain"];
@@ -47,10 +49,10 @@ fn main() {
     let kinds: Vec<Kind> = kinds();
     let some_kinds = kinds.iter().any(|kind| is_named(kind.name));
     let some_loads = LOADS.iter().any(|load| is_named(&load.to_string()));
-    let some_policies = Policy::ALL.iter().any(|policy| is_named(policy.name));
-    let policies: Vec<Policy> = match some_policies {
-        true => Policy::ALL.into_iter().filter(|policy| is_named(policy.name)).collect(),
-        false => POLICIES.iter().filter_map(|name| Policy::find(name)).collect(),
+    let some_policies = ReplayPolicy::ALL.iter().any(|policy| is_named(policy.name));
+    let policies: Vec<ReplayPolicy> = match some_policies {
+        true => ReplayPolicy::ALL.into_iter().filter(|policy| is_named(policy.name)).collect(),
+        false => POLICIES.iter().filter_map(|name| ReplayPolicy::find(name)).collect(),
     };
     println!("| load | policy | {} |", MEASURES.join(" | "));
     println!("|---|---|---|---|---|---|");
@@ -110,7 +112,7 @@ fn is_tuning() -> bool {
 }
 
 /// Every policy under every seed, on all cores.
-fn measure(kind: &Kind, load: f64, policies: &[Policy]) -> Vec<Row> {
+fn measure(kind: &Kind, load: f64, policies: &[ReplayPolicy]) -> Vec<Row> {
     let spec = format!("p5.48xlarge:{}", kind.nodes);
     let cluster = Cluster::from_spec(&spec, &Catalog::builtin()).expect("the cluster is valid");
     let plays: Vec<(usize, u64)> =
@@ -122,14 +124,14 @@ fn measure(kind: &Kind, load: f64, policies: &[Policy]) -> Vec<Row> {
             let trace = jobs(kind, load, *seed, &cluster);
             let replay = Replay { seed: *seed, ..Replay::new(policies[*policy]) };
             let outcome = simulate(&trace, &cluster, &replay, &mut |_| {});
-            let values = values(&Summary::of(&trace, &outcome));
+            let values = values(&ReplaySummary::of(&trace, &outcome));
             found.lock().expect("no worker panics").insert((*policy, *seed), values);
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
     let found = found.into_inner().expect("no worker panics");
-    let row = |(place, policy): (usize, &Policy)| Row {
+    let row = |(place, policy): (usize, &ReplayPolicy)| Row {
         load: format!("{} {load}", kind.name),
         policy: policy.name,
         values: [0, 1, 2, 3]
@@ -144,13 +146,13 @@ fn jobs(kind: &Kind, load: f64, seed: u64, cluster: &Cluster) -> Trace {
         Some(trace) => trace.clone().scaled_to_load_of(load, cluster),
         None if kind.name == "lublin" => Lublin { jobs: 5000, processors: gpus, load, seed }.generate(),
         None => {
-            let mixture = Mixture::SEREN;
+            let mixture = LoadMixture::SEREN;
             Generator { mixture, jobs: 6000, days: None, load, gpus, gpus_per_node: 8, seed }.generate()
         }
     }
 }
 
-fn values(summary: &Summary) -> [f64; 4] {
+fn values(summary: &ReplaySummary) -> [f64; 4] {
     let hours = |span: bedplate_gangs::Span| span.as_seconds() / 3600.0;
     [
         hours(summary.wait.mean),

@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Diagnostic, Source, render_text};
-use bedplate_replay::jobs::{Format, Trace, detect, openb_cluster, read, write_jsonl};
+use bedplate_replay::jobs::{Trace, TraceFormat, detect, openb_cluster, read, write_jsonl};
 use bedplate_topology::{ImportOptions, import_detected};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
@@ -93,7 +93,7 @@ fn a_history_that_cannot_be_says_where() {
         let error = read(source(&text), None).unwrap_err();
         assert!(error.place().is_some_and(|place| place.to_string().contains(":2")), "{row}: {error}");
     }
-    assert!(read(source("JobID|State|Submit|Start\n"), Some(Format::Sacct)).is_err());
+    assert!(read(source("JobID|State|Submit|Start\n"), Some(TraceFormat::Sacct)).is_err());
 }
 
 #[test]
@@ -271,8 +271,15 @@ fn predicted_throughput_reads_back_and_what_is_no_curve_is_refused() {
 #[test]
 fn the_content_tells_the_format() {
     let found = [SWF, PHILLY, PODS, JSONL, NODES, "x,y\n1,2\n", ""].map(|text| detect(source(text)));
-    let expected =
-        [Some(Format::Swf), Some(Format::Philly), Some(Format::Openb), Some(Format::Jsonl), None, None, None];
+    let expected = [
+        Some(TraceFormat::Swf),
+        Some(TraceFormat::Philly),
+        Some(TraceFormat::Openb),
+        Some(TraceFormat::Jsonl),
+        None,
+        None,
+        None,
+    ];
     assert_eq!(found, expected);
 }
 
@@ -324,10 +331,10 @@ fn near_a_trace() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn no_text_makes_a_parser_panic(text in near_a_trace(), which in 0usize..5) {
-        let format = Format::ALL.get(which).map(|(_, format)| *format);
+        let format = TraceFormat::ALL.get(which).map(|(_, format)| *format);
         if let Ok(trace) = read(source(&text), format) {
             let written = write_jsonl(&trace);
-            let again = read(source(&written), Some(Format::Jsonl));
+            let again = read(source(&written), Some(TraceFormat::Jsonl));
             prop_assert!(again.is_ok(), "{again:?} of {written}");
             prop_assert_eq!(write_jsonl(&again.expect("the fixture is right")), written);
         }

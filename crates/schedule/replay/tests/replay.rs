@@ -4,8 +4,8 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_gangs::{Settings, Span, Time};
 use bedplate_replay::jobs::{
-    End, Estimates, Failures, Generator, Mixture, Outcome, Policy, Replay, Summary, Trace, read, simulate,
-    with_limits, write_jsonl,
+    End, Estimates, Failures, Generator, LoadMixture, Outcome, Replay, ReplayPolicy, ReplaySummary, Trace,
+    read, simulate, with_limits, write_jsonl,
 };
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
 use expect_test::{Expect, expect};
@@ -43,7 +43,10 @@ fn trace(lines: &str) -> Trace {
 }
 
 fn exact(policy: &str) -> Replay {
-    Replay { estimates: Estimates::Exact, ..Replay::new(Policy::find(policy).expect("the fixture is right")) }
+    Replay {
+        estimates: Estimates::Exact,
+        ..Replay::new(ReplayPolicy::find(policy).expect("the fixture is right"))
+    }
 }
 
 fn play(trace: &Trace, cluster: &Cluster, replay: &Replay) -> Outcome {
@@ -56,7 +59,7 @@ fn shown(trace: &Trace, outcome: &Outcome) -> String {
         time.map_or("never".into(), |time| format!("{:.1}", time.0 as f64 / 60_000.0).replace(".0", ""))
     };
     let jobs = trace.jobs.iter().zip(&outcome.records);
-    let shown = |(job, record): (&bedplate_replay::jobs::TraceJob, &bedplate_replay::jobs::Record)| {
+    let shown = |(job, record): (&bedplate_replay::jobs::TraceJob, &bedplate_replay::jobs::JobRecord)| {
         format!("{} {}..{}", job.name, minutes(record.first_start), minutes(record.ended))
     };
     jobs.map(shown).collect::<Vec<_>>().join(" | ")
@@ -138,13 +141,13 @@ fn by_goodput_gangs_share_the_nodes_instead_of_waiting() {
 
 #[test]
 fn wrong_predictions_mislead_the_scheduler_and_not_the_jobs() {
-    let trace = generated_of(Mixture::TRAINING, 200, 16, 7);
-    let goodput = Policy::find("goodput").expect("the fixture is right");
+    let trace = generated_of(LoadMixture::TRAINING, 200, 16, 7);
+    let goodput = ReplayPolicy::find("goodput").expect("the fixture is right");
     let found = |prediction_error| {
         let replay = Replay { prediction_error, ..Replay::new(goodput) };
         let outcome = play(&trace, &tree(16), &replay);
         check_laws(&trace, &outcome);
-        assert_eq!(Summary::of(&trace, &outcome).ended, 200);
+        assert_eq!(ReplaySummary::of(&trace, &outcome).ended, 200);
         outcome.records
     };
     assert_eq!(found(0.2), found(0.2), "equal seeds, equal errors");
@@ -154,13 +157,13 @@ fn wrong_predictions_mislead_the_scheduler_and_not_the_jobs() {
 #[test]
 fn the_most_extreme_rates_there_may_be_are_replayed_with_the_largest_error() {
     let range = "\"elastic\": {\"min\": 1, \"max\": 2, \"step\": 1}";
-    let goodput = Policy::find("goodput").expect("the fixture is right");
+    let goodput = ReplayPolicy::find("goodput").expect("the fixture is right");
     for rates in ["[[1, 1e12], [2, 1e-9]]", "[[1, 1e-9], [2, 1e12]]", "[[1, 1e12], [2, 1e12]]"] {
         let trace = trace(&format!("a 0 1 60 {range}, \"rates\": {rates}"));
         for seed in 0..8 {
             let replay = Replay { prediction_error: 1.0, seed, ..Replay::new(goodput) };
             let outcome = play(&trace, &cluster(4), &replay);
-            let summary = Summary::of(&trace, &outcome);
+            let summary = ReplaySummary::of(&trace, &outcome);
             assert_eq!(summary.ended, 1, "{rates}");
             assert!((0.0..=1.0 + 1e-9).contains(&summary.goodput), "{rates}: {summary:?}");
         }
@@ -174,7 +177,7 @@ fn high_preempts_low_which_goes_on_from_its_checkpoint() {
     check("ours-no-preemption", lines, expect!["a 0..120 | b 120..130"]);
     let trace = trace(lines);
     let outcome = play(&trace, &cluster(4), &exact("ours"));
-    let summary = Summary::of(&trace, &outcome);
+    let summary = ReplaySummary::of(&trace, &outcome);
     assert_eq!((summary.preemptions, summary.requeues), (1, 1));
     // Fifteen minutes of work since the checkpoint and a restart, on 32 GPUs.
     let lost = (15.0 * 60_000.0 + 1_350_000.0) * 32.0;
@@ -202,7 +205,7 @@ fn figures_of_a_tiny_case_are_those_worked_out_by_hand() {
     // One node. The second job waits 50 minutes, the third 110 less its 20 of submission.
     let trace = trace("a 0 1 60 \"user\": \"u\"\n b 10 1 50 \"user\": \"v\"\n c 20 1 1 \"user\": \"v\"");
     let outcome = play(&trace, &cluster(1), &exact("fifo"));
-    let summary = Summary::of(&trace, &outcome);
+    let summary = ReplaySummary::of(&trace, &outcome);
     assert_eq!([summary.wait.p50, summary.wait.longest], [Span::minutes(50), Span::minutes(90)]);
     let slowdowns = [1.0, 100.0 / 50.0, 91.0];
     assert!((summary.bounded_slowdown - slowdowns.iter().sum::<f64>() / 3.0).abs() < 1e-3);
@@ -218,7 +221,7 @@ fn figures_of_a_tiny_case_are_those_worked_out_by_hand() {
 #[test]
 fn a_gang_that_runs_smaller_wastes_nothing_and_does_more_work_than_it_holds_gpu_time() {
     let trace = trace("a 0 4 60 \"fixed_share\": 0.2, \"elastic\": {\"min\": 2, \"max\": 4, \"step\": 2}");
-    let summary = Summary::of(&trace, &play(&trace, &cluster(2), &exact("ours")));
+    let summary = ReplaySummary::of(&trace, &play(&trace, &cluster(2), &exact("ours")));
     let minute = 60_000.0;
     assert!((summary.gpu_time.held - 108.0 * minute * 16.0).abs() < minute, "{:?}", summary.gpu_time);
     assert!((summary.gpu_time.work - 60.0 * minute * 32.0).abs() < minute);
@@ -228,23 +231,23 @@ fn a_gang_that_runs_smaller_wastes_nothing_and_does_more_work_than_it_holds_gpu_
 #[test]
 fn what_a_slow_placement_takes_longer_is_slowed_not_useful() {
     let trace = trace("a 0 3 600\n b 1 2 100 \"scale_out_share\": 0.5");
-    let gpu_time = Summary::of(&trace, &play(&trace, &tree(8), &exact("easy"))).gpu_time;
+    let gpu_time = ReplaySummary::of(&trace, &play(&trace, &tree(8), &exact("easy"))).gpu_time;
     let slowed = 50.0 * 60_000.0 * 16.0;
     assert!((gpu_time.slowed() - slowed).abs() < 1e4, "half as long again on two nodes: {gpu_time:?}");
 }
 
 fn generated(jobs: usize, nodes: u32, seed: u64) -> Trace {
-    generated_of(Mixture::SEREN, jobs, nodes, seed)
+    generated_of(LoadMixture::SEREN, jobs, nodes, seed)
 }
 
-fn generated_of(mixture: Mixture, jobs: usize, nodes: u32, seed: u64) -> Trace {
+fn generated_of(mixture: LoadMixture, jobs: usize, nodes: u32, seed: u64) -> Trace {
     let (gpus, gpus_per_node) = (nodes * 8, 8);
     Generator { mixture, jobs, days: Some(2.0), load: 0.9, gpus, gpus_per_node, seed }.generate()
 }
 
 /// GPU time adds up, jobs are accounted for, no job starts before it is submitted or ends too soon.
 fn check_laws(trace: &Trace, outcome: &Outcome) {
-    let summary = Summary::of(trace, outcome);
+    let summary = ReplaySummary::of(trace, outcome);
     let left = summary.ended + summary.timed_out + summary.given_up + summary.rejected;
     assert_eq!(left, trace.jobs.len(), "every job leaves: {summary:?}");
     let lost = summary.gpu_time;
@@ -275,7 +278,7 @@ fn check_laws(trace: &Trace, outcome: &Outcome) {
 #[test]
 fn equal_seeds_give_equal_replays() {
     let trace = generated(600, 16, 3);
-    for policy in Policy::ALL {
+    for policy in ReplayPolicy::ALL {
         let failures = Some(Failures::published(0.2, 0.75));
         let replay = Replay { failures, seed: 9, ..Replay::new(policy) };
         let (one, two) = (play(&trace, &tree(16), &replay), play(&trace, &tree(16), &replay));
@@ -294,7 +297,7 @@ fn a_saved_trace_replays_as_the_one_it_was_saved_from() {
     let saved = read(Source::new("saved.jsonl", &text), None).expect("what is written can be read");
     let failures = Some(Failures::published(0.2, 0.75));
     for policy in ["easy", "ours"] {
-        let policy = Policy::find(policy).expect("the fixture is right");
+        let policy = ReplayPolicy::find(policy).expect("the fixture is right");
         let first = Replay { failures, seed: 5, ..Replay::new(policy) };
         // Other estimates would be other limits.
         let again = Replay { estimates: Estimates::Exact, ..first.clone() };
@@ -307,7 +310,7 @@ fn a_load_counts_only_what_the_cluster_can_run() {
     let both = trace("a 0 5 600\n b 0 1 60\n c 100 1 60");
     let scaled = both.clone().scaled_to_load_of(0.5, &cluster(4));
     let outcome = play(&scaled, &cluster(4), &exact("easy"));
-    assert!((Summary::of(&scaled, &outcome).load - 0.5).abs() < 1e-3);
+    assert!((ReplaySummary::of(&scaled, &outcome).load - 0.5).abs() < 1e-3);
     assert!((both.scaled_to_load(0.5, 32).load(32) - 0.5).abs() < 1e-3, "of all jobs");
 }
 
@@ -339,9 +342,10 @@ fn failures_are_the_same_for_every_policy_and_cost_gpu_time() {
     let trace = generated(600, 16, 4);
     let failures = Some(Failures::published(0.2, 0.75));
     for policy in ["easy", "ours"] {
-        let replay = Replay { failures, ..Replay::new(Policy::find(policy).expect("the fixture is right")) };
+        let replay =
+            Replay { failures, ..Replay::new(ReplayPolicy::find(policy).expect("the fixture is right")) };
         let outcome = play(&trace, &tree(16), &replay);
-        let summary = Summary::of(&trace, &outcome);
+        let summary = ReplaySummary::of(&trace, &outcome);
         assert!(summary.gpu_time.lost_to_failures > 0.0 && summary.node_failures > 3, "{summary:?}");
         assert!(summary.swaps + summary.requeues > 0);
     }
@@ -352,7 +356,7 @@ fn failures_are_the_same_for_every_policy_and_cost_gpu_time() {
 fn work_lost_by_a_gang_that_changed_its_size_costs_what_it_cost() {
     let trace = generated(9, 5, 130);
     let failures = Some(Failures::published(0.3, 0.5));
-    let ours = Policy::find("ours").expect("the fixture is right");
+    let ours = ReplayPolicy::find("ours").expect("the fixture is right");
     let replay = Replay { failures, seed: 130, ..Replay::new(ours) };
     check_laws(&trace, &play(&trace, &tree(5), &replay));
 }
@@ -361,16 +365,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
     fn gpu_time_adds_up_under_every_policy(
-        jobs in 1usize..150, nodes in 4u32..20, seed in 0u64..1000, which in 0usize..Policy::ALL.len(), fails in any::<bool>(), is_exact in any::<bool>(),
+        jobs in 1usize..150, nodes in 4u32..20, seed in 0u64..1000, which in 0usize..ReplayPolicy::ALL.len(), fails in any::<bool>(), is_exact in any::<bool>(),
         trains in any::<bool>(), prediction_error in prop::sample::select(vec![0.0, 0.2])
     ) {
-        let trace = generated_of(if trains { Mixture::TRAINING } else { Mixture::SEREN }, jobs, nodes, seed);
+        let trace = generated_of(if trains { LoadMixture::TRAINING } else { LoadMixture::SEREN }, jobs, nodes, seed);
         let replay = Replay {
             failures: fails.then_some(Failures::published(0.3, 0.5)),
             estimates: if is_exact { Estimates::Exact } else { Estimates::Factor },
             seed,
             prediction_error,
-            ..Replay::new(Policy::ALL[which])
+            ..Replay::new(ReplayPolicy::ALL[which])
         };
         check_laws(&trace, &play(&trace, &tree(nodes), &replay));
     }

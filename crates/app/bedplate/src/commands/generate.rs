@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::time::Instant;
 
 use bedplate_data::{ChatTemplate, Message, Tokenizer};
-use bedplate_serve::{Ask, Continuation, EndReason, Event, Replica, Sampling};
+use bedplate_serve::{Ask, Continuation, EndReason, Replica, SampleEvent, Sampling};
 use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::json;
 
@@ -66,16 +66,16 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     let (mut written, mut count, mut first, mut end) = (String::new(), 0u32, None, EndReason::Stop);
     while let Some(event) = answer.wait() {
         match event {
-            Event::Token { token, .. } => {
+            SampleEvent::Token { token, .. } => {
                 first.get_or_insert_with(|| began.elapsed());
                 count += 1;
                 let piece = stream.push(token);
                 show(console, &piece)?;
                 written.push_str(&piece);
             }
-            Event::End { reason, .. } => end = reason,
-            Event::Failed(reason) => return Err(refused(&reason)),
-            Event::Admitted { .. } | Event::Embedding(_) | Event::Blocks { .. } => {}
+            SampleEvent::End { reason, .. } => end = reason,
+            SampleEvent::Failed(reason) => return Err(refused(&reason)),
+            SampleEvent::Admitted { .. } | SampleEvent::Embedding(_) | SampleEvent::Blocks { .. } => {}
         }
     }
     let rest = stream.finish();

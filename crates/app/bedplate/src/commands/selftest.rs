@@ -1,7 +1,7 @@
 //! `bedplate selftest`: whether a GPU, or the processor, computes rightly and as fast as its kind should.
 
 use bedplate_catalog::{Accelerator, Catalog};
-use bedplate_kernels::{Device, DeviceChoice, Finding, RateOf, rate, selftest};
+use bedplate_kernels::{Device, DeviceChoice, OperatorFinding, RateOf, rate, selftest};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::{Bandwidth, FlopRate};
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         true => Vec::new(),
         false => RateOf::ALL.map(|of| measure(&device, chip, of)).into(),
     };
-    let is_good = findings.iter().all(Finding::is_right) && !rates.iter().any(Measured::is_slow);
+    let is_good = findings.iter().all(OperatorFinding::is_right) && !rates.iter().any(Measured::is_slow);
     if console.is_json() {
         console.json(&report(&device, chip, &findings, &rates, is_good))?;
     } else {
@@ -96,12 +96,12 @@ impl Measured {
 fn show(
     device: &Device,
     chip: Option<&Accelerator>,
-    findings: &[Finding],
+    findings: &[OperatorFinding],
     rates: &[Measured],
     console: &mut Console,
 ) -> Result<(), CliError> {
     console.line(&device.instructions())?;
-    let wrong: Vec<&Finding> = findings.iter().filter(|finding| !finding.is_right()).collect();
+    let wrong: Vec<&OperatorFinding> = findings.iter().filter(|finding| !finding.is_right()).collect();
     if !wrong.is_empty() {
         let columns = ["OPERATOR", "IN", "BETWEEN ROWS", "DISTANCE", "ALLOWED"];
         let mut table = Table::new(columns.into_iter().map(|name| Column::left(name, 0)).collect());
@@ -146,7 +146,7 @@ fn show(
     console.line(&verdict(device, chip, wrong.len(), rates))
 }
 
-fn largest(findings: &[Finding], format: &str) -> f64 {
+fn largest(findings: &[OperatorFinding], format: &str) -> f64 {
     let of_format = findings.iter().filter(|finding| finding.format == format);
     of_format.map(|finding| finding.distance).fold(0.0, f64::max)
 }
@@ -174,11 +174,11 @@ fn verdict(device: &Device, chip: Option<&Accelerator>, wrong: usize, rates: &[M
 fn report(
     device: &Device,
     chip: Option<&Accelerator>,
-    findings: &[Finding],
+    findings: &[OperatorFinding],
     rates: &[Measured],
     is_good: bool,
 ) -> Value {
-    let finding = |finding: &Finding| {
+    let finding = |finding: &OperatorFinding| {
         json!({
             "operator": finding.operator,
             "format": finding.format,

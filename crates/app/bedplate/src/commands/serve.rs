@@ -13,10 +13,10 @@ use std::time::Duration;
 use bedplate_batching::PreemptionMode;
 use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
-use bedplate_gateway::{Bounds, Model as Served, Options};
+use bedplate_gateway::{Bounds, GatewayOptions, ServedModel as Served};
 use bedplate_kernels::{DeviceChoice, KvFormat, WeightFormat};
 use bedplate_serve::{
-    Activations, AdapterFolder, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
+    Activations, AdapterFolder, Disaggregated, Engine, EngineMemory, EngineOptions, KvServer, Model, Replica,
     Secret, ServeError, WorkerGroup, free_memory,
 };
 use bedplate_terminal::{CliError, Console, ProgramError, files};
@@ -305,7 +305,7 @@ impl EngineArguments {
     }
 
     /// The engine, and the tokenizer of its model.
-    pub(crate) fn start(&self) -> Result<(Engine, Memory, Tokenizer), CliError> {
+    pub(crate) fn start(&self) -> Result<(Engine, EngineMemory, Tokenizer), CliError> {
         let model = Model::open(&self.folder)?;
         let options = self.options(&model);
         let tokenizer = Tokenizer::load(&self.folder.join("tokenizer.json"))?;
@@ -382,7 +382,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     }
     let watched = replica.clone();
     let model = Served::new(name.clone(), vec![replica], Arc::new(tokenizer))?;
-    let options = Options {
+    let options = GatewayOptions {
         listen: arguments.listen,
         keys: arguments.replica_key.iter().cloned().collect(),
         key_file: arguments.api_key_file.clone(),
@@ -464,7 +464,7 @@ fn name_of(folder: &Path) -> String {
     folder.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-fn describe(engine: &Engine, memory: &Memory, console: &Console) {
+fn describe(engine: &Engine, memory: &EngineMemory, console: &Console) {
     let about = engine.about();
     let bytes = |bytes: u64| Bytes::new(bytes as f64).to_string();
     console.say(&format!(

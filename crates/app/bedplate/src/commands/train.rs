@@ -19,7 +19,7 @@ use bedplate_document::Table;
 use bedplate_kernels::DeviceChoice;
 use bedplate_local::host::remember_run;
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
-use bedplate_train::{Membership, Published, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
+use bedplate_train::{Membership, Published, RunOptions, RunSummary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
@@ -190,7 +190,7 @@ fn train(
     expected: Option<Breakdown<Predicted>>,
     world: Option<World>,
     stop: &AtomicBool,
-) -> Result<Summary, TrainError> {
+) -> Result<RunSummary, TrainError> {
     let survives = world.is_some() && survives(arguments);
     let host = predict(config, context, world.as_ref(), survives)?;
     let options = RunOptions {
@@ -274,7 +274,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     Ok(stop)
 }
 
-fn show(summary: &Summary, console: &mut Console) -> Result<(), CliError> {
+fn show(summary: &RunSummary, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&as_json(summary));
     }
@@ -296,7 +296,7 @@ fn show(summary: &Summary, console: &mut Console) -> Result<(), CliError> {
     }
 }
 
-fn as_json(summary: &Summary) -> Value {
+fn as_json(summary: &RunSummary) -> Value {
     json!({
         "steps": summary.steps,
         "was_stopped": summary.was_stopped,

@@ -1,6 +1,8 @@
 //! The outcome of a replay as an HTML page: the course of the replay, and the distribution of latencies.
 
-use bedplate_replay::requests::{Fate, Objectives, Outcome, Picoseconds, Record, Window, seconds};
+use bedplate_replay::requests::{
+    Fate, Objectives, Outcome, Picoseconds, RequestRecord, SeriesWindow, seconds,
+};
 use bedplate_terminal::html::{Plot, Point, Report, Series};
 
 use super::show;
@@ -55,7 +57,7 @@ pub(crate) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
 }
 
 /// A curve over the windows of a replay; the second argument is the length of a window in seconds.
-pub(crate) type Curve = (&'static str, fn(&Window, f64) -> Option<f64>);
+pub(crate) type Curve = (&'static str, fn(&SeriesWindow, f64) -> Option<f64>);
 
 pub(crate) fn over_time(outcome: &Outcome, y_title: &str, curves: &[Curve]) -> String {
     let length = seconds(outcome.series.window);
@@ -84,8 +86,8 @@ fn distribution(outcome: &Outcome) -> String {
         is_line: true,
     };
     let curves = vec![
-        curve("time to first token", finished().map(Record::ttft).collect()),
-        curve("end to end", finished().map(Record::end_to_end).collect()),
+        curve("time to first token", finished().map(RequestRecord::ttft).collect()),
+        curve("end to end", finished().map(RequestRecord::end_to_end).collect()),
     ];
     plot("seconds", "percent of requests", curves)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_diag::{Diagnostic, render_json};
-use bedplate_http::{Peer, Request, Server, bearer};
+use bedplate_http::{ClientPeer, Request, Server, bearer};
 use bedplate_journal::Writer;
 use bedplate_topology::Cluster;
 use hyper::header::{ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -68,8 +68,10 @@ pub(crate) enum Shutdown {
 /// Answers a request, whatever happens to its handler.
 pub(crate) async fn answer(app: Arc<App>, request: Request) -> Answer {
     let began = Instant::now();
-    let peer =
-        request.extensions().get::<Peer>().map_or(Ipv4Addr::UNSPECIFIED.into(), |Peer(address)| *address);
+    let peer = request
+        .extensions()
+        .get::<ClientPeer>()
+        .map_or(Ipv4Addr::UNSPECIFIED.into(), |ClientPeer(address)| *address);
     let path = request.uri().path().to_owned();
     let found = find(request.method(), &path);
     let (method_name, path_name) =

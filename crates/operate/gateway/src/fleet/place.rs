@@ -3,22 +3,22 @@
 use std::time::{Duration, Instant};
 
 use super::FleetOptions;
-use super::process::Process;
+use super::process::ReplicaProcess;
 use crate::router::Departure;
 
 /// A process that is in service for so long has recovered.
 const RECOVERED: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub(super) struct Place {
-    pub(super) current: Option<Process>,
-    pub(super) next: Option<Process>,
+pub(super) struct ReplicaPlace {
+    pub(super) current: Option<ReplicaProcess>,
+    pub(super) next: Option<ReplicaProcess>,
     /// In a row.
     deaths: u32,
     not_before: Option<Instant>,
 }
 
-impl Place {
+impl ReplicaPlace {
     pub(super) fn may_start(&self) -> bool {
         self.current.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
     }
@@ -46,7 +46,7 @@ impl Place {
 
 /// A process that gets no more requests.
 pub(super) struct Leaver {
-    process: Process,
+    process: ReplicaProcess,
     departure: Option<Departure>,
     /// When it is told to end, with what it has or without.
     told_at: Instant,
@@ -54,7 +54,7 @@ pub(super) struct Leaver {
 }
 
 impl Leaver {
-    pub(super) fn new(process: Process, departure: Option<Departure>, grace: Duration) -> Self {
+    pub(super) fn new(process: ReplicaProcess, departure: Option<Departure>, grace: Duration) -> Self {
         Self { process, departure, told_at: Instant::now() + grace, is_told: false }
     }
 

@@ -13,7 +13,7 @@ use super::FleetOptions;
 use crate::router::{Departure, Members, ReplicaHealth, ReplicaUrl};
 
 /// A process that is dropped has been killed.
-pub(super) struct Process {
+pub(super) struct ReplicaProcess {
     child: Child,
     /// It ends when this is closed, also where we are killed.
     _input: Option<ChildStdin>,
@@ -31,7 +31,7 @@ pub(super) struct Ended {
     pub(super) is_refusal: bool,
 }
 
-impl Process {
+impl ReplicaProcess {
     pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
         // In a group of its own, because Ctrl-C is for us: replicas end after the router.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
@@ -104,7 +104,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ReplicaProcess {
     fn drop(&mut self) {
         // Does nothing to one that has ended.
         let _ = self.child.kill();

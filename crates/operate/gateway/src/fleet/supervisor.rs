@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::info;
 
-use super::place::{Leaver, Place};
-use super::process::{Ended, Process};
+use super::place::{Leaver, ReplicaPlace};
+use super::process::{Ended, ReplicaProcess};
 use super::{FleetOptions, Shared};
 use crate::router::Members;
 
@@ -19,7 +19,7 @@ pub(super) struct Supervisor {
     options: FleetOptions,
     command: Box<dyn Fn(u32) -> Command + Send>,
     shared: Arc<Mutex<Shared>>,
-    places: Vec<Place>,
+    places: Vec<ReplicaPlace>,
     leavers: Vec<Leaver>,
     /// Places that an update has yet to reach.
     to_update: VecDeque<usize>,
@@ -34,7 +34,7 @@ impl Supervisor {
         command: Box<dyn Fn(u32) -> Command + Send>,
         shared: Arc<Mutex<Shared>>,
     ) -> Self {
-        let places = (0..options.replicas).map(|_| Place::default()).collect();
+        let places = (0..options.replicas).map(|_| ReplicaPlace::default()).collect();
         Self {
             members,
             options,
@@ -84,7 +84,7 @@ impl Supervisor {
             if self.places[at].has_died() {
                 self.shared().state.restarts += 1;
             }
-            match Process::start((self.command)(at as u32)) {
+            match ReplicaProcess::start((self.command)(at as u32)) {
                 Ok(process) => self.places[at].current = Some(process),
                 Err(error) => {
                     let why = format!("cannot be started: {error}");
@@ -129,7 +129,7 @@ impl Supervisor {
         let place = &mut self.places[at];
         let Some(next) = &mut place.next else {
             if self.leavers.is_empty() {
-                match Process::start((self.command)(at as u32)) {
+                match ReplicaProcess::start((self.command)(at as u32)) {
                     Ok(process) => place.next = Some(process),
                     Err(error) => self.give_update_up(at, &format!("cannot be started: {error}")),
                 }
@@ -167,13 +167,13 @@ impl Supervisor {
     }
 
     fn publish(&self) {
-        let processes = self.places.iter().filter_map(|place| place.current.as_ref()).map(Process::id);
+        let processes = self.places.iter().filter_map(|place| place.current.as_ref()).map(ReplicaProcess::id);
         self.shared().state.processes = processes.collect();
     }
 
     /// Ends all processes; those that do not end by themselves are killed.
     fn end(&mut self) {
-        let mut processes: Vec<Process> = self
+        let mut processes: Vec<ReplicaProcess> = self
             .places
             .iter_mut()
             .flat_map(|place| [place.current.take(), place.next.take()])

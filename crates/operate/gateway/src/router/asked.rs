@@ -19,14 +19,14 @@ const PIECE: usize = TOKEN_BYTES * BLOCK_TOKENS as usize;
 const MOST_PIECES: usize = 8192;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Asked {
+pub(super) struct AskedRequest {
     pub(super) model: Option<String>,
     pub(super) prompt_tokens: u32,
     pub(super) sequences: u32,
     pub(super) keys: BlockKeys,
 }
 
-impl Asked {
+impl AskedRequest {
     pub(super) fn read(body: &[u8]) -> Self {
         let Ok(Value::Object(fields)) = serde_json::from_slice(body) else {
             return Self { prompt_tokens: tokens(body.len()), sequences: 1, ..Self::default() };
@@ -91,11 +91,11 @@ mod tests {
 
     use super::*;
 
-    fn read(body: Value) -> Asked {
-        Asked::read(body.to_string().as_bytes())
+    fn read(body: Value) -> AskedRequest {
+        AskedRequest::read(body.to_string().as_bytes())
     }
 
-    fn common(one: &Asked, other: &Asked) -> u32 {
+    fn common(one: &AskedRequest, other: &AskedRequest) -> u32 {
         one.keys.iter().zip(other.keys.iter()).take_while(|(one, other)| one == other).count() as u32
     }
 
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_counts_by_its_length() {
         for body in [&b"{"[..], b"[]", b"\xff\xfe", b""] {
-            let asked = Asked::read(body);
+            let asked = AskedRequest::read(body);
             assert_eq!((asked.model, asked.keys.len(), asked.sequences), (None, 0, 1));
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::member::{Member, ReplicaHealth};
+use super::member::{ReplicaHealth, RouterMember};
 use super::options::Checks;
 
 /// Where servers tell whether they take requests: ours first, then what others have.
@@ -21,7 +21,7 @@ const MOST_METRICS: usize = 8 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks a replica until it is retired. One that starts is asked more often.
-pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<HeaderValue>) {
+pub(super) async fn watch(member: Arc<RouterMember>, checks: Checks, key: Option<HeaderValue>) {
     let mut path = 0;
     let mut first_pause = FIRST_PAUSE;
     while member.replica_health() != ReplicaHealth::Retired {
@@ -51,7 +51,7 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
 }
 
 /// Asks how much a replica can remember, which our engine and vLLM tell among their metrics; others are taken to have plenty.
-async fn learn_room(member: &Member, checks: &Checks, key: Option<&HeaderValue>) {
+async fn learn_room(member: &RouterMember, checks: &Checks, key: Option<&HeaderValue>) {
     let ask = async {
         let mut reply =
             client::call(&member.url.authority(), Call::get(&member.url.path("/metrics"), key)).await?;
@@ -74,7 +74,7 @@ fn cache_tokens(metrics: &str) -> Option<u32> {
 
 /// Whether it takes requests, and for which models, if it tells.
 async fn check(
-    member: &Member,
+    member: &RouterMember,
     path: &mut usize,
     key: Option<&HeaderValue>,
 ) -> Result<Option<Vec<Value>>, ClientError> {

@@ -9,13 +9,13 @@ use bedplate_record::Counter;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::asked::Asked;
+use super::asked::AskedRequest;
 use super::listing;
 use super::members::Members;
 use super::passing::{self, Passed};
 use crate::cross_origin::CrossOrigin;
-use crate::keys::Keys;
-use crate::metrics::Metrics;
+use crate::keys::ApiKeys;
+use crate::metrics::GatewayMetrics;
 use crate::refusal::ApiError;
 use crate::routes::status;
 
@@ -23,10 +23,10 @@ use crate::routes::status;
 pub(super) struct Front {
     pub(super) members: Members,
     pub(super) server: Server,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: GatewayMetrics,
     pub(super) retries: Counter,
     pub(super) replica_key: Option<HeaderValue>,
-    pub(super) keys: Keys,
+    pub(super) keys: ApiKeys,
     pub(super) cross_origin: CrossOrigin,
     pub(super) room: Arc<Semaphore>,
     pub(super) requests: usize,
@@ -111,7 +111,7 @@ async fn pass(front: &Arc<Front>, request: Request, path: String) -> Result<Answ
     let body = read_body(&head.headers, &mut body, front.server.limits()).await?;
     let read = body.clone();
     // Large prompts take a while to read.
-    let asked = tokio::task::spawn_blocking(move || Asked::read(&read)).await.unwrap_or_default();
+    let asked = tokio::task::spawn_blocking(move || AskedRequest::read(&read)).await.unwrap_or_default();
     let path = head.uri.path_and_query().map_or(path, |path| path.as_str().to_owned());
     let passed = Passed { method: head.method, path, headers: head.headers, body };
     let mut answer = passing::pass(front, passed, asked).await?;

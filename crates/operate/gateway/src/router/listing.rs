@@ -5,7 +5,7 @@ use bedplate_record::Exposition;
 use serde_json::json;
 
 use super::front::Front;
-use super::member::{Member, ReplicaHealth};
+use super::member::{ReplicaHealth, RouterMember};
 use crate::refusal::ApiError;
 
 /// `GET /v1/models`
@@ -20,7 +20,7 @@ pub(super) fn model(front: &Front, name: &str) -> Result<Answer, ApiError> {
     found.map(|entry| json(StatusCode::OK, &entry)).ok_or_else(missing)
 }
 
-type OfMember = fn(&Member) -> f64;
+type OfMember = fn(&RouterMember) -> f64;
 
 /// Name, kind, help and value of what is told of each replica.
 const OF_MEMBERS: [(&str, &str, &str, OfMember); 8] = [
@@ -57,7 +57,7 @@ const OF_MEMBERS: [(&str, &str, &str, OfMember); 8] = [
 pub(super) fn metrics(front: &Front) -> Answer {
     let mut text = Exposition::with_room(16 << 10);
     let members = front.members.list();
-    let labelled: Vec<(String, &Member)> = members
+    let labelled: Vec<(String, &RouterMember)> = members
         .iter()
         .map(|member| (format!("replica=\"{}\"", Exposition::escape(&member.url.to_string())), &**member))
         .collect();
@@ -79,7 +79,7 @@ pub(super) fn metrics(front: &Front) -> Answer {
     typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", Body::whole(text.into_string()))
 }
 
-fn write_reasons(text: &mut Exposition, labelled: &[(String, &Member)]) {
+fn write_reasons(text: &mut Exposition, labelled: &[(String, &RouterMember)]) {
     let name = "bedplate_router_routed_total";
     text.head(name, "counter", "Requests sent to the replica, by why it was chosen.");
     for (labels, member) in labelled {
@@ -89,7 +89,7 @@ fn write_reasons(text: &mut Exposition, labelled: &[(String, &Member)]) {
     }
 }
 
-fn write_replica_healths(text: &mut Exposition, labelled: &[(String, &Member)]) {
+fn write_replica_healths(text: &mut Exposition, labelled: &[(String, &RouterMember)]) {
     let name = "bedplate_router_replica_replica_health";
     text.head(name, "gauge", "1 for what the replica is: starting, in, out.");
     for (labels, member) in labelled {

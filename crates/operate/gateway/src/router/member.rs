@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bedplate_batching::{Candidate, Load, PrefixMirror, RouteReason};
+use bedplate_batching::{Load, PrefixMirror, ReplicaCandidate, RouteReason};
 use bedplate_http::client::ClientError;
 use bedplate_record::Counter;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::asked::{Asked, BLOCK_TOKENS};
+use super::asked::{AskedRequest, BLOCK_TOKENS};
 
 use super::url::ReplicaUrl;
 
@@ -36,18 +36,18 @@ impl ReplicaHealth {
     }
 }
 
-pub(super) struct Member {
+pub(super) struct RouterMember {
     pub(super) url: ReplicaUrl,
     replica_health: watch::Sender<ReplicaHealth>,
     /// It is out and answers nothing at all: what it was given will not come either. One that refuses connections may be finishing.
     is_silent: watch::Sender<bool>,
     inner: Mutex<Inner>,
     most_failures: u32,
-    pub(super) counts: Counts,
+    pub(super) counts: MemberCounts,
 }
 
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct MemberCounts {
     pub(super) requests: Counter,
     /// Attempts that ended without a whole answer.
     pub(super) failures: Counter,
@@ -67,7 +67,7 @@ struct Inner {
     reasons: BTreeMap<&'static str, u64>,
 }
 
-impl Member {
+impl RouterMember {
     pub(super) fn new(url: ReplicaUrl, remembered_tokens: u32, most_failures: u32) -> Self {
         let blocks = remembered_tokens / BLOCK_TOKENS;
         let inner = Inner {
@@ -86,7 +86,7 @@ impl Member {
             is_silent,
             inner: Mutex::new(inner),
             most_failures,
-            counts: Counts::default(),
+            counts: MemberCounts::default(),
         }
     }
 
@@ -111,10 +111,10 @@ impl Member {
         let _ = self.is_silent.subscribe().wait_for(|is_silent| *is_silent).await;
     }
 
-    pub(super) fn candidate(&self, asked: &Asked, is_allowed: bool) -> Candidate {
+    pub(super) fn candidate(&self, asked: &AskedRequest, is_allowed: bool) -> ReplicaCandidate {
         let inner = self.inner();
         let cached_tokens = inner.mirror.cached_blocks(&asked.keys).saturating_mul(BLOCK_TOKENS);
-        Candidate {
+        ReplicaCandidate {
             load: inner.load,
             cached_tokens: cached_tokens.min(asked.prompt_tokens),
             is_open: is_allowed && self.replica_health() == ReplicaHealth::In,
@@ -187,7 +187,12 @@ impl Member {
     }
 
     /// Counts a request that is sent here, until the result is dropped.
-    pub(super) fn take(self: &Arc<Self>, asked: &Asked, cached_tokens: u32, reason: RouteReason) -> Trip {
+    pub(super) fn take(
+        self: &Arc<Self>,
+        asked: &AskedRequest,
+        cached_tokens: u32,
+        reason: RouteReason,
+    ) -> Trip {
         let mut inner = self.inner();
         let pending = u64::from(asked.prompt_tokens.saturating_sub(cached_tokens));
         inner.load.pending_tokens += pending;
@@ -207,7 +212,7 @@ impl Member {
 
 /// A request that a replica works on.
 pub(super) struct Trip {
-    pub(super) member: Arc<Member>,
+    pub(super) member: Arc<RouterMember>,
     pending: u64,
     held: u64,
     sequences: u32,

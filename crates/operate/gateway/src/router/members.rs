@@ -4,16 +4,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bedplate_batching::{Candidate, Router};
+use bedplate_batching::{ReplicaCandidate, Router};
 use bedplate_diag::nearest;
 use bedplate_http::HeaderValue;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use super::asked::Asked;
+use super::asked::AskedRequest;
 use super::checks;
-use super::member::{Member, ReplicaHealth, Trip};
+use super::member::{ReplicaHealth, RouterMember, Trip};
 use super::options::{Checks, RouteOptions};
 use super::url::{ReplicaUrl, UrlFlaw};
 use crate::error::GatewayError;
@@ -32,7 +32,7 @@ struct Shared {
 }
 
 struct Set {
-    list: Vec<Arc<Member>>,
+    list: Vec<Arc<RouterMember>>,
     router: Router,
 }
 
@@ -51,7 +51,7 @@ impl Members {
         self.0.set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn list(&self) -> Vec<Arc<Member>> {
+    pub(super) fn list(&self) -> Vec<Arc<RouterMember>> {
         self.set().list.clone()
     }
 
@@ -62,7 +62,7 @@ impl Members {
             return;
         }
         let Shared { checks, remembered_tokens, key, runtime, .. } = &*self.0;
-        let member = Arc::new(Member::new(url.clone(), *remembered_tokens, checks.failures.max(1)));
+        let member = Arc::new(RouterMember::new(url.clone(), *remembered_tokens, checks.failures.max(1)));
         set.list.push(member.clone());
         runtime.spawn(checks::watch(member, checks.clone(), key.clone()));
     }
@@ -82,7 +82,7 @@ impl Members {
         urls.iter().for_each(|url| self.add(url));
     }
 
-    fn keep(&self, stays: impl Fn(&Member) -> bool) {
+    fn keep(&self, stays: impl Fn(&RouterMember) -> bool) {
         self.set().list.retain(|member| {
             let stays = stays(member);
             if !stays {
@@ -109,15 +109,19 @@ impl Members {
     }
 
     /// The replica for a request, among those that it was not tried on.
-    pub(super) fn choose(&self, asked: &Asked, tried: &[ReplicaUrl]) -> Result<Option<Trip>, ApiError> {
+    pub(super) fn choose(
+        &self,
+        asked: &AskedRequest,
+        tried: &[ReplicaUrl],
+    ) -> Result<Option<Trip>, ApiError> {
         let mut set = self.set();
         if let Some(model) = &asked.model {
             self.require(model, &set.list)?;
         }
-        let may = |member: &Member| {
+        let may = |member: &RouterMember| {
             !tried.contains(&member.url) && asked.model.as_ref().is_none_or(|model| member.may_have(model))
         };
-        let candidates: Vec<Candidate> =
+        let candidates: Vec<ReplicaCandidate> =
             set.list.iter().map(|member| member.candidate(asked, may(member))).collect();
         let route = set.router.route(asked.prompt_tokens, &candidates);
         Ok(route.map(|route| {
@@ -127,8 +131,8 @@ impl Members {
     }
 
     /// Refuses a model that no replica has.
-    fn require(&self, model: &str, list: &[Arc<Member>]) -> Result<(), ApiError> {
-        let is_in = |member: &&Arc<Member>| member.replica_health() == ReplicaHealth::In;
+    fn require(&self, model: &str, list: &[Arc<RouterMember>]) -> Result<(), ApiError> {
+        let is_in = |member: &&Arc<RouterMember>| member.replica_health() == ReplicaHealth::In;
         if !list.iter().any(|member| is_in(&member)) || list.iter().any(|member| member.may_have(model)) {
             return Ok(());
         }
@@ -165,7 +169,7 @@ impl Members {
 }
 
 /// A replica that was removed.
-pub struct Departure(Arc<Member>);
+pub struct Departure(Arc<RouterMember>);
 
 impl Departure {
     /// Sequences that it still has; no more come.

@@ -14,10 +14,10 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::asked::Asked;
+use super::asked::AskedRequest;
 use super::front::Front;
-use super::member::{Member, Trip};
-use super::stream::Events;
+use super::member::{RouterMember, Trip};
+use super::stream::EventEnd;
 use super::url::ReplicaUrl;
 
 use crate::refusal::ApiError;
@@ -84,7 +84,11 @@ enum Failure {
     Lost(ClientError),
 }
 
-pub(super) async fn pass(front: &Arc<Front>, request: Passed, asked: Asked) -> Result<Answer, ApiError> {
+pub(super) async fn pass(
+    front: &Arc<Front>,
+    request: Passed,
+    asked: AskedRequest,
+) -> Result<Answer, ApiError> {
     let deadline = Instant::now() + front.request;
     let mut tried = Vec::new();
     let mut last = None;
@@ -115,7 +119,7 @@ pub(super) async fn pass(front: &Arc<Front>, request: Passed, asked: Asked) -> R
     }
 }
 
-fn note(front: &Front, member: &Member, failure: Failure) -> Failure {
+fn note(front: &Front, member: &RouterMember, failure: Failure) -> Failure {
     if let Failure::Lost(error) = &failure {
         lost(front, member, error);
     }
@@ -123,7 +127,7 @@ fn note(front: &Front, member: &Member, failure: Failure) -> Failure {
 }
 
 /// Counts a failure, and against the replica too where it is the connection's.
-fn lost(front: &Front, member: &Member, error: &ClientError) {
+fn lost(front: &Front, member: &RouterMember, error: &ClientError) {
     member.counts.failures.add(1);
     if matches!(error, ClientError::Unreachable { .. }) && member.fails(error) {
         front.members.tell(&format!("replica {} is out of service: it {error}", member.url));
@@ -158,7 +162,7 @@ async fn attempt(
 
 /// What a replica does, as long as it answers anything at all.
 async fn unless_out<T>(
-    member: &Member,
+    member: &RouterMember,
     doing: impl Future<Output = Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
     tokio::select! {
@@ -194,7 +198,7 @@ enum Next {
 
 impl Client {
     /// What comes next from the replica, unless the client goes away or the time is over.
-    async fn next(&self, member: &Member, reply: &mut Reply, seconds: u64) -> Next {
+    async fn next(&self, member: &RouterMember, reply: &mut Reply, seconds: u64) -> Next {
         let out = async {
             member.falls_silent().await;
             sleep(LAST_WORDS).await;
@@ -228,7 +232,7 @@ impl Client {
 /// Passes events on until the stream ends, breaks, or the client has gone, which ends the request on the replica.
 async fn pump(front: Arc<Front>, trip: Trip, mut reply: Reply, first: Option<Bytes>, client: Client) {
     let seconds = front.request.as_secs();
-    let mut events = Events::default();
+    let mut events = EventEnd::default();
     let Some(first) = first else { return };
     client.send(events.push(first)).await;
     loop {

@@ -20,19 +20,19 @@ use super::options::RouteOptions;
 use super::url::ReplicaUrl;
 use crate::cross_origin::CrossOrigin;
 use crate::error::GatewayError;
-use crate::keys::Keys;
-use crate::metrics::Metrics;
+use crate::keys::ApiKeys;
+use crate::metrics::GatewayMetrics;
 use crate::serving::Ender;
 
 /// A router that listens. Dropping it ends it.
-pub struct Routing {
+pub struct RunningRouter {
     address: SocketAddr,
     members: Members,
     end: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Routing {
+impl RunningRouter {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -70,14 +70,14 @@ impl Routing {
     }
 }
 
-impl Drop for Routing {
+impl Drop for RunningRouter {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// Routes to replicas and returns once it listens.
-pub fn route(options: RouteOptions) -> Result<Routing, GatewayError> {
+pub fn route(options: RouteOptions) -> Result<RunningRouter, GatewayError> {
     let address = options.listen;
     let threads = |source| GatewayError::Threads { source };
     let workers = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) / 2).max(1);
@@ -97,7 +97,7 @@ pub fn route(options: RouteOptions) -> Result<Routing, GatewayError> {
     let members = front.members.clone();
     let run = move || run(runtime, front, listener, ending);
     let thread = thread::Builder::new().name("router".into()).spawn(run).map_err(threads)?;
-    Ok(Routing { address, members, end, thread: Some(thread) })
+    Ok(RunningRouter { address, members, end, thread: Some(thread) })
 }
 
 fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayError> {
@@ -111,10 +111,10 @@ fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayErro
     Ok(Front {
         members: Members::new(options, replica_key.clone(), runtime.handle().clone()),
         server: Server::new(limits(options)),
-        metrics: Metrics::default(),
+        metrics: GatewayMetrics::default(),
         retries: Counter::default(),
         replica_key,
-        keys: Keys::load(&options.keys, options.key_file.as_deref())?,
+        keys: ApiKeys::load(&options.keys, options.key_file.as_deref())?,
         cross_origin: CrossOrigin::new(&options.origins),
         room: Arc::new(Semaphore::new(options.requests)),
         requests: options.requests,

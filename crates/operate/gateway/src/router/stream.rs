@@ -7,9 +7,9 @@ const MOST_WAITING: usize = 1 << 20;
 
 /// The end of an event that has not come yet.
 #[derive(Default)]
-pub(super) struct Events(BytesMut);
+pub(super) struct EventEnd(BytesMut);
 
-impl Events {
+impl EventEnd {
     /// What can be passed on now that these bytes are here.
     pub(super) fn push(&mut self, bytes: Bytes) -> Option<Bytes> {
         if self.0.is_empty() && ends_event(&bytes) {
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn half_an_event_waits_for_its_end() {
-        let mut events = Events::default();
+        let mut events = EventEnd::default();
         let mut push = |text: &'static str| events.push(Bytes::from(text));
         assert_eq!(push("data: 1\n\n"), Some(Bytes::from("data: 1\n\n")));
         assert_eq!(push("data: 2\n\ndata"), Some(Bytes::from("data: 2\n\n")));
@@ -63,7 +63,7 @@ mod tests {
             cuts in prop::collection::vec(1usize..9, 1..100),
         ) {
             let whole: String = texts.iter().map(|text| format!("data: {text}\n\n")).collect();
-            let (mut events, mut out, mut rest) = (Events::default(), Vec::new(), whole.as_bytes());
+            let (mut events, mut out, mut rest) = (EventEnd::default(), Vec::new(), whole.as_bytes());
             for cut in cuts.iter().cycle() {
                 if rest.is_empty() {
                     break;

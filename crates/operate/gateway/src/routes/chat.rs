@@ -10,7 +10,7 @@ use crate::fields::Fields;
 use crate::gateway::Gateway;
 use crate::generation::{Generation, LogprobsShown};
 use crate::guide::Language;
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::refusal::ApiError;
 use crate::sampling;
 
@@ -65,7 +65,11 @@ fn logprobs(fields: &Fields<'_>) -> Result<Option<LogprobsShown>, ApiError> {
 }
 
 /// A call that must be made is enforced; otherwise the format that was asked for is.
-fn grammar(model: &Model, fields: &Fields<'_>, tools: &Tools) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+fn grammar(
+    model: &ServedModel,
+    fields: &Fields<'_>,
+    tools: &Tools,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
     if tools.choice != ToolChoice::Required {
         return sampling::grammar(fields, model);
     }

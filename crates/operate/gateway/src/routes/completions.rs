@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
 use crate::generation::{Generation, LogprobsShown};
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::refusal::ApiError;
 use crate::sampling;
 
@@ -75,7 +75,7 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
 }
 
 fn echoes(
-    model: &Model,
+    model: &ServedModel,
     fields: &Fields<'_>,
     prompts: &[Vec<u32>],
     has_logprobs: bool,
@@ -98,13 +98,17 @@ fn echoes(
 }
 
 /// A text, token numbers, or a list of either.
-pub(crate) fn prompts(model: &Model, value: &Value, is_marked: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+pub(crate) fn prompts(
+    model: &ServedModel,
+    value: &Value,
+    is_marked: bool,
+) -> Result<Vec<Vec<u32>>, ApiError> {
     inputs(model, value, "prompt", is_marked)
 }
 
 /// The same under another name.
 pub(crate) fn inputs(
-    model: &Model,
+    model: &ServedModel,
     value: &Value,
     path: &str,
     is_marked: bool,
@@ -125,7 +129,7 @@ pub(crate) fn inputs(
     Ok(all)
 }
 
-fn one(model: &Model, value: &Value, path: &str, is_marked: bool) -> Result<Vec<u32>, ApiError> {
+fn one(model: &ServedModel, value: &Value, path: &str, is_marked: bool) -> Result<Vec<u32>, ApiError> {
     let tokens = match value {
         Value::String(text) => {
             let tokenizer = model.tokenizer();

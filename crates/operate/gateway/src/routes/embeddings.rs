@@ -2,20 +2,20 @@
 
 use bedplate_batching::TenantId;
 use bedplate_http::{Answer, StatusCode, json};
-use bedplate_serve::{Ask, Event, Wants};
+use bedplate_serve::{Ask, SampleEvent, Wants};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::completions;
 use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::refusal::ApiError;
 use crate::wire::base64;
 
 /// What a request wants vectors of.
 pub(crate) struct Embeddings {
-    model: Arc<Model>,
+    model: Arc<ServedModel>,
     name: String,
     adapter: Option<String>,
     inputs: Vec<Vec<u32>>,
@@ -79,8 +79,8 @@ pub(crate) async fn answer(embeddings: Embeddings, tenant: TenantId) -> Result<A
 async fn vector(mut answer: bedplate_serve::Answer) -> Result<Vec<f32>, ApiError> {
     loop {
         match answer.next().await {
-            Some(Event::Embedding(vector)) => return Ok(vector),
-            Some(Event::Failed(reason)) => return Err(ApiError::Failed { reason }),
+            Some(SampleEvent::Embedding(vector)) => return Ok(vector),
+            Some(SampleEvent::Failed(reason)) => return Err(ApiError::Failed { reason }),
             Some(_) => {}
             None => return Err(ApiError::Failed { reason: "the engine broke the answer off".into() }),
         }

@@ -4,13 +4,17 @@ use bedplate_data::Conversation;
 use serde_json::{Map, Value, json};
 
 use crate::fields::{self, Fields};
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::refusal::ApiError;
 
 const MOST_TOOLS: usize = 256;
 
 /// The tokens of a chat that asks for an answer.
-pub(crate) fn prompt(model: &Model, fields: &Fields<'_>, tools: &[Value]) -> Result<Vec<u32>, ApiError> {
+pub(crate) fn prompt(
+    model: &ServedModel,
+    fields: &Fields<'_>,
+    tools: &[Value],
+) -> Result<Vec<u32>, ApiError> {
     let listed = fields.list("messages")?;
     let listed = listed.ok_or_else(|| ApiError::field("messages", "`messages` is missing"))?;
     if listed.is_empty() {

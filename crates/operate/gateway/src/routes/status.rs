@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::gateway::Gateway;
 use crate::metrics;
-use crate::model::Model;
+use crate::model::ServedModel;
 use crate::refusal::ApiError;
 
 const PAGE: &str = include_str!("../page.html");
@@ -27,7 +27,7 @@ pub(crate) fn models(gateway: &Gateway, name: Option<&str>) -> Result<Answer, Ap
     }
 }
 
-fn entry(model: &Model, name: &str) -> Value {
+fn entry(model: &ServedModel, name: &str) -> Value {
     let is_other = name != model.name();
     json!({ "id": name, "object": "model", "created": model.created, "owned_by": "bedplate", "root": model.name(),
             "parent": is_other.then(|| model.name()), "max_model_len": model.about().context_limit })

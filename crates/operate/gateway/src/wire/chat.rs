@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Head, Whole, logprobs};
-use crate::calls::Call;
+use crate::calls::FunctionCall;
 use crate::choice::Finish;
 use crate::generation::Generation;
 
@@ -46,7 +46,7 @@ pub(super) fn delta(head: &Head, generation: &Generation, whole: &Whole, calls_b
 
 fn calls(head: &Head, whole: &Whole, before: usize) -> Vec<Value> {
     let unique = head.id.rsplit('-').next().unwrap_or_default();
-    let one = |(at, call): (usize, &Call)| {
+    let one = |(at, call): (usize, &FunctionCall)| {
         let number = before + at;
         json!({ "index": number, "id": format!("call_{unique}_{}_{number}", whole.index), "type": "function",
                 "function": { "name": call.name, "arguments": call.arguments } })

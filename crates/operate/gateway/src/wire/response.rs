@@ -3,19 +3,19 @@
 use serde_json::{Value, json};
 
 use super::{Head, Usage};
-use crate::calls::Call;
+use crate::calls::FunctionCall;
 use crate::choice::Finish;
 use crate::generation::Generation;
 
 /// Where a response has got to.
-pub(crate) struct Progress<'a> {
+pub(crate) struct ResponseProgress<'a> {
     pub(crate) items: &'a [Value],
     /// None while it runs.
     pub(crate) finish: Option<&'a Finish>,
     pub(crate) usage: Option<Usage>,
 }
 
-pub(crate) fn object(head: &Head, generation: &Generation, progress: &Progress<'_>) -> Value {
+pub(crate) fn object(head: &Head, generation: &Generation, progress: &ResponseProgress<'_>) -> Value {
     let is_cut = progress.finish == Some(&Finish::Length);
     let status = match progress.finish {
         None => "in_progress",
@@ -58,7 +58,7 @@ pub(crate) fn message(head: &Head, index: usize, text: Option<&str>) -> Value {
 }
 
 /// The item of a call; one that has just begun has no arguments.
-pub(crate) fn call(head: &Head, index: usize, call: &Call, is_complete: bool) -> Value {
+pub(crate) fn call(head: &Head, index: usize, call: &FunctionCall, is_complete: bool) -> Value {
     let unique = unique(head);
     let arguments = if is_complete { call.arguments.as_str() } else { "" };
     json!({ "type": "function_call", "id": format!("fc_{unique}_{index}"), "call_id": format!("call_{unique}_{index}"),

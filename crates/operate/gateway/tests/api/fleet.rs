@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bedplate_gateway::{Checks, Fleet, FleetOptions, ReplicaHealth, RouteOptions, Routing, route};
+use bedplate_gateway::{
+    Checks, FleetOptions, ReplicaFleet, ReplicaHealth, RouteOptions, RunningRouter, route,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -37,8 +39,8 @@ fn replica(pause_ms: u64) -> Command {
 
 struct Site {
     // Ends before the router, whose members it changes.
-    fleet: Fleet,
-    routing: Routing,
+    fleet: ReplicaFleet,
+    routing: RunningRouter,
 }
 
 impl Site {
@@ -54,7 +56,7 @@ impl Site {
             first_delay: Duration::from_millis(50),
             ..FleetOptions::default()
         };
-        let fleet = Fleet::start(routing.members().clone(), options, command).unwrap();
+        let fleet = ReplicaFleet::start(routing.members().clone(), options, command).unwrap();
         Self { fleet, routing }
     }
 

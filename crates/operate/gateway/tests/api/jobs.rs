@@ -10,7 +10,7 @@ use bedplate_drivers::{
     Capability, ClusterView, Driver, DriverError, JobDetail, JobId, JobOrder, JobQuery, JobSummary, LogQuery,
     NodeDetail, NodeId, NodeSummary, Submitted,
 };
-use bedplate_gateway::{Checks, JobFleet, JobFleetOptions, RouteOptions, Routing, route};
+use bedplate_gateway::{Checks, JobFleet, JobFleetOptions, RouteOptions, RunningRouter, route};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
 use serde_json::{Value, json};
@@ -150,7 +150,7 @@ struct Site {
     // Ends before the router, whose members it changes.
     fleet: JobFleet,
     cluster: MadeUp,
-    routing: Routing,
+    routing: RunningRouter,
 }
 
 impl Site {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bedplate_gateway::{Checks, ReplicaHealth, RouteOptions, Routing, route};
+use bedplate_gateway::{Checks, ReplicaHealth, RouteOptions, RunningRouter, route};
 use serde_json::{Value, json};
 
 use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request, until};
 
 /// A router in front of some addresses.
 struct Routed {
-    routing: Routing,
+    routing: RunningRouter,
 }
 
 impl Routed {
@@ -420,13 +420,13 @@ fn keys_are_checked_at_the_router_and_replicas_are_shown_their_own() {
 fn models_of_all_replicas_are_listed_once_and_requests_go_to_those_that_have_theirs() {
     let parrot = parrots(2);
     let other = {
-        let model = bedplate_gateway::Model::new(
+        let model = bedplate_gateway::ServedModel::new(
             "owl",
             vec![Arc::new(Parrot::new(|_| "hoo".into()))],
             crate::support::TOKENIZER.clone(),
         );
         let options =
-            bedplate_gateway::Options { listen: "127.0.0.1:0".parse().unwrap(), ..Default::default() };
+            bedplate_gateway::GatewayOptions { listen: "127.0.0.1:0".parse().unwrap(), ..Default::default() };
         bedplate_gateway::start(vec![model.unwrap()], options).unwrap()
     };
     let routed = Routed::over(&[parrot[0].address, parrot[1].address, other.address()]);

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use bedplate_batching::RequestRefusal;
 use bedplate_data::{Tokenizer, TrainingOptions, train_tokenizer};
-use bedplate_gateway::{Model, Options, Running, start};
+use bedplate_gateway::{GatewayOptions, RunningGateway, ServedModel, start};
 use bedplate_serve::{
-    About, Answer, Ask, Continuation, EndReason, Event, Logprobs, Parser, Refusal, Replica, State, Teller,
-    Wants,
+    About, Answer, Ask, Continuation, EndReason, EngineState, Logprobs, Parser, Refusal, Replica,
+    SampleEvent, Teller, Wants,
 };
 use serde_json::{Value, json};
 
@@ -106,11 +106,11 @@ impl Replica for Parrot {
         let (requests, cancelled) = (self.requests.clone(), self.cancelled.clone());
         requests.fetch_add(1, Ordering::Relaxed);
         std::thread::spawn(move || {
-            teller.tell(Event::Admitted { cached_tokens: 0 });
+            teller.tell(SampleEvent::Admitted { cached_tokens: 0 });
             match &ask.wants {
-                Wants::Blocks => teller.tell(Event::Failed("it has no blocks".into())),
+                Wants::Blocks => teller.tell(SampleEvent::Failed("it has no blocks".into())),
                 Wants::Embedding => {
-                    teller.tell(Event::Embedding(vec![0.5, 0.5, 0.5, ask.prompt.len() as f32]))
+                    teller.tell(SampleEvent::Embedding(vec![0.5, 0.5, 0.5, ask.prompt.len() as f32]))
                 }
                 Wants::Text(continuation) => {
                     let prompt = TOKENIZER.decode(&ask.prompt).unwrap();
@@ -128,15 +128,15 @@ impl Replica for Parrot {
         Ok(answer)
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> EngineState {
         let requests = self.requests.load(Ordering::Relaxed);
-        State {
+        EngineState {
             requests,
             running: requests,
             total_blocks: 128,
             used_blocks: 32,
             prompt_tokens: 7,
-            ..State::default()
+            ..EngineState::default()
         }
     }
 
@@ -165,7 +165,7 @@ fn speak(
         let token =
             parser.as_mut().map_or(wanted, |parser| sample_token(parser.as_mut(), wanted, end, &written));
         if token == end && !asked.ignores_end {
-            teller.tell(Event::End { sample, reason: EndReason::Stop });
+            teller.tell(SampleEvent::End { sample, reason: EndReason::Stop });
             return true;
         }
         std::thread::sleep(pause);
@@ -173,11 +173,11 @@ fn speak(
             of_token: -0.5 - f32::from(sample),
             top: (0..u32::from(top)).map(|at| (token.wrapping_add(at) % 300, -0.5 - at as f32)).collect(),
         });
-        teller.tell(Event::Token { sample, token, logprobs });
+        teller.tell(SampleEvent::Token { sample, token, logprobs });
         written.push(token);
         sampled += 1;
         if sampled >= asked.most as usize {
-            teller.tell(Event::End { sample, reason: EndReason::Length });
+            teller.tell(SampleEvent::End { sample, reason: EndReason::Length });
             return true;
         }
     }
@@ -199,7 +199,7 @@ fn sample_token(parser: &mut dyn Parser, wanted: u32, end: u32, written: &[u32])
 
 /// A gateway over one made-up model called `parrot`.
 pub(crate) struct Fixture {
-    pub(crate) running: Option<Running>,
+    pub(crate) running: Option<RunningGateway>,
     pub(crate) address: SocketAddr,
 }
 
@@ -208,13 +208,17 @@ impl Fixture {
         Self::start_with(parrot, |_| {})
     }
 
-    pub(crate) fn start_with(parrot: Parrot, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) fn start_with(parrot: Parrot, change: impl FnOnce(&mut GatewayOptions)) -> Self {
         Self::start_many(vec![Arc::new(parrot)], change)
     }
 
-    pub(crate) fn start_many(replicas: Vec<Arc<dyn Replica>>, change: impl FnOnce(&mut Options)) -> Self {
-        let model = Model::new("parrot", replicas, TOKENIZER.clone()).unwrap();
-        let mut options = Options { listen: "127.0.0.1:0".parse().unwrap(), ..Options::default() };
+    pub(crate) fn start_many(
+        replicas: Vec<Arc<dyn Replica>>,
+        change: impl FnOnce(&mut GatewayOptions),
+    ) -> Self {
+        let model = ServedModel::new("parrot", replicas, TOKENIZER.clone()).unwrap();
+        let mut options =
+            GatewayOptions { listen: "127.0.0.1:0".parse().unwrap(), ..GatewayOptions::default() };
         change(&mut options);
         let running = start(vec![model.with_aliases(vec!["gpt-4o".into()])], options).unwrap();
         Self { address: running.address(), running: Some(running) }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Pools, Prefixes, Replica, ServedModel,
+    ClosedLoop, Deployment, KvRoom, Latency, LengthSpread, Parallel, Pools, Prefixes, Replica, ServedModel,
     ServingConstants, Speculation, closed_loop, disaggregated,
 };
 
@@ -13,7 +13,7 @@ use super::fill::{self, Campaign};
 use super::skip::ServingSkip;
 use super::suspicion;
 use crate::CalibrateError;
-use crate::record::{Record, read};
+use crate::record::{MeasuredRow, read};
 
 /// One usable row.
 #[derive(Debug, Clone)]
@@ -29,7 +29,7 @@ pub struct ServingCase {
     /// Prompt workers before `deployment`, which then only decodes.
     pub pools: Option<PoolSizes>,
     pub load: ClosedLoop,
-    pub measured: Measured,
+    pub measured: MeasuredMeans,
     /// The stated layout is impossible; the real one was restored.
     pub is_repaired: bool,
     /// Other requests went before those that were measured.
@@ -48,7 +48,7 @@ pub struct PoolSizes {
 
 /// Measured means, in seconds and tokens per second and GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Measured {
+pub struct MeasuredMeans {
     pub first_token: f64,
     pub inter_token: f64,
     pub throughput: f64,
@@ -102,7 +102,7 @@ impl ServingCases {
 }
 
 impl ServingCase {
-    fn new(record: &Record, catalog: &Catalog) -> Result<Self, ServingSkip> {
+    fn new(record: &MeasuredRow, catalog: &Catalog) -> Result<Self, ServingSkip> {
         if !record.text("duplicate_of").is_empty() {
             return Err(ServingSkip::Duplicate { of: shown(record.text("duplicate_of")) });
         }
@@ -262,7 +262,7 @@ fn heads(model: &ServedModel) -> u64 {
     model.transformer.runs.first().map_or(1, |run| run.layer.attention.heads())
 }
 
-fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<ClosedLoop, ServingSkip> {
+fn load(record: &MeasuredRow, campaign: Campaign, parallel: &Parallel) -> Result<ClosedLoop, ServingSkip> {
     let column = |name: &'static str| {
         record.degree(name).filter(|count| *count <= 1_000_000).ok_or(ServingSkip::Blank { column: name })
     };
@@ -272,7 +272,7 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
     }
     let concurrency = users / fill::copies(record, parallel);
     let shortest_share = campaign.shortest_share(record);
-    let lengths = |longest: u32| Lengths { longest, shortest_share };
+    let lengths = |longest: u32| LengthSpread { longest, shortest_share };
     Ok(ClosedLoop {
         concurrency,
         requests: concurrency.saturating_mul(10).min(MOST_REQUESTS.max(concurrency.saturating_mul(2))),
@@ -282,11 +282,11 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
     })
 }
 
-fn measured(record: &Record, load: &ClosedLoop, gpus: u32) -> Result<Measured, ServingSkip> {
+fn measured(record: &MeasuredRow, load: &ClosedLoop, gpus: u32) -> Result<MeasuredMeans, ServingSkip> {
     let first_token = record.number("ttft_ms").ok_or(ServingSkip::NothingMeasured)? / 1e3;
     let inter_token = record.number("itl_ms").ok_or(ServingSkip::NothingMeasured)? / 1e3;
     let throughput = closed_throughput(load, first_token, inter_token, gpus);
-    Ok(Measured { first_token, inter_token, throughput })
+    Ok(MeasuredMeans { first_token, inter_token, throughput })
 }
 
 /// Output tokens per second and GPU of users who each have one request in flight.
@@ -296,7 +296,7 @@ pub(super) fn closed_throughput(load: &ClosedLoop, first_token: f64, inter_token
 }
 
 /// Rows that repeat another one with fewer decimals: same case, figures equal when rounded.
-fn repeats(records: &[Record]) -> BTreeMap<usize, String> {
+fn repeats(records: &[MeasuredRow]) -> BTreeMap<usize, String> {
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, record) in records.iter().enumerate() {
         let key = ["model", "accelerator", "precision", "isl", "osl", "concurrency_or_rate", "pools"]
@@ -317,12 +317,12 @@ fn repeats(records: &[Record]) -> BTreeMap<usize, String> {
     found
 }
 
-fn decimals(record: &Record, column: &str) -> usize {
+fn decimals(record: &MeasuredRow, column: &str) -> usize {
     record.text(column).split_once('.').map_or(0, |(_, digits)| digits.len())
 }
 
 /// Whether the figures of `long` have more decimals and give those of `short` when rounded.
-fn rounds_to(long: &Record, short: &Record) -> bool {
+fn rounds_to(long: &MeasuredRow, short: &MeasuredRow) -> bool {
     let agrees = |column: &str| match (long.number(column), short.number(column)) {
         (Some(exact), Some(rounded)) => (exact - rounded).abs() < 0.0051,
         _ => false,

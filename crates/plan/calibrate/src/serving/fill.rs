@@ -9,7 +9,7 @@ use bedplate_perf::{Generation, Hardware};
 use bedplate_transformer::{Family, Precision};
 
 use super::skip::ServingSkip;
-use crate::record::Record;
+use crate::record::MeasuredRow;
 
 /// Who measured, as far as it determines settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,7 +24,7 @@ pub enum Campaign {
 }
 
 impl Campaign {
-    pub(super) fn of(record: &Record) -> Self {
+    pub(super) fn of(record: &MeasuredRow) -> Self {
         let source = record.text("source").to_ascii_lowercase();
         if source.contains("inferencex") || source.contains("inferencemax") {
             Campaign::InferenceX
@@ -37,7 +37,7 @@ impl Campaign {
 
     /// Shortest length as a share of the nominal one. Gap-analysis runs of SGLang 0.5.6 are not in lockstep,
     /// as those of 0.5.1 are.
-    pub(super) fn shortest_share(self, record: &Record) -> f64 {
+    pub(super) fn shortest_share(self, record: &MeasuredRow) -> f64 {
         match self {
             Campaign::InferenceX => 0.8,
             Campaign::GapAnalysis
@@ -50,18 +50,18 @@ impl Campaign {
     }
 }
 
-pub(super) fn model(record: &Record) -> Result<ServedModel, ServingSkip> {
+pub(super) fn model(record: &MeasuredRow) -> Result<ServedModel, ServingSkip> {
     let name = record.text("model");
     ServedModel::named(name).map_err(|_| ServingSkip::UnknownModel { name: shown(name) })
 }
 
-pub(super) fn engine(record: &Record) -> Result<Engine, ServingSkip> {
+pub(super) fn engine(record: &MeasuredRow) -> Result<Engine, ServingSkip> {
     let name = record.text("engine");
     Engine::find(name).ok_or_else(|| ServingSkip::UnknownEngine { name: shown(name) })
 }
 
 /// Blank means bf16: an 8B model on one H100 takes 7.4 ms per token, which fits 15 GB of weights and not 8.
-pub(super) fn format(record: &Record) -> Result<WeightFormat, ServingSkip> {
+pub(super) fn format(record: &MeasuredRow) -> Result<WeightFormat, ServingSkip> {
     let name = record.text("precision");
     match name {
         "" => Ok(WeightFormat::Bf16),
@@ -69,7 +69,7 @@ pub(super) fn format(record: &Record) -> Result<WeightFormat, ServingSkip> {
     }
 }
 
-pub(super) fn hardware(record: &Record, catalog: &Catalog) -> Result<Hardware, ServingSkip> {
+pub(super) fn hardware(record: &MeasuredRow, catalog: &Catalog) -> Result<Hardware, ServingSkip> {
     let name = record.text("accelerator");
     let unknown = || ServingSkip::UnknownAccelerator { name: shown(name) };
     let accelerator = catalog.accelerator(name).map_err(|_| unknown())?;
@@ -80,7 +80,12 @@ pub(super) fn hardware(record: &Record, catalog: &Catalog) -> Result<Hardware, S
 
 /// fp8 where weights are quantised and the engine or the chip makes it the default, and in checkpoints of
 /// ModelOpt, which carry scales for it; bf16 elsewhere.
-pub(super) fn kv(record: &Record, format: WeightFormat, engine: Engine, hardware: &Hardware) -> Precision {
+pub(super) fn kv(
+    record: &MeasuredRow,
+    format: WeightFormat,
+    engine: Engine,
+    hardware: &Hardware,
+) -> Precision {
     let is_quantised = matches!(format, WeightFormat::Fp8 | WeightFormat::Fp4);
     let by_default = engine == Engine::TensorRtLlm || is_blackwell(hardware);
     let is_model_opt = record.text("id").contains("nvidia_") && format == WeightFormat::Fp8;
@@ -93,7 +98,7 @@ fn is_blackwell(hardware: &Hardware) -> bool {
 
 /// The engine settings of the campaign, with what the row's notes state of its script.
 pub(super) fn settings(
-    record: &Record,
+    record: &MeasuredRow,
     campaign: Campaign,
     engine: Engine,
     hardware: &Hardware,
@@ -143,7 +148,7 @@ pub(super) fn settings(
 const EMPTY_PIECE: u32 = 9;
 
 /// SGLang captures prompts from 0.5.10 on, vLLM does and TensorRT-LLM does not, unless a row states otherwise.
-fn captures_prompts(record: &Record, engine: Engine) -> bool {
+fn captures_prompts(record: &MeasuredRow, engine: Engine) -> bool {
     match record.notes().split_once("prompt_graphs=") {
         Some((_, stated)) => stated.starts_with("yes"),
         None => match engine {
@@ -155,7 +160,7 @@ fn captures_prompts(record: &Record, engine: Engine) -> bool {
 }
 
 /// The engine's version, such as 0.5.10 of `sglang 0.5.10.post1`; `None` where a row states none, or a name.
-fn version(record: &Record) -> Option<[u32; 3]> {
+fn version(record: &MeasuredRow) -> Option<[u32; 3]> {
     let (_, version) = record.text("engine").rsplit_once(' ')?;
     let mut parts = version.trim_start_matches('v').split('.').map(|part| {
         let digits = part.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(part.len());
@@ -166,7 +171,7 @@ fn version(record: &Record) -> Option<[u32; 3]> {
     Some([first, next(), next()])
 }
 
-fn is_of(record: &Record, series: [u32; 2]) -> bool {
+fn is_of(record: &MeasuredRow, series: [u32; 2]) -> bool {
     version(record).is_some_and(|version| version[..2] == series)
 }
 
@@ -178,7 +183,7 @@ const OLD_STREAM: f64 = 9200.0;
 /// Some rows state a product: `gpus` (and `tp` or `dp`) is `N * N` where the id says tp N and ep N; equal
 /// layouts stated as N GPUs take the same time to 1 %. Where `tp` and `dp` are both N, the N ranks of an
 /// engine attend to different sequences.
-pub(super) fn parallel(record: &Record, heads: u64) -> Result<Parallel, ServingSkip> {
+pub(super) fn parallel(record: &MeasuredRow, heads: u64) -> Result<Parallel, ServingSkip> {
     let gpus = record.degree("gpus").ok_or(ServingSkip::Blank { column: "gpus" })?;
     let tensor = record.degree("tp").ok_or(ServingSkip::Blank { column: "tp" })?;
     let pipeline = record.degree("pp").unwrap_or(1);
@@ -227,7 +232,7 @@ impl Layouts {
 }
 
 /// The pools that the notes describe as `prefill={n: 1, tp: 4, …} decode={…}`.
-pub(super) fn pools(record: &Record) -> Result<Layouts, ServingSkip> {
+pub(super) fn pools(record: &MeasuredRow) -> Result<Layouts, ServingSkip> {
     let (prefill, prefill_workers) = pool(record.notes(), "prefill={")?;
     let (decode, decode_workers) = pool(record.notes(), "decode={")?;
     Ok(Layouts { prefill: Some(prefill), prefill_workers, decode, decode_workers })
@@ -255,13 +260,13 @@ pub(super) fn link(hardware: &Hardware) -> KvLink {
 }
 
 /// Replicas over which the users of a row are divided.
-pub(super) fn copies(record: &Record, parallel: &Parallel) -> u32 {
+pub(super) fn copies(record: &MeasuredRow, parallel: &Parallel) -> u32 {
     let spread = spread_over(record);
     if parallel.attention_data == 1 { spread } else { 1 }
 }
 
 /// Users over the batch of one engine or rank, where the notes of one engine state it.
-fn spread_over(record: &Record) -> u32 {
+fn spread_over(record: &MeasuredRow) -> u32 {
     if record.text("pools") == "disaggregated" {
         return 1;
     }
@@ -279,7 +284,7 @@ const MOST_TENSOR: u32 = 16;
 /// or one under attention DP); the same image and layout under the name DeepSeek-V3 is 1.6 times as slow. So
 /// are those of Qwen3.5 in fp8 on four tensor ranks without expert parallelism: twice as fast as eight
 /// ranks at four users, slower at 256.
-pub(super) fn drafts(record: &Record, engine: Engine, format: WeightFormat, parallel: &Parallel) -> u32 {
+pub(super) fn drafts(record: &MeasuredRow, engine: Engine, format: WeightFormat, parallel: &Parallel) -> u32 {
     let is_dated = record.notes().contains("source_file=20");
     let model = record.text("model");
     let is_deepseek = model.eq_ignore_ascii_case("DeepSeek-R1")
@@ -296,7 +301,7 @@ pub(super) fn drafts(record: &Record, engine: Engine, format: WeightFormat, para
 }
 
 /// When the engine was built: the date of the measurement, else the start of 2026, as others are around that date.
-pub(super) fn built(record: &Record) -> f64 {
+pub(super) fn built(record: &MeasuredRow) -> f64 {
     record.notes().split_once("measured=").and_then(|(_, rest)| year(rest)).unwrap_or(2026.0)
 }
 

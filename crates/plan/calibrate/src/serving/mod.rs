@@ -20,7 +20,7 @@ mod skip;
 mod suspicion;
 
 pub use beside::{Beside, BesideReport, PeerLatency, beside};
-pub use case::{LogErrors, Measured, PoolSizes, ServingCase, ServingCases, ServingSkipped};
+pub use case::{LogErrors, MeasuredMeans, PoolSizes, ServingCase, ServingCases, ServingSkipped};
 pub use coverage::{Coverage, HeldOutReport, held_out_errors, held_out_report};
 pub use fill::Campaign;
 pub use fit::{fit_serving, fit_without_each};

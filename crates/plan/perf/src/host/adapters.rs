@@ -4,11 +4,11 @@
 use bedplate_transformer::{ParameterPart, Transformer};
 
 use super::WIDE;
-use super::operators::{Linear, Operators, Stream, Work};
+use super::operators::{Linear, OperatorBytes, Operators, Work};
 
 /// Adapters of the four attention projections, the runtime's default.
 #[derive(Debug, Clone)]
-pub(super) struct Adapters {
+pub(super) struct HostAdapters {
     rank: f64,
     /// Adapted matrices, outputs and inputs, with the count of each.
     matrices: Vec<(f64, f64, f64)>,
@@ -19,7 +19,7 @@ pub(super) struct Adapters {
     layer_parameters: f64,
 }
 
-impl Adapters {
+impl HostAdapters {
     pub(super) fn of(model: &Transformer, rank: u32) -> Self {
         let rank = f64::from(rank);
         let mut matrices = Vec::new();
@@ -39,7 +39,7 @@ impl Adapters {
 
     /// Per micro-batch: each layer's gradient cleared and projected.
     pub(super) fn project(&self, operators: &Operators) -> Work {
-        let cleared = Stream { fresh: self.layer_parameters * WIDE, kept: 0.0 };
+        let cleared = OperatorBytes { fresh: self.layer_parameters * WIDE, kept: 0.0 };
         let mut work = operators.stream(cleared, 0.0);
         for (outputs, inputs, count) in &self.matrices {
             let of_a = operators.weight_gradient(Linear::new(*outputs, self.rank, *inputs));
@@ -54,7 +54,7 @@ impl Adapters {
         let mut work = Work::default();
         for (outputs, inputs, count) in &self.matrices {
             let bytes = outputs * inputs * operators.element;
-            let copied = operators.stream(Stream { fresh: 2.0 * bytes, kept: 0.0 }, 0.0);
+            let copied = operators.stream(OperatorBytes { fresh: 2.0 * bytes, kept: 0.0 }, 0.0);
             let added = operators.input_gradient(Linear::new(*outputs, self.rank, *inputs));
             work += (copied + added) * *count;
         }

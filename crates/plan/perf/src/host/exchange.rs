@@ -6,10 +6,10 @@ use bedplate_layout::{Recompute, Sharding};
 use bedplate_transformer::workspace::Widths;
 
 use super::collectives::Collective::{self, AllGather, AllReduce, AllToAll, Exchange, ReduceScatter};
-use super::part::{self, Block, Blocks, Sharers, splits_gradients, splits_weights};
-use super::{Host, WIDE, element_bytes};
-use crate::collective::Traffic;
-use crate::exchange::{Exchanges, Shared};
+use super::part::{self, BlockWeights, ModelBlocks, Sharers, splits_gradients, splits_weights};
+use super::{HostModel, WIDE, element_bytes};
+use crate::collective::CollectiveTraffic;
+use crate::exchange::{Exchanges, LayerExchange};
 use crate::{Grid, LayerKey};
 
 /// Seconds of collectives on one stage beyond those inside layers.
@@ -21,7 +21,7 @@ pub(super) struct Shares {
     pub(super) once: f64,
 }
 
-impl Host {
+impl HostModel {
     /// Seconds of one call in a group, of which several may work at once: ranks that have no core of their own take turns.
     fn call(&self, operation: Collective, group: u32, bytes: f64) -> f64 {
         if group < 2 || bytes <= 0.0 {
@@ -58,7 +58,10 @@ impl Host {
     /// Of one layer and micro-batch, forward and backward.
     pub(super) fn layer_exchanges(&self, key: &LayerKey, widths: &Widths) -> Exchanges {
         let again = if key.recompute == Recompute::Full { 1.0 } else { 0.0 };
-        let shared = |seconds: f64| Shared { traffic: Traffic { up: seconds, out: 0.0 }, exposed: seconds };
+        let shared = |seconds: f64| LayerExchange {
+            traffic: CollectiveTraffic { up: seconds, out: 0.0 },
+            exposed: seconds,
+        };
         Exchanges {
             tensor: shared(self.tensor_exchange(key, again)),
             context: shared(self.ring(key, widths, again)),
@@ -97,7 +100,7 @@ impl Host {
     }
 
     /// Of the blocks of a stage, by who learns them.
-    pub(super) fn stage_shares(&self, key: &LayerKey, grid: &Grid, blocks: &[Block]) -> Shares {
+    pub(super) fn stage_shares(&self, key: &LayerKey, grid: &Grid, blocks: &[BlockWeights]) -> Shares {
         let mut shares = Shares::default();
         let sharers = part::sharers(key, grid);
         for block in blocks {
@@ -141,7 +144,7 @@ impl Host {
     }
 
     /// Totals of a step that all ranks add up, and the table that first and last stage learn together.
-    pub(super) fn step_shares(&self, blocks: &Blocks, key: &LayerKey, grid: &Grid) -> f64 {
+    pub(super) fn step_shares(&self, blocks: &ModelBlocks, key: &LayerKey, grid: &Grid) -> f64 {
         const CALLS: f64 = 3.0;
         const BYTES: f64 = 32.0;
         let split = f64::from(part::sharers(key, grid)[0].split);

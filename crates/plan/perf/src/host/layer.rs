@@ -2,7 +2,7 @@
 
 use bedplate_transformer::workspace::{Ranks, Widths};
 
-use super::operators::{Linear, Operators, Stream, Work};
+use super::operators::{Linear, OperatorBytes, Operators, Work};
 
 /// Seconds of a layer for one micro-batch.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,7 +15,7 @@ pub(super) struct LayerWork {
 
 /// Where a micro-batch is computed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct HostPlace<'a> {
     pub(super) operators: &'a Operators,
     /// Tokens that a rank computes layers of.
     pub(super) rows: f64,
@@ -28,7 +28,7 @@ pub(super) struct Place<'a> {
     pub(super) held: f64,
 }
 
-impl Place<'_> {
+impl HostPlace<'_> {
     pub(super) fn layer(&self, widths: &Widths, keys: f64) -> LayerWork {
         LayerWork {
             forward: self.attention_forward(widths, keys) + self.mlp_forward(widths) + self.sums(2.0),
@@ -43,7 +43,7 @@ impl Place<'_> {
             return Work::default();
         }
         let bytes = self.own_rows * self.hidden as f64 * (super::WIDE + streams * self.operators.element);
-        self.operators.stream(Stream { fresh: bytes, kept: 0.0 }, self.held) * 2.0
+        self.operators.stream(OperatorBytes { fresh: bytes, kept: 0.0 }, self.held) * 2.0
     }
 
     /// Attention over the keys of each context rank in turn, added up in fp32.
@@ -52,7 +52,8 @@ impl Place<'_> {
             return Work::default();
         }
         let bytes = self.rows * widths.attended as f64 * (self.operators.element + 2.0 * super::WIDE);
-        self.operators.stream(Stream { fresh: bytes, kept: 0.0 }, self.held) * self.ranks.context as f64
+        self.operators.stream(OperatorBytes { fresh: bytes, kept: 0.0 }, self.held)
+            * self.ranks.context as f64
     }
 
     fn attention_forward(&self, widths: &Widths, keys: f64) -> Work {
@@ -195,13 +196,13 @@ impl Place<'_> {
 
     fn elements(&self, fresh: f64, kept: f64) -> Work {
         let bytes = self.rows * self.operators.element;
-        self.operators.stream(Stream { fresh: fresh * bytes, kept: kept * bytes }, self.held)
+        self.operators.stream(OperatorBytes { fresh: fresh * bytes, kept: kept * bytes }, self.held)
     }
 
     /// The same over numbers of fp32, or over indices.
     fn wide_stream(&self, numbers: usize) -> Work {
         let bytes = self.rows * super::WIDE;
-        self.operators.stream(Stream { fresh: numbers as f64 * bytes, kept: 0.0 }, self.held)
+        self.operators.stream(OperatorBytes { fresh: numbers as f64 * bytes, kept: 0.0 }, self.held)
     }
 }
 

@@ -6,9 +6,9 @@ use bedplate_layout::{PipelineStage, Recompute, Sharding, in_flight};
 use bedplate_transformer::workspace::{self, Make, Rooms, Stage, Widths};
 use bedplate_units::Bytes;
 
-use super::part::{self, Block, Blocks, Sharers, splits_gradients, splits_weights};
-use super::{Host, WIDE, element_bytes};
-use crate::{Grid, LayerKey, Memory, PeerCopies};
+use super::part::{self, BlockWeights, ModelBlocks, Sharers, splits_gradients, splits_weights};
+use super::{HostModel, WIDE, element_bytes};
+use crate::{Grid, LayerKey, MemoryUse, PeerCopies};
 
 /// Bytes of the workspace.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,9 +29,10 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(blocks: &[Block], [dense, expert]: [Sharers; 2]) -> Self {
-        let share =
-            |block: &Block| block.dense / f64::from(dense.split) + block.expert / f64::from(expert.split);
+    fn of(blocks: &[BlockWeights], [dense, expert]: [Sharers; 2]) -> Self {
+        let share = |block: &BlockWeights| {
+            block.dense / f64::from(dense.split) + block.expert / f64::from(expert.split)
+        };
         let mut lengths: Vec<(f64, f64)> =
             blocks.iter().map(|block| (block.numbers(), share(block))).collect();
         lengths.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -49,10 +50,10 @@ impl Sizes {
     }
 }
 
-impl Host {
+impl HostModel {
     /// Of the rank that needs most.
-    pub(crate) fn memory(&self, key: &LayerKey, grid: &Grid, micro_batches: f64) -> Memory {
-        let (widths, blocks) = (part::widths(&self.model, key.tensor), Blocks::of(&self.model, key));
+    pub(crate) fn memory(&self, key: &LayerKey, grid: &Grid, micro_batches: f64) -> MemoryUse {
+        let (widths, blocks) = (part::widths(&self.model, key.tensor), ModelBlocks::of(&self.model, key));
         let of = |stage| self.stage_memory(key, grid, &widths, &blocks.of_stage(stage), stage, micro_batches);
         let largest = part::stages(grid).map(of).max_by(|a, b| a.total().get().total_cmp(&b.total().get()));
         largest.expect("a layout has a stage")
@@ -63,10 +64,10 @@ impl Host {
         key: &LayerKey,
         grid: &Grid,
         widths: &[Widths],
-        blocks: &[Block],
+        blocks: &[BlockWeights],
         stage: PipelineStage,
         micro_batches: f64,
-    ) -> Memory {
+    ) -> MemoryUse {
         let element = element_bytes(key.precision);
         let sharers = part::sharers(key, grid);
         let sizes = Sizes::of(blocks, sharers);
@@ -75,7 +76,7 @@ impl Host {
         let is_copied = sharers.iter().all(|sharers| sharers.copies > 1);
         let copies = if self.ranks > 1.0 && !is_copied { copy_bytes(self.copies) } else { 0.0 };
         let buffers = self.stage_buffers(key, widths, stage, micro_batches);
-        Memory {
+        MemoryUse {
             weights: Bytes::new(state.weights),
             gradients: Bytes::new(state.gradients),
             optimizer: Bytes::new(state.optimizer),

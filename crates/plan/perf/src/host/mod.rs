@@ -24,12 +24,12 @@ use bedplate_layout::ComputePrecision;
 use bedplate_transformer::{Attention, Positions, Reach, Transformer};
 
 use crate::{Generation, Hardware, PeerCopies, PerfError, Stack, Task, Workload};
-use adapters::Adapters;
+use adapters::HostAdapters;
 use operators::Operators;
 
 /// A model on a host, as plain numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Host {
+pub(crate) struct HostModel {
     model: Transformer,
     /// Of one rank.
     rates: MeasuredRates,
@@ -44,12 +44,12 @@ pub(crate) struct Host {
     /// Ranks survive each other.
     copies: PeerCopies,
     /// Where only adapters are trained.
-    adapters: Option<Adapters>,
+    adapters: Option<HostAdapters>,
     ranks: f64,
     collectives: LocalCollectives,
 }
 
-impl Host {
+impl HostModel {
     /// The host of a problem, if its hardware is one. Refuses what the runtime cannot do.
     pub(crate) fn of(
         model: &Transformer,
@@ -94,7 +94,7 @@ impl Host {
             moments: workload.optimizer.bytes_per_parameter(),
             copies: workload.copies,
             adapters: match workload.task {
-                Task::Lora { rank } => Some(Adapters::of(model, rank)),
+                Task::Lora { rank } => Some(HostAdapters::of(model, rank)),
                 Task::Pretrain | Task::FineTune => None,
             },
             ranks: 1.0,

@@ -66,7 +66,7 @@ impl Linear {
 
 /// Bytes that an operator reads and writes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stream {
+pub(super) struct OperatorBytes {
     /// Just written, or being written.
     pub(super) fresh: f64,
     /// Kept since the forward pass.
@@ -132,8 +132,8 @@ impl Operators {
     }
 
     /// A pass over memory. Kept data is part of a working set of `held` bytes, fresh data of the operator's own.
-    pub(super) fn stream(&self, stream: Stream, held: f64) -> Work {
-        let Stream { fresh, kept } = stream;
+    pub(super) fn stream(&self, stream: OperatorBytes, held: f64) -> Work {
+        let OperatorBytes { fresh, kept } = stream;
         let seconds = fresh * self.per_byte(fresh + kept) + kept * self.per_byte(held);
         Work::memory(self.operator + seconds)
     }
@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn streams_run_at_the_pace_of_the_cache_until_their_set_outgrows_it() {
-        let seconds = |fresh, kept, held| operators().stream(Stream { fresh, kept }, held).memory - 5e-6;
+        let seconds =
+            |fresh, kept, held| operators().stream(OperatorBytes { fresh, kept }, held).memory - 5e-6;
         near(seconds(8e6, 0.0, 0.0), 8e6 / 80e9);
         near(seconds(20e6, 0.0, 0.0), 20e6 / 20e9);
         near(seconds(15e6, 0.0, 0.0), 15e6 * (0.5 / 80e9 + 0.5 / 20e9));

@@ -8,7 +8,7 @@ use crate::{Grid, LayerKey};
 
 /// Numbers of a block's weights on one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Block {
+pub(super) struct BlockWeights {
     pub(super) dense: f64,
     /// Of routed experts, which other ranks share.
     pub(super) expert: f64,
@@ -18,7 +18,7 @@ pub(super) struct Block {
     pub(super) is_partial: bool,
 }
 
-impl Block {
+impl BlockWeights {
     pub(super) fn numbers(&self) -> f64 {
         self.dense + self.expert
     }
@@ -100,7 +100,7 @@ pub(super) fn widths(model: &Transformer, tensor: u32) -> Vec<Widths> {
     model.layers().map(|layer| Widths::of(model.hidden, &cut(layer, tensor))).collect()
 }
 
-fn layer_block(model: &Transformer, layer: &Layer, key: &LayerKey) -> Block {
+fn layer_block(model: &Transformer, layer: &Layer, key: &LayerKey) -> BlockWeights {
     let here = cut(layer, key.tensor);
     let all = model.layer_parameters(&here) as f64;
     let is_expert =
@@ -113,23 +113,23 @@ fn layer_block(model: &Transformer, layer: &Layer, key: &LayerKey) -> Block {
         .sum();
     let (dense, expert) = (all - experts, experts / f64::from(key.expert));
     match key.expert {
-        1 => Block { dense: all, expert: 0.0, uses: 2.0, is_partial: false },
-        _ => Block { dense, expert, uses: 2.0, is_partial: false },
+        1 => BlockWeights { dense: all, expert: 0.0, uses: 2.0, is_partial: false },
+        _ => BlockWeights { dense, expert, uses: 2.0, is_partial: false },
     }
 }
 
 /// The blocks of a model on a rank that had all stages, and the numbers of the table that embedding and head may share.
 #[derive(Debug, Clone)]
-pub(super) struct Blocks {
-    embedding: Block,
-    layers: Vec<Block>,
-    head: Block,
+pub(super) struct ModelBlocks {
+    embedding: BlockWeights,
+    layers: Vec<BlockWeights>,
+    head: BlockWeights,
     is_tied: bool,
 }
 
-impl Blocks {
+impl ModelBlocks {
     pub(super) fn of(model: &Transformer, key: &LayerKey) -> Self {
-        let layers: Vec<Block> = model.layers().map(|layer| layer_block(model, layer, key)).collect();
+        let layers: Vec<BlockWeights> = model.layers().map(|layer| layer_block(model, layer, key)).collect();
         let table = (model.vocab * model.hidden) as f64;
         let counted = model.layers().map(|layer| model.layer_parameters(layer) as f64).sum::<f64>();
         let is_tied = model.has_tied_embeddings;
@@ -139,15 +139,15 @@ impl Blocks {
         // What is neither a layer's nor the head's: the table, learned positions and a norm after them.
         let embedding = model.parameters().total as f64 - counted - head;
         Self {
-            embedding: Block { dense: embedding, expert: 0.0, uses: 2.0, is_partial },
+            embedding: BlockWeights { dense: embedding, expert: 0.0, uses: 2.0, is_partial },
             layers,
-            head: Block { dense: head, expert: 0.0, uses: 1.0, is_partial },
+            head: BlockWeights { dense: head, expert: 0.0, uses: 1.0, is_partial },
             is_tied,
         }
     }
 
     /// Those of a stage, each once.
-    pub(super) fn of_stage(&self, stage: PipelineStage) -> Vec<Block> {
+    pub(super) fn of_stage(&self, stage: PipelineStage) -> Vec<BlockWeights> {
         let count = self.layers.len();
         let mut found = Vec::new();
         for number in (0..stage.chunks).flat_map(|chunk| stage.blocks(chunk, count)) {
@@ -161,7 +161,7 @@ impl Blocks {
             // The embedding's table serves as the head's matrix.
             match stage.stages {
                 1 => found[0].uses += 1.0,
-                _ => found.push(Block { uses: 1.0, ..self.embedding }),
+                _ => found.push(BlockWeights { uses: 1.0, ..self.embedding }),
             }
         }
         found

@@ -5,9 +5,10 @@ use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_transformer::Transformer;
 use bedplate_units::{Bandwidth, Bytes, Seconds};
 
-use super::Host;
+use super::HostModel;
 use crate::{
-    Constants, Grid, Hardware, LayerKey, Memory, PeerCopies, PerfError, Stack, Step, Task, Workload, predict,
+    Constants, Grid, Hardware, LayerKey, MemoryUse, PeerCopies, PerfError, PredictedStep, Stack, Task,
+    Workload, predict,
 };
 
 /// A training run on a host.
@@ -29,7 +30,7 @@ pub struct HostRun {
 }
 
 /// What the rank that needs most holds, which does not depend on how fast a host is.
-pub fn memory_on_host(model: &Transformer, run: &HostRun) -> Memory {
+pub fn memory_on_host(model: &Transformer, run: &HostRun) -> MemoryUse {
     let one = Bandwidth::new(1.0);
     let rates = MeasuredRates {
         threads: 1,
@@ -44,7 +45,7 @@ pub fn memory_on_host(model: &Transformer, run: &HostRun) -> Memory {
     let (layout, workload) = (layout(run), workload(run));
     let at_once = f64::from(layout.data) * f64::from(layout.micro_batch);
     let micro_batches = (run.global_batch as f64 / at_once).max(1.0);
-    let host = Host { ranks: layout.world() as f64, ..Host::new(model, rates, &workload) };
+    let host = HostModel { ranks: layout.world() as f64, ..HostModel::new(model, rates, &workload) };
     host.memory(&LayerKey::of(&layout), &Grid::of(&layout), micro_batches)
 }
 
@@ -64,7 +65,11 @@ fn layout(run: &HostRun) -> Layout {
 }
 
 /// Time and memory of one step of a run on a host, as [`predict`] gives them for its layout.
-pub fn predict_on_host(model: &Transformer, host: &Accelerator, run: &HostRun) -> Result<Step, PerfError> {
+pub fn predict_on_host(
+    model: &Transformer,
+    host: &Accelerator,
+    run: &HostRun,
+) -> Result<PredictedStep, PerfError> {
     // A host has no links, so the catalog is not needed.
     let gpus = u32::try_from(run.layout.world()).unwrap_or(u32::MAX);
     let alone = Hardware::from_accelerator(host, &Catalog::default())?;

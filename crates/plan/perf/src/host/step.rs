@@ -4,17 +4,17 @@ use bedplate_layout::Recompute;
 use bedplate_transformer::Positions;
 use bedplate_transformer::workspace::{LogitsAtOnce, Widths};
 
-use super::layer::{LayerWork, Place};
-use super::operators::{Stream, Work};
-use super::part::{self, Block, Blocks, Sharers, splits_gradients};
-use super::{Host, WIDE, element_bytes, mean_keys};
-use crate::exchange::{Exchanges, Shared};
+use super::layer::{HostPlace, LayerWork};
+use super::operators::{OperatorBytes, Work};
+use super::part::{self, BlockWeights, ModelBlocks, Sharers, splits_gradients};
+use super::{HostModel, WIDE, element_bytes, mean_keys};
+use crate::exchange::{Exchanges, LayerExchange};
 use crate::kernel::Passes;
 use crate::{Grid, LayerCosts, LayerKey};
 
 /// Seconds of a step by part, of the mean rank.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StepTime {
+pub(crate) struct HostStepTime {
     pub(crate) compute: f64,
     pub(crate) memory: f64,
     pub(crate) scale_up: f64,
@@ -41,12 +41,12 @@ impl StageTime {
     }
 }
 
-impl Host {
+impl HostModel {
     pub(crate) fn layer_costs(&self, key: LayerKey) -> LayerCosts {
         let operators = self.operators(key.precision);
         let widths = part::widths(&self.model, key.tensor);
         let rows = self.rows(&key) as f64;
-        let place = Place {
+        let place = HostPlace {
             operators: &operators,
             rows,
             own_rows: if key.is_sequence_parallel { rows / f64::from(key.tensor) } else { rows },
@@ -74,7 +74,7 @@ impl Host {
         }
     }
 
-    fn mean_layer(&self, place: &Place<'_>, key: &LayerKey) -> (LayerWork, Exchanges) {
+    fn mean_layer(&self, place: &HostPlace<'_>, key: &LayerKey) -> (LayerWork, Exchanges) {
         let (mut mean, mut exchanges) = (LayerWork::default(), Exchanges::default());
         let layers = self.model.layer_count() as f64;
         for run in self.model.layer_kinds() {
@@ -93,9 +93,9 @@ impl Host {
     }
 
     /// Embedding, last norm, logits and losses of a micro-batch, forward and backward.
-    fn around(&self, place: &Place<'_>) -> Work {
+    fn around(&self, place: &HostPlace<'_>) -> Work {
         let is_frozen = self.adapters.is_some();
-        let place = &Place { rows: place.own_rows, ..*place };
+        let place = &HostPlace { rows: place.own_rows, ..*place };
         let tables = if matches!(self.positions, Positions::Learned { .. }) { 2.0 } else { 1.0 };
         let mut work = place.stream(2 * self.hidden, 0) * tables
             + place.norm()
@@ -106,14 +106,14 @@ impl Host {
         }
         // The gradient of the stream is added to rows of the tables, in fp32.
         let bytes = place.rows * self.hidden as f64 * (place.operators.element + 2.0 * WIDE);
-        work += place.operators.stream(Stream { fresh: bytes, kept: 0.0 }, place.held) * tables;
+        work += place.operators.stream(OperatorBytes { fresh: bytes, kept: 0.0 }, place.held) * tables;
         work
     }
 
     /// Logits of some rows at a time, their losses and their gradients.
-    fn head(&self, place: &Place<'_>, is_frozen: bool) -> Work {
+    fn head(&self, place: &HostPlace<'_>, is_frozen: bool) -> Work {
         let at_once = LogitsAtOnce::Cached.rows(self.vocab, place.rows as usize) as f64;
-        let product = Place { rows: at_once, ..*place }.linear(self.vocab, self.hidden);
+        let product = HostPlace { rows: at_once, ..*place }.linear(self.vocab, self.hidden);
         let mut work = place.operators.product(product)
             + place.operators.losses(at_once * self.vocab as f64)
             + place.operators.input_gradient(product);
@@ -124,10 +124,10 @@ impl Host {
     }
 
     /// All micro-batches through all stages, and the update.
-    pub(crate) fn time(&self, costs: &LayerCosts, grid: &Grid, micro_batches: f64) -> StepTime {
+    pub(crate) fn time(&self, costs: &LayerCosts, grid: &Grid, micro_batches: f64) -> HostStepTime {
         let (key, count) = (&costs.key, f64::from(grid.pipeline));
         let micro_batches = micro_batches.ceil();
-        let blocks = Blocks::of(&self.model, key);
+        let blocks = ModelBlocks::of(&self.model, key);
         let stages: Vec<StageTime> = part::stages(grid)
             .map(|stage| {
                 let layers: usize = (0..stage.chunks)
@@ -143,7 +143,7 @@ impl Host {
         let mean = |of: &dyn Fn(&StageTime) -> f64| stages.iter().map(of).sum::<f64>() / count;
         let most = |of: &dyn Fn(&StageTime) -> f64| stages.iter().map(of).fold(0.0, f64::max);
         let busy = micro_batches * mean(&StageTime::each);
-        StepTime {
+        HostStepTime {
             compute: micro_batches * mean(&|stage| stage.compute) + most(&|stage| stage.update.compute),
             memory: micro_batches * mean(&|stage| stage.memory) + most(&|stage| stage.update.memory),
             scale_up: micro_batches * mean(&|stage| stage.exchange)
@@ -171,7 +171,7 @@ impl Host {
         grid: &Grid,
         layers: f64,
         has_head: bool,
-        blocks: &[Block],
+        blocks: &[BlockWeights],
     ) -> StageTime {
         let key = &costs.key;
         let head = if has_head { 1.0 } else { 0.0 };
@@ -191,17 +191,17 @@ impl Host {
     }
 
     /// What each micro-batch adds to sums that are split; clearing and measuring the gradients; and AdamW.
-    fn update(&self, key: &LayerKey, grid: &Grid, blocks: &[Block]) -> (Work, Work, f64) {
+    fn update(&self, key: &LayerKey, grid: &Grid, blocks: &[BlockWeights]) -> (Work, Work, f64) {
         let operators = self.operators(key.precision);
         let element = element_bytes(key.precision);
-        let sweep = |numbers: f64| operators.stream(Stream { fresh: numbers * WIDE, kept: 0.0 }, 0.0);
+        let sweep = |numbers: f64| operators.stream(OperatorBytes { fresh: numbers * WIDE, kept: 0.0 }, 0.0);
         if let Some(adapters) = &self.adapters {
             let trained = adapters.parameters / f64::from(key.tensor);
             let once = sweep(trained) * 2.0 + adapters.merge(&operators);
             return (Work::default(), once, operators.optimizer(trained * ADAMW_BYTES));
         }
         let [dense, expert] = part::sharers(key, grid).map(|Sharers { split, .. }| f64::from(split));
-        let all: f64 = blocks.iter().map(Block::numbers).sum();
+        let all: f64 = blocks.iter().map(BlockWeights::numbers).sum();
         let owned: f64 = blocks.iter().map(|block| block.dense / dense + block.expert / expert).sum();
         let copy = if element < WIDE { element } else { 0.0 };
         let optimizer = operators.optimizer(owned * (ADAMW_BYTES + copy));
@@ -213,7 +213,7 @@ impl Host {
     }
 }
 
-fn add(sum: &mut Shared, of: Shared, share: f64) {
+fn add(sum: &mut LayerExchange, of: LayerExchange, share: f64) {
     sum.traffic.up += of.traffic.up * share;
     sum.exposed += of.exposed * share;
 }

@@ -10,7 +10,7 @@ use super::{Deployment, Engine, ServingConstants};
 
 /// Adapters that are loaded at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Adapters {
+pub struct LoadedAdapters {
     pub loaded: u32,
     pub rank: u32,
 }
@@ -18,7 +18,7 @@ pub struct Adapters {
 /// Ranks for which vLLM reserves memory.
 const VLLM_RANKS: [u32; 8] = [8, 16, 32, 64, 128, 256, 320, 512];
 
-impl Adapters {
+impl LoadedAdapters {
     /// The largest rank that all engines take.
     pub const LARGEST_RANK: u32 = 512;
 

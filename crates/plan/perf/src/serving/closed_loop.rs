@@ -21,8 +21,8 @@ pub struct ClosedLoop {
     pub concurrency: u32,
     /// Total requests; the first `concurrency` arrive at once.
     pub requests: u32,
-    pub input: Lengths,
-    pub output: Lengths,
+    pub input: LengthSpread,
+    pub output: LengthSpread,
     pub prefixes: Prefixes,
 }
 
@@ -44,13 +44,13 @@ impl Prefixes {
 
 /// Lengths spread evenly between a share of the longest and the longest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Lengths {
+pub struct LengthSpread {
     pub longest: u32,
     /// 1 for equal lengths.
     pub shortest_share: f64,
 }
 
-impl Lengths {
+impl LengthSpread {
     pub fn fixed(tokens: u32) -> Self {
         Self { longest: tokens, shortest_share: 1.0 }
     }
@@ -123,7 +123,7 @@ struct Partial {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct LoopTally {
     requests: f64,
     first_token: f64,
     inter_token: f64,
@@ -133,7 +133,7 @@ pub(super) struct Tally {
     last: f64,
 }
 
-impl Tally {
+impl LoopTally {
     /// Counts a request whose tokens the engine made by these times, and returns when its user has all of them; `way` is what
     /// the first one takes outside the engine's steps.
     pub(super) fn deliver(&mut self, sent: f64, first: f64, end: f64, tokens: u32, way: f64) -> f64 {
@@ -180,7 +180,7 @@ struct Simulated<'a> {
     reserved: u64,
     capacity: u64,
     finished: u32,
-    tally: Tally,
+    tally: LoopTally,
     /// Requests whose prompt ends in the current step.
     ending: Vec<u32>,
 }
@@ -210,7 +210,7 @@ impl<'a> Simulated<'a> {
             reserved: 0,
             capacity,
             finished: 0,
-            tally: Tally::default(),
+            tally: LoopTally::default(),
             ending: Vec::new(),
         };
         for _ in 0..load.concurrency {

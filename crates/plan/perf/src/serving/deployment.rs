@@ -2,21 +2,23 @@
 
 use bedplate_transformer::Precision;
 
-use super::{Adapters, Adjustment, Engine, EngineSettings, Images, ServedModel, WeightFormat, Weights};
+use super::{
+    Adjustment, Engine, EngineSettings, Images, LoadedAdapters, ServedModel, WeightFormat, WeightFormats,
+};
 use crate::{Generation, Hardware, PerfError};
 
 /// One replica of a model: everything that decides the time of its steps and the room for its cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Deployment {
     pub model: ServedModel,
-    pub weights: Weights,
+    pub weights: WeightFormats,
     pub kv: Precision,
     pub hardware: Hardware,
     pub parallel: Parallel,
     pub engine: Engine,
     pub settings: EngineSettings,
     pub speculation: Option<Speculation>,
-    pub adapters: Option<Adapters>,
+    pub adapters: Option<LoadedAdapters>,
     /// What comes with prompts, where the model has a vision encoder.
     pub images: Option<Images>,
     pub host: HostWork,
@@ -103,7 +105,7 @@ impl Deployment {
         parallel: Parallel,
         engine: Engine,
     ) -> Self {
-        let weights = Weights::published(&model.transformer, format);
+        let weights = WeightFormats::published(&model.transformer, format);
         let settings = engine.settings(&hardware);
         Self {
             weights,

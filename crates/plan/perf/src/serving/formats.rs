@@ -42,7 +42,7 @@ impl WeightFormat {
 
 /// The format of each kind of weight matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Weights {
+pub struct WeightFormats {
     pub attention: Precision,
     /// Dense MLPs and shared experts.
     pub dense: Precision,
@@ -51,7 +51,7 @@ pub struct Weights {
     pub head: Precision,
 }
 
-impl Weights {
+impl WeightFormats {
     /// What checkpoints of a format usually quantise.
     ///
     /// fp8 covers every projection. fp4 and int4 cover the routed experts of a mixture and leave the rest in

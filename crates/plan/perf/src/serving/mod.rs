@@ -25,14 +25,14 @@ mod site;
 mod transfer;
 mod wires;
 
-pub use adapters::Adapters;
+pub use adapters::LoadedAdapters;
 pub use arrival::{Arrival, PrefillDelay};
 pub use bedplate_breakdown::StepShape;
-pub use closed_loop::{ClosedLoop, Latency, Lengths, Prefixes, closed_loop};
+pub use closed_loop::{ClosedLoop, Latency, LengthSpread, Prefixes, closed_loop};
 pub use constants::ServingConstants;
 pub use deployment::{Deployment, HostWork, Parallel, Speculation};
 pub use engine::{Engine, EngineSettings, KvReserve, PrefillStyle};
-pub use formats::{WeightFormat, Weights};
+pub use formats::{WeightFormat, WeightFormats};
 pub use images::Images;
 pub use loading::ColdStart;
 pub use memory::{BLOCK_TOKENS, KvRoom, ServingMemory};

@@ -16,7 +16,7 @@ use crate::{Generation, Hardware};
 
 /// The coefficients of a step's time, in seconds.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Pass {
+pub(crate) struct StepPass {
     /// Micro-batches into which the stages divide a step.
     stages: f64,
     /// Attention data ranks.
@@ -143,7 +143,7 @@ impl DecodeLine {
     }
 }
 
-impl Pass {
+impl StepPass {
     pub(crate) fn new(deployment: &Deployment, constants: &ServingConstants) -> Self {
         let Deployment { model, hardware, parallel, .. } = deployment;
         let rates = Rates::new(hardware, constants);

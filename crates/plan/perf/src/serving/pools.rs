@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::closed_loop::{Tally, spread};
+use super::closed_loop::{LoopTally, spread};
 use super::{ClosedLoop, KvLink, Latency, Replica, StepShape};
 
 /// Two pools of equal workers each.
@@ -93,7 +93,7 @@ struct Play<'a> {
     workers: Vec<Worker>,
     /// Requests with a cache but no room to decode.
     homeless: VecDeque<u32>,
-    tally: Tally,
+    tally: LoopTally,
     answered: u32,
 }
 
@@ -109,7 +109,7 @@ impl<'a> Play<'a> {
             busy: vec![Vec::new(); pools.prefill_workers as usize],
             workers: (0..pools.decode_workers).map(|_| Worker::default()).collect(),
             homeless: VecDeque::new(),
-            tally: Tally::default(),
+            tally: LoopTally::default(),
             answered: 0,
         };
         for _ in 0..load.concurrency {

@@ -3,7 +3,7 @@
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
 use bedplate_units::Seconds;
 
-use super::pass::{DecodeLine, Pass};
+use super::pass::{DecodeLine, StepPass};
 use super::{Arrival, Deployment, ServingConstants, ServingMemory, StepShape};
 use crate::PerfError;
 
@@ -22,7 +22,7 @@ impl Replica {
     pub fn new(deployment: Deployment, constants: &ServingConstants) -> Result<Self, PerfError> {
         deployment.check()?;
         let memory = ServingMemory::new(&deployment, constants);
-        let timer = StepTimer { pass: Pass::new(&deployment, constants) };
+        let timer = StepTimer { pass: StepPass::new(&deployment, constants) };
         let arrival = Arrival::new(&deployment, constants);
         Ok(Self { deployment, memory, timer, arrival })
     }
@@ -85,7 +85,7 @@ fn hidden(seconds: f64) -> Span {
 /// Seconds of steps only: folded constants, no allocation, tens of nanoseconds per call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTimer {
-    pass: Pass,
+    pass: StepPass,
 }
 
 impl StepTimer {

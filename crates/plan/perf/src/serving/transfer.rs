@@ -8,7 +8,7 @@ use bedplate_units::{Bytes, Seconds};
 
 use super::Replica;
 use super::wires::TRAINING;
-use crate::collective::Links;
+use crate::collective::MachineLinks;
 
 /// What carries a cache from one engine to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +78,8 @@ impl Replica {
         total.get() / holders
     }
 
-    fn links(&self) -> Links {
-        Links::new(&self.deployment().hardware, &TRAINING)
+    fn links(&self) -> MachineLinks {
+        MachineLinks::new(&self.deployment().hardware, &TRAINING)
     }
 }
 

@@ -12,7 +12,7 @@ use bedplate_transformer::{LayerRun, Precision};
 
 use super::{Deployment, Engine, ServingConstants};
 use crate::Constants;
-use crate::collective::{Group, Links};
+use crate::collective::{MachineLinks, RankGroup};
 
 /// The rings of training, read once.
 pub(super) static TRAINING: LazyLock<Constants> = LazyLock::new(Constants::builtin);
@@ -65,7 +65,7 @@ impl Wires {
     pub(crate) fn new(deployment: &Deployment, constants: &ServingConstants) -> Self {
         let Deployment { model, hardware, parallel, weights, .. } = deployment;
         let fabric = Fabric {
-            links: Links::new(hardware, &TRAINING),
+            links: MachineLinks::new(hardware, &TRAINING),
             domain: f64::from(hardware.domain.max(1)),
             latency: match deployment.engine {
                 Engine::TensorRtLlm => constants.reduce_latency_trtllm,
@@ -110,7 +110,7 @@ impl Wires {
 }
 
 struct Fabric {
-    links: Links,
+    links: MachineLinks,
     domain: f64,
     latency: f64,
     up: f64,
@@ -128,7 +128,7 @@ impl Fabric {
         let mut out = Line::default();
         if ranks > self.domain {
             // Each member of a domain carries its share of the crossing traffic, both ways.
-            let group = Group::new((ranks / self.domain).ceil(), self.domain);
+            let group = RankGroup::new((ranks / self.domain).ceil(), self.domain);
             let at = |bytes: f64| self.links.gather(group, bytes).busy();
             out = Line { fixed: 2.0 * at(0.0), per_token: 2.0 * (at(1e6) - at(0.0)) / 1e6 * bytes / inside };
         }

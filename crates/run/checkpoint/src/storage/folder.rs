@@ -14,9 +14,9 @@ use crate::buffer::Buffer;
 use crate::chunks::{BLOCK, ChunkSizes};
 
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct FolderStorage(PathBuf);
 
-impl Folder {
+impl FolderStorage {
     pub(super) fn new(path: &Path) -> Self {
         Self(path.to_owned())
     }
@@ -26,7 +26,7 @@ impl Folder {
     }
 }
 
-impl Storage for Folder {
+impl Storage for FolderStorage {
     fn names(&self) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(&self.0) {
             Ok(entries) => entries,

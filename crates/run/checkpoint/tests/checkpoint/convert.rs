@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use bedplate_checkpoint::{Checkpoint, Kind, Shards, from_hugging_face, from_old, to_hugging_face};
+use bedplate_checkpoint::{Checkpoint, FolderKind, Shards, from_hugging_face, from_old, to_hugging_face};
 use bedplate_diag::{Diagnostic, Source};
-use bedplate_network::{Architecture, Format, SafetensorsFile, Tensor, tables, write_tensors};
+use bedplate_network::{Architecture, SafetensorsFile, Tensor, TensorFormat, tables, write_tensors};
 use serde_json::json;
 
 use crate::place::{Place, number};
@@ -39,21 +39,22 @@ fn a_folder_of_safetensors_comes_back_as_it_was_in_files_of_a_given_size() {
             .iter()
             .map(|tensor| (tensor.name.clone(), tensor.shape.clone(), values(tensor)))
             .collect();
-        write_tensors(&given.join("model.safetensors"), Format::F32, &BTreeMap::new(), &listed).unwrap();
-        assert_eq!(Kind::of(&given), Some(Kind::HuggingFace));
+        write_tensors(&given.join("model.safetensors"), TensorFormat::F32, &BTreeMap::new(), &listed)
+            .unwrap();
+        assert_eq!(FolderKind::of(&given), Some(FolderKind::HuggingFace));
 
         let path = place.0.join("checkpoint");
         from_hugging_face(&given, &path).unwrap();
-        assert_eq!(Kind::of(&path), Some(Kind::Checkpoint));
+        assert_eq!(FolderKind::of(&path), Some(FolderKind::Checkpoint));
         let again = from_hugging_face(&given, &path).unwrap_err();
         assert_eq!(again.page().code, "checkpoint/unwritable", "nothing is overwritten");
         let checkpoint = Checkpoint::open(&path.to_string_lossy()).unwrap();
         checkpoint.verify().unwrap();
 
         let files =
-            to_hugging_face(&checkpoint, &back, Shards { format: Format::F32, bytes: 6_000 }).unwrap();
+            to_hugging_face(&checkpoint, &back, Shards { format: TensorFormat::F32, bytes: 6_000 }).unwrap();
         assert!(files.len() > 2, "{files:?}");
-        assert_eq!(Kind::of(&back), Some(Kind::HuggingFace));
+        assert_eq!(FolderKind::of(&back), Some(FolderKind::HuggingFace));
         let index: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(back.join("model.safetensors.index.json")).unwrap())
                 .unwrap();
@@ -66,7 +67,7 @@ fn a_folder_of_safetensors_comes_back_as_it_was_in_files_of_a_given_size() {
         let one = to_hugging_face(
             &checkpoint,
             &place.0.join("one"),
-            Shards { format: Format::Bf16, ..Shards::default() },
+            Shards { format: TensorFormat::Bf16, ..Shards::default() },
         )
         .unwrap();
         assert_eq!(one, ["model.safetensors"]);
@@ -88,13 +89,13 @@ fn a_checkpoint_of_an_earlier_release_is_rewritten() {
             flat.push((format!("{part}.{index}"), vec![block.len], values));
         }
     }
-    write_tensors(&old.join("state.safetensors"), Format::F32, &BTreeMap::new(), &flat).unwrap();
+    write_tensors(&old.join("state.safetensors"), TensorFormat::F32, &BTreeMap::new(), &flat).unwrap();
     let config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(LLAMA).unwrap();
     let settings: serde_json::Map<_, _> =
         config.into_iter().map(|(key, value)| (format!("model.config: {key}"), value)).collect();
     let facts = json!({"version": 2, "step": 12, "samples": 48, "settings": settings});
     fs::write(old.join("state.json"), facts.to_string()).unwrap();
-    assert_eq!(Kind::of(&old), Some(Kind::Old));
+    assert_eq!(FolderKind::of(&old), Some(FolderKind::Old));
     from_old(&old, &place.0.join("new")).unwrap();
     let checkpoint = Checkpoint::open(&place.0.join("new").to_string_lossy()).unwrap();
     assert_eq!((checkpoint.facts().step, checkpoint.facts().samples), (12, 48));

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_checkpoint::{
-    Attempt, Checkpoint, CheckpointError, Checkpoints, Facts, Held, Keep, PartEntry, Published, Region,
-    Saving, SavingOptions, Store, Wanted,
+    Attempt, Checkpoint, CheckpointError, Checkpoints, HeldPart, Keep, PartEntry, Published, Region,
+    RunFacts, Saving, SavingOptions, Store, WantedPart,
 };
 
 pub(crate) struct Place(pub(crate) PathBuf);
@@ -43,7 +43,7 @@ pub(crate) struct Shard {
     pub(crate) step: u64,
 }
 
-impl Held for Shard {
+impl HeldPart for Shard {
     fn read(&self, region: usize, range: Range<usize>, values: &mut [f32]) {
         let Region { tensor, rows, columns, .. } = &self.regions[region];
         let width = columns.len();
@@ -56,14 +56,14 @@ impl Held for Shard {
 /// What a rank got back.
 pub(crate) struct Got(pub(crate) Vec<Vec<f32>>);
 
-impl Wanted for Got {
+impl WantedPart for Got {
     fn write(&mut self, region: usize, range: Range<usize>, values: &[f32]) {
         self.0[region][range].copy_from_slice(values);
     }
 }
 
-pub(crate) fn facts(step: u64, layout: &str) -> Facts {
-    Facts { step, samples: 4 * step, layout: layout.to_owned(), ..Facts::default() }
+pub(crate) fn facts(step: u64, layout: &str) -> RunFacts {
+    RunFacts { step, samples: 4 * step, layout: layout.to_owned(), ..RunFacts::default() }
 }
 
 /// Saves what one rank holds, with a pool that is much smaller than the state.

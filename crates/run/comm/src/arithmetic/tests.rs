@@ -18,7 +18,7 @@ fn combined<L: Copy + Default>(how: Combine, sources: &mut [Vec<L>]) -> (Vec<L>,
 }
 
 fn check<L: Copy + Default + PartialEq + std::fmt::Debug>(
-    format: Format,
+    format: ElementFormat,
     make: impl Fn(usize) -> L,
     reduce: impl Fn(Reduction, &[L]) -> L,
 ) {
@@ -56,17 +56,17 @@ fn float(by: Reduction, all: &[f32]) -> f32 {
 #[test]
 fn numbers_of_all_sources_become_one_in_their_order() {
     let number = |index: usize| (index % 97) as f32 * 0.37 - 11.0;
-    check(Format::F32, number, float);
+    check(ElementFormat::F32, number, float);
     let widened = |by, all: &[Bf16]| {
         let all: Vec<f32> = all.iter().map(|number| number.to_f32()).collect();
         Bf16::from_f32(float(by, &all))
     };
-    check(Format::Bf16, |index| Bf16::from_f32(number(index)), widened);
+    check(ElementFormat::Bf16, |index| Bf16::from_f32(number(index)), widened);
     let halves = |by, all: &[f16]| {
         let all: Vec<f32> = all.iter().map(|number| number.to_f32()).collect();
         f16::from_f32(float(by, &all))
     };
-    check(Format::F16, |index| f16::from_f32(number(index)), halves);
+    check(ElementFormat::F16, |index| f16::from_f32(number(index)), halves);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn whole_numbers_wrap_and_averages_round_towards_zero() {
             Reduction::Min => all.iter().copied().min().unwrap(),
         }
     };
-    check(Format::I8, |index| (index * 37) as i8, reduce);
+    check(ElementFormat::I8, |index| (index * 37) as i8, reduce);
     let reduce = |by: Reduction, all: &[u64]| {
         let sum = all.iter().fold(0u64, |sum, number| sum.wrapping_add(*number));
         match by {
@@ -90,5 +90,5 @@ fn whole_numbers_wrap_and_averages_round_towards_zero() {
             Reduction::Min => all.iter().copied().min().unwrap(),
         }
     };
-    check(Format::U64, |index| u64::MAX / 3 + index as u64, reduce);
+    check(ElementFormat::U64, |index| u64::MAX / 3 + index as u64, reduce);
 }

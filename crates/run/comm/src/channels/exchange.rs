@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Channel, Channels};
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
 
@@ -52,7 +52,7 @@ impl Tag {
 /// A message on its way in one direction.
 struct Parcel {
     peer: usize,
-    span: Span,
+    span: ByteSpan,
     tag: Tag,
     header: [u8; HEADER],
     header_done: usize,
@@ -61,7 +61,7 @@ struct Parcel {
 }
 
 impl Parcel {
-    fn new(peer: usize, span: Span, tag: Tag, streams: usize) -> Self {
+    fn new(peer: usize, span: ByteSpan, tag: Tag, streams: usize) -> Self {
         let header = tag.header(span.bytes);
         Self { peer, span, tag, header, header_done: 0, cuts: cuts(span.bytes, streams) }
     }
@@ -87,12 +87,12 @@ impl Channels {
     /// member made, of which this may be a step.
     pub(super) fn exchange(
         &mut self,
-        sends: &[(usize, Span)],
-        receives: &[(usize, Span)],
+        sends: &[(usize, ByteSpan)],
+        receives: &[(usize, ByteSpan)],
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let tag = Tag::new(waiting.number, &waiting.call);
-        let tagged = |list: &[(usize, Span)]| -> Vec<(usize, Span, Tag)> {
+        let tagged = |list: &[(usize, ByteSpan)]| -> Vec<(usize, ByteSpan, Tag)> {
             list.iter().map(|(peer, span)| (*peer, *span, tag)).collect()
         };
         self.exchange_tagged(&tagged(sends), &tagged(receives), waiting)
@@ -100,12 +100,12 @@ impl Channels {
 
     pub(super) fn exchange_tagged(
         &mut self,
-        sends: &[(usize, Span, Tag)],
-        receives: &[(usize, Span, Tag)],
+        sends: &[(usize, ByteSpan, Tag)],
+        receives: &[(usize, ByteSpan, Tag)],
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let parcel =
-            |(peer, span, tag): &(usize, Span, Tag)| Parcel::new(*peer, *span, *tag, self.streams(*peer));
+            |(peer, span, tag): &(usize, ByteSpan, Tag)| Parcel::new(*peer, *span, *tag, self.streams(*peer));
         let mut sends: Vec<Parcel> = sends.iter().map(parcel).collect();
         let mut receives: Vec<Parcel> = receives.iter().map(parcel).collect();
         let mut idle = 0;

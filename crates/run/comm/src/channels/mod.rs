@@ -8,7 +8,7 @@ mod algorithms;
 mod exchange;
 mod streams;
 
-use crate::shared::flag::Pace;
+use crate::shared::flag::WaitPace;
 use crate::shared::pipe::Pipe;
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation};
@@ -30,7 +30,7 @@ pub(crate) struct Channels {
     counts: Vec<Counts>,
     /// Words, so that it holds elements of any format.
     scratch: Vec<u64>,
-    pace: Pace,
+    pace: WaitPace,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,12 +40,12 @@ struct Counts {
 }
 
 impl Channels {
-    pub(crate) fn new(me: usize, ranks: Vec<u32>, channels: Vec<Option<Channel>>, pace: Pace) -> Self {
+    pub(crate) fn new(me: usize, ranks: Vec<u32>, channels: Vec<Option<Channel>>, pace: WaitPace) -> Self {
         let counts = vec![Counts::default(); ranks.len()];
         Self { me, ranks, channels, counts, scratch: Vec::new(), pace }
     }
 
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
+    pub(crate) fn set_pace(&mut self, pace: WaitPace) {
         self.pace = pace;
     }
 
@@ -57,8 +57,8 @@ impl Channels {
     pub(crate) fn between(
         &mut self,
         call: &Call,
-        to: Option<(usize, crate::span::Span)>,
-        from: Option<(usize, crate::span::Span)>,
+        to: Option<(usize, crate::span::ByteSpan)>,
+        from: Option<(usize, crate::span::ByteSpan)>,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let tag =

@@ -8,8 +8,8 @@ use bedplate_kernels::{CudaError, Transfers};
 
 use super::library::{Config, DONE, Nccl, UNDER_WAY, UniqueId, format, reduction};
 use super::{trouble, wait};
-use crate::engine::Request;
-use crate::span::Span;
+use crate::engine::CallRequest;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation};
 
@@ -73,7 +73,7 @@ impl Communicator {
     }
 
     /// Carries a call out and waits until this member may use its buffers again.
-    pub(super) fn run(&mut self, request: &Request, waiting: &Waiting<'_>) -> Result<(), Fault> {
+    pub(super) fn run(&mut self, request: &CallRequest, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let outcome = self.start(request, waiting).and_then(|()| self.finish(waiting));
         if outcome.is_err() {
             self.give_up();
@@ -81,12 +81,12 @@ impl Communicator {
         outcome
     }
 
-    fn start(&self, request: &Request, waiting: &Waiting<'_>) -> Result<(), Fault> {
+    fn start(&self, request: &CallRequest, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let answer = match request {
-            Request::Collective { call, source, target } => self.collective(call, *source, *target),
-            Request::Unequal { call, source, sent, target, received } => {
+            CallRequest::Collective { call, source, target } => self.collective(call, *source, *target),
+            CallRequest::Unequal { call, source, sent, target, received } => {
                 let size = call.format.size();
-                let parts = |span: Span, counts: &[usize]| -> Vec<(usize, Span)> {
+                let parts = |span: ByteSpan, counts: &[usize]| -> Vec<(usize, ByteSpan)> {
                     let ends = counts.iter().scan(0, |end, count| {
                         *end += count * size;
                         Some(*end)
@@ -97,22 +97,23 @@ impl Communicator {
                 };
                 self.exchange(call, &parts(*source, sent), &parts(*target, received))
             }
-            Request::Between { call, to, from } => {
-                let list = |span: &Option<(usize, Span)>| span.iter().copied().collect::<Vec<_>>();
+            CallRequest::Between { call, to, from } => {
+                let list = |span: &Option<(usize, ByteSpan)>| span.iter().copied().collect::<Vec<_>>();
                 self.exchange(call, &list(to), &list(from))
             }
         };
         self.settle(answer, waiting)
     }
 
-    fn collective(&self, call: &Call, source: Span, target: Span) -> i32 {
+    fn collective(&self, call: &Call, source: ByteSpan, target: ByteSpan) -> i32 {
         let (functions, stream) = (&self.nccl.functions, self.transfers.stream());
         let (from, to, count) =
             (source.address.addr() as u64, target.address.addr() as u64, call.len as usize);
         let (format, by, root) = (format(call.format), reduction(call.by), call.root as i32);
-        let part =
-            |span: Span, member: usize| (member, span.part(member * call.part_bytes(), call.part_bytes()));
-        let parts = |span: Span| (0..self.members).map(|member| part(span, member)).collect::<Vec<_>>();
+        let part = |span: ByteSpan, member: usize| {
+            (member, span.part(member * call.part_bytes(), call.part_bytes()))
+        };
+        let parts = |span: ByteSpan| (0..self.members).map(|member| part(span, member)).collect::<Vec<_>>();
         let is_root = self.me == call.root as usize;
         match call.operation {
             Operation::AllReduce => functions.all_reduce(from, to, count, format, by, self.handle, stream),
@@ -140,7 +141,7 @@ impl Communicator {
     }
 
     /// Sends and receives at once; a member may be its own peer.
-    fn exchange(&self, call: &Call, to: &[(usize, Span)], from: &[(usize, Span)]) -> i32 {
+    fn exchange(&self, call: &Call, to: &[(usize, ByteSpan)], from: &[(usize, ByteSpan)]) -> i32 {
         let (functions, stream) = (&self.nccl.functions, self.transfers.stream());
         let (size, format) = (call.format.size(), format(call.format));
         let mut answers = vec![functions.group_start()];

@@ -5,11 +5,11 @@ use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::sync::OnceLock;
 
-use bedplate_kernels::{CudaError, Library, Wanted, functions};
+use bedplate_kernels::{CudaError, OpenLibrary, WantedLibrary, functions};
 
-use crate::{Format, Reduction};
+use crate::{ElementFormat, Reduction};
 
-const NCCL: Wanted = Wanted {
+const NCCL: WantedLibrary = WantedLibrary {
     what: "NCCL",
     files: &["libnccl.so.2", "libnccl.so"],
     package: "NCCL (`pip install nvidia-nccl-cu13` into the active Python environment, or `libnccl2` of NVIDIA's repository)",
@@ -121,7 +121,7 @@ impl Nccl {
             CudaError::Missing { package, .. } => format!("{error}; install {package}"),
             _ => error.to_string(),
         };
-        let library = Library::open(&NCCL).map_err(explained)?;
+        let library = OpenLibrary::open(&NCCL).map_err(explained)?;
         let functions = Functions::load(&library).map_err(explained)?;
         let mut code = 0;
         let answer = functions.version(&mut code);
@@ -168,18 +168,18 @@ impl Nccl {
 }
 
 /// NCCL's number of a format.
-pub(super) fn format(format: Format) -> i32 {
+pub(super) fn format(format: ElementFormat) -> i32 {
     match format {
-        Format::I8 => 0,
-        Format::U8 => 1,
-        Format::I32 => 2,
-        Format::U32 => 3,
-        Format::I64 => 4,
-        Format::U64 => 5,
-        Format::F16 => 6,
-        Format::F32 => 7,
-        Format::F64 => 8,
-        Format::Bf16 => 9,
+        ElementFormat::I8 => 0,
+        ElementFormat::U8 => 1,
+        ElementFormat::I32 => 2,
+        ElementFormat::U32 => 3,
+        ElementFormat::I64 => 4,
+        ElementFormat::U64 => 5,
+        ElementFormat::F16 => 6,
+        ElementFormat::F32 => 7,
+        ElementFormat::F64 => 8,
+        ElementFormat::Bf16 => 9,
     }
 }
 

@@ -21,22 +21,22 @@ use std::time::Duration;
 
 use bedplate_kernels::{CudaError, Moment, Transfers};
 
-use crate::engine::{Engine, Request};
+use crate::engine::{CallRequest, GroupEngine};
 use crate::rendezvous::Transport;
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
-use crate::{Call, Fault, Format, Operation};
+use crate::{Call, ElementFormat, Fault, Operation};
 use communicator::Communicator;
 use handshake_info::HandshakeInfo;
 use library::{Nccl, UniqueId};
 
 /// A group's way between GPUs.
 #[derive(Default)]
-pub(crate) struct Gpus {
+pub(crate) struct GroupGpus {
     communicator: Option<Communicator>,
 }
 
-impl Gpus {
+impl GroupGpus {
     /// Lets go of it in good order: what was sent may still be on its way to a peer. Merely dropped, it is given up.
     pub(crate) fn end(self) {
         self.communicator.into_iter().for_each(Communicator::end);
@@ -44,7 +44,7 @@ impl Gpus {
 }
 
 /// A part of a group, and this member's place in it.
-pub(crate) struct Part<'a> {
+pub(crate) struct GroupPart<'a> {
     pub(crate) colour: u32,
     pub(crate) me: usize,
     pub(crate) members: usize,
@@ -68,7 +68,7 @@ impl OnGpu {
     }
 
     /// What any collective of one member is.
-    fn copy(&self, source: Span, target: Span, waiting: &Waiting<'_>) -> Result<(), Fault> {
+    fn copy(&self, source: ByteSpan, target: ByteSpan, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let refused = |error: CudaError| trouble(&error.to_string(), waiting);
         if source.bytes == target.bytes && source.address != target.address {
             let (from, to) = (source.address.addr() as u64, target.address.addr() as u64);
@@ -85,18 +85,20 @@ pub(crate) fn is_staged(operation: Operation, members: usize, transport: Transpo
     (is_single && members > 2) || transport != Transport::Automatic
 }
 
-impl Engine {
+impl GroupEngine {
     /// Carries out a call on a GPU's elements.
     pub(crate) fn run_on_gpu(
         &mut self,
-        request: &Request,
+        request: &CallRequest,
         on: &OnGpu,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         on.begin(waiting)?;
         let members = waiting.ranks.len();
-        if let (1, Request::Collective { source, target, .. } | Request::Unequal { source, target, .. }) =
-            (members, request)
+        if let (
+            1,
+            CallRequest::Collective { source, target, .. } | CallRequest::Unequal { source, target, .. },
+        ) = (members, request)
         {
             return on.copy(*source, *target, waiting);
         }
@@ -115,25 +117,25 @@ impl Engine {
     pub(crate) fn meet_with_parts(
         &mut self,
         transfers: &Arc<Transfers>,
-        parts: &[Option<Part<'_>>],
+        parts: &[Option<GroupPart<'_>>],
         waiting: &Waiting<'_>,
-    ) -> Result<Vec<Gpus>, Fault> {
+    ) -> Result<Vec<GroupGpus>, Fault> {
         if is_staged(Operation::AllReduce, waiting.ranks.len(), waiting.core.options.transport) {
-            return Ok(parts.iter().map(|_| Gpus::default()).collect());
+            return Ok(parts.iter().map(|_| GroupGpus::default()).collect());
         }
         if self.gpus.communicator.is_none() {
             self.meet(transfers, waiting)?;
         }
         let whole = self.gpus.communicator.as_ref().expect("the members have met");
-        let split = |part: &Option<Part<'_>>| match part {
+        let split = |part: &Option<GroupPart<'_>>| match part {
             Some(part) => whole.split(Some(part.colour), (part.me, part.members), part.transfers, waiting),
             None => whole.split(None, (0, 0), transfers, waiting),
         };
-        let made: Result<Vec<Gpus>, Fault> =
-            parts.iter().map(|part| Ok(Gpus { communicator: split(part)? })).collect();
+        let made: Result<Vec<GroupGpus>, Fault> =
+            parts.iter().map(|part| Ok(GroupGpus { communicator: split(part)? })).collect();
         if made.is_err() {
             // NCCL's own threads are still about the split.
-            self.gpus = Gpus::default();
+            self.gpus = GroupGpus::default();
         }
         made
     }
@@ -152,7 +154,7 @@ impl Engine {
         }
         let info = HandshakeInfo::new(found.map(|nccl| nccl.version), id).bytes();
         let mut infos = vec![0; ranks.len() * HandshakeInfo::BYTES];
-        let call = Call::new(Operation::AllGather, Format::U8, HandshakeInfo::BYTES);
+        let call = Call::new(Operation::AllGather, ElementFormat::U8, HandshakeInfo::BYTES);
         // One member may be about to send and another to receive.
         let meeting = Waiting {
             call,
@@ -161,9 +163,9 @@ impl Engine {
             has_asked: Cell::default(),
             ..*waiting
         };
-        let shown = Span::over(&info);
-        let gathered = Span::over_mut(&mut infos);
-        self.run(&Request::Collective { call, source: shown, target: gathered }, &meeting)?;
+        let shown = ByteSpan::over(&info);
+        let gathered = ByteSpan::over_mut(&mut infos);
+        self.run(&CallRequest::Collective { call, source: shown, target: gathered }, &meeting)?;
         self.number += 1;
         let infos: Vec<HandshakeInfo> =
             infos.chunks_exact(HandshakeInfo::BYTES).map(HandshakeInfo::read).collect();
@@ -176,40 +178,43 @@ impl Engine {
     }
 
     /// Brings elements to the processor's memory, has the call carried out there, and takes what came back.
-    fn run_staged(&mut self, request: &Request, on: &OnGpu, waiting: &Waiting<'_>) -> Result<(), Fault> {
+    fn run_staged(&mut self, request: &CallRequest, on: &OnGpu, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let refused = |error: CudaError| trouble(&error.to_string(), waiting);
-        let fetched = |span: Span| -> Result<Vec<u8>, Fault> {
+        let fetched = |span: ByteSpan| -> Result<Vec<u8>, Fault> {
             let mut bytes = vec![0; span.bytes];
             if span.bytes > 0 {
                 on.transfers.read(span.address.addr() as u64, &mut bytes).map_err(refused)?;
             }
             Ok(bytes)
         };
-        let put = |bytes: &[u8], span: Span| match bytes.is_empty() {
+        let put = |bytes: &[u8], span: ByteSpan| match bytes.is_empty() {
             true => Ok(()),
             false => on.transfers.write(bytes, span.address.addr() as u64).map_err(refused),
         };
         match request {
-            Request::Collective { call, source, target } => {
+            CallRequest::Collective { call, source, target } => {
                 let (mut given, mut got) = (fetched(*source)?, fetched(*target)?);
-                let spans = (Span::over_mut(&mut given), Span::over_mut(&mut got));
-                self.run(&Request::Collective { call: *call, source: spans.0, target: spans.1 }, waiting)?;
+                let spans = (ByteSpan::over_mut(&mut given), ByteSpan::over_mut(&mut got));
+                self.run(
+                    &CallRequest::Collective { call: *call, source: spans.0, target: spans.1 },
+                    waiting,
+                )?;
                 put(&got, *target)
             }
-            Request::Unequal { call, source, sent, target, received } => {
+            CallRequest::Unequal { call, source, sent, target, received } => {
                 let (given, mut got) = (fetched(*source)?, vec![0; target.bytes]);
-                let (source, to, target) = (Span::over(&given), *target, Span::over_mut(&mut got));
+                let (source, to, target) = (ByteSpan::over(&given), *target, ByteSpan::over_mut(&mut got));
                 let (sent, received) = (sent.clone(), received.clone());
-                self.run(&Request::Unequal { call: *call, source, sent, target, received }, waiting)?;
+                self.run(&CallRequest::Unequal { call: *call, source, sent, target, received }, waiting)?;
                 put(&got, to)
             }
-            Request::Between { call, to, from } => {
+            CallRequest::Between { call, to, from } => {
                 let given = to.map(|(_, span)| fetched(span)).transpose()?;
                 let mut got = from.map(|(_, span)| vec![0; span.bytes]);
-                let staged = Request::Between {
+                let staged = CallRequest::Between {
                     call: *call,
-                    to: to.zip(given.as_ref()).map(|((peer, _), bytes)| (peer, Span::over(bytes))),
-                    from: from.zip(got.as_mut()).map(|((peer, _), bytes)| (peer, Span::over_mut(bytes))),
+                    to: to.zip(given.as_ref()).map(|((peer, _), bytes)| (peer, ByteSpan::over(bytes))),
+                    from: from.zip(got.as_mut()).map(|((peer, _), bytes)| (peer, ByteSpan::over_mut(bytes))),
                 };
                 self.run(&staged, waiting)?;
                 from.zip(got).map_or(Ok(()), |((_, span), bytes)| put(&bytes, span))

@@ -13,13 +13,13 @@ use crate::{Call, Operation};
 
 /// Where a member's elements can be read. Part `p`, number `i` lies at `(p * stride + i - origin)` elements from `address`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source {
+pub(super) struct MemberSource {
     pub(super) address: *const u8,
     pub(super) stride: usize,
     pub(super) origin: usize,
 }
 
-impl Source {
+impl MemberSource {
     fn at(&self, part: usize, number: usize, size: usize) -> *const u8 {
         self.address.wrapping_add((part * self.stride + number - self.origin) * size)
     }
@@ -60,7 +60,7 @@ pub(super) fn combining(call: &Call, members: usize) -> Combine {
 #[expect(unsafe_code, reason = "reads and writes memory of other processes")]
 pub(super) unsafe fn deliver(
     call: &Call,
-    sources: &[Source],
+    sources: &[MemberSource],
     to: usize,
     target: *mut u8,
     range: Range<usize>,
@@ -97,7 +97,7 @@ pub(super) unsafe fn deliver(
 #[expect(unsafe_code, reason = "reads and writes memory of other processes")]
 pub(super) unsafe fn sum(
     call: &Call,
-    sources: &[Source],
+    sources: &[MemberSource],
     part: usize,
     targets: &[*mut u8],
     range: Range<usize>,
@@ -156,7 +156,7 @@ impl Pieces {
     ///
     /// As for [`deliver`], for the sources and targets of all members; each piece is done once.
     #[expect(unsafe_code, reason = "reads and writes memory of other processes")]
-    pub(super) unsafe fn perform(&self, piece: u32, sources: &[Source], targets: &[*mut u8]) {
+    pub(super) unsafe fn perform(&self, piece: u32, sources: &[MemberSource], targets: &[*mut u8]) {
         let (unit, within) = (piece as usize / self.per_unit, piece as usize % self.per_unit);
         let (len, size) = (self.call.len as usize, self.call.format.size());
         let start = within * self.piece_len;

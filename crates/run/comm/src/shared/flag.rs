@@ -20,12 +20,12 @@ pub(crate) struct Flag {
 
 /// How a waiter spends its time before it sleeps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct WaitPace {
     pub(crate) looks: u32,
     pub(crate) yields: u32,
 }
 
-impl Pace {
+impl WaitPace {
     /// For a thread whose core has other work: computation, or ranks that share it.
     pub(crate) const BACKGROUND: Self = Self { looks: 40, yields: 0 };
 
@@ -74,7 +74,7 @@ impl Flag {
     pub(crate) fn wait<E>(
         &self,
         wanted: u32,
-        pace: Pace,
+        pace: WaitPace,
         mut check: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<u32, E> {
         let value = self.value();

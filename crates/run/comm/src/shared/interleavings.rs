@@ -48,13 +48,13 @@ mod sync {
 #[path = "flag.rs"]
 mod flag;
 
-use flag::{Flag, Pace};
+use flag::{Flag, WaitPace};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::thread;
 
 const SCHEDULES: usize = 3_000;
-const PACE: Pace = Pace { looks: 1, yields: 1 };
+const PACE: WaitPace = WaitPace { looks: 1, yields: 1 };
 
 fn wait(flag: &Flag, wanted: u32) {
     let never = |_: Duration| Ok::<(), Infallible>(());

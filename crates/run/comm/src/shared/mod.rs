@@ -24,13 +24,13 @@ pub(crate) mod windows;
 use std::ops::Range;
 use std::sync::Arc;
 
-use deliver::{Pieces, Source, deliver, source_parts, sum, target_parts};
-use flag::{Pace, reached};
+use deliver::{MemberSource, Pieces, deliver, source_parts, sum, target_parts};
+use flag::{WaitPace, reached};
 use mapping::Mapping;
-use segment::{Entered, SLOT, SharedSegment, Window};
-use windows::Windows;
+use segment::{Entered, MemoryWindow, SLOT, SharedSegment};
+use windows::MemoryWindows;
 
-use crate::span::{Span, copy};
+use crate::span::{ByteSpan, copy};
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation};
 
@@ -38,9 +38,9 @@ use crate::{Call, Fault, Operation};
 const SMALL: usize = 16 << 10;
 
 /// This member's side of a group on one host.
-pub(crate) struct Shared {
+pub(crate) struct SharedGroup {
     segment: Arc<SharedSegment>,
-    windows: Arc<Windows>,
+    windows: Arc<MemoryWindows>,
     me: usize,
     /// The ranks of the members in the world.
     ranks: Vec<u32>,
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     /// The last seen clock of each member.
     seen: Vec<u32>,
     unchecked: Option<Unchecked>,
-    pace: Pace,
+    pace: WaitPace,
 }
 
 /// Memory of peers that a call works on, mapped until it is over.
@@ -70,19 +70,19 @@ struct Unchecked {
 
 /// How a call that is not small is carried out; all members come to the same.
 enum Way {
-    Claimed(Vec<Source>, Vec<*mut u8>, Kept),
+    Claimed(Vec<MemberSource>, Vec<*mut u8>, Kept),
     /// As above, and the others have done it all before this member saw where the elements are.
     Done,
     Staged,
 }
 
-impl Shared {
+impl SharedGroup {
     pub(crate) fn new(
         segment: Arc<SharedSegment>,
-        windows: Arc<Windows>,
+        windows: Arc<MemoryWindows>,
         me: usize,
         ranks: Vec<u32>,
-        pace: Pace,
+        pace: WaitPace,
     ) -> Self {
         let seen = vec![0; ranks.len()];
         assert_eq!(segment.members(), ranks.len(), "a cell for each member");
@@ -90,7 +90,7 @@ impl Shared {
         Self { segment, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, unchecked, pace }
     }
 
-    pub(crate) fn set_pace(&mut self, pace: Pace) {
+    pub(crate) fn set_pace(&mut self, pace: WaitPace) {
         self.pace = pace;
     }
 
@@ -102,15 +102,15 @@ impl Shared {
     pub(crate) fn run(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let members = self.members();
         let parts = source_parts(call, self.me, members);
         let is_small = call.part_bytes() * members <= SMALL;
         let window =
-            |span: Span| if is_small || span.bytes == 0 { None } else { self.windows.find_own(span) };
+            |span: ByteSpan| if is_small || span.bytes == 0 { None } else { self.windows.find_own(span) };
         // What the member called, of which this may be a step.
         let mine = Entered::new(self.number, &waiting.call, window(source), window(target));
         self.wait_for_all(self.guard, waiting)?;
@@ -144,8 +144,8 @@ impl Shared {
         &mut self,
         call: &Call,
         mine: &Entered,
-        (source, parts): (Span, usize),
-        target: Span,
+        (source, parts): (ByteSpan, usize),
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let len = call.len as usize;
@@ -170,8 +170,9 @@ impl Shared {
                 self.compare(mine, member, waiting)?;
             }
         }
-        let sources = |member| Source { address: self.segment.slot(member, slot), stride: len, origin: 0 };
-        let sources: Vec<Source> = (0..self.members()).map(sources).collect();
+        let sources =
+            |member| MemberSource { address: self.segment.slot(member, slot), stride: len, origin: 0 };
+        let sources: Vec<MemberSource> = (0..self.members()).map(sources).collect();
         #[expect(unsafe_code, reason = "reads slots of other members")]
         // SAFETY: members that are read have published this slot and write to it again only after this member has published the
         // next; slots hold all parts of a small call, and the target was checked by the caller.
@@ -186,7 +187,7 @@ impl Shared {
         &mut self,
         call: &Call,
         mine: &Entered,
-        sources: &[Source],
+        sources: &[MemberSource],
         targets: &[*mut u8],
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
@@ -214,8 +215,8 @@ impl Shared {
         &mut self,
         call: &Call,
         entered: &[Entered],
-        (source, parts): (Span, usize),
-        target: Span,
+        (source, parts): (ByteSpan, usize),
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let mut kept = Kept::new();
@@ -249,9 +250,9 @@ impl Shared {
     fn deliver_segment(
         &mut self,
         call: &Call,
-        sources: &[Source],
+        sources: &[MemberSource],
         slot: u64,
-        target: Span,
+        target: ByteSpan,
         range: Range<usize>,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
@@ -299,7 +300,7 @@ impl Shared {
     }
 
     /// Copies a range of every part of the own source to the next slot, `stride` elements apart.
-    fn stage(&self, call: &Call, source: Span, parts: usize, range: Range<usize>, stride: usize) {
+    fn stage(&self, call: &Call, source: ByteSpan, parts: usize, range: Range<usize>, stride: usize) {
         let (len, size) = (call.len as usize, call.format.size());
         let slot = self.segment.slot(self.me, self.slot);
         for part in 0..parts {
@@ -319,8 +320,8 @@ impl Shared {
         &self,
         call: &Call,
         entered: &[Entered],
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<Way, Fault> {
         let members = self.members();
@@ -336,7 +337,7 @@ impl Shared {
         let is_over = || reached(done.value(), count);
         let mut kept = Kept::new();
         let sources = self.direct_sources(call, entered, source, &mut kept, &is_over, waiting)?;
-        let nowhere = Source { address: std::ptr::null(), stride: 0, origin: 0 };
+        let nowhere = MemberSource { address: std::ptr::null(), stride: 0, origin: 0 };
         let sources = sources.into_iter().map(|source| source.unwrap_or(nowhere)).collect();
         let mut targets = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
@@ -353,17 +354,21 @@ impl Shared {
         &self,
         call: &Call,
         entered: &[Entered],
-        source: Span,
+        source: ByteSpan,
         kept: &mut Kept,
         is_over: &dyn Fn() -> bool,
         waiting: &Waiting<'_>,
-    ) -> Result<Vec<Option<Source>>, Fault> {
+    ) -> Result<Vec<Option<MemberSource>>, Fault> {
         let members = self.members();
         let mut sources = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
             let bytes = source_parts(call, member, members) * call.part_bytes();
             let address = self.reach(member, entry.source, source, bytes, kept, is_over, waiting)?;
-            sources.push(address.map(|address| Source { address, stride: call.len as usize, origin: 0 }));
+            sources.push(address.map(|address| MemberSource {
+                address,
+                stride: call.len as usize,
+                origin: 0,
+            }));
         }
         Ok(sources)
     }
@@ -373,8 +378,8 @@ impl Shared {
     fn reach(
         &self,
         member: usize,
-        window: Option<Window>,
-        own: Span,
+        window: Option<MemoryWindow>,
+        own: ByteSpan,
         bytes: usize,
         kept: &mut Kept,
         is_over: &dyn Fn() -> bool,
@@ -396,12 +401,12 @@ impl Shared {
 
     fn segment_sources(
         &self,
-        direct: &[Option<Source>],
+        direct: &[Option<MemberSource>],
         slot: u64,
         origin: usize,
         stride: usize,
-    ) -> Vec<Source> {
-        let staged = |member| Source { address: self.segment.slot(member, slot), stride, origin };
+    ) -> Vec<MemberSource> {
+        let staged = |member| MemberSource { address: self.segment.slot(member, slot), stride, origin };
         direct.iter().enumerate().map(|(member, source)| source.unwrap_or_else(|| staged(member))).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flag::Pace;
+use super::flag::WaitPace;
 use super::segment::{PIPE, SharedSegment};
 
 /// Both directions between this member and a peer.
@@ -69,7 +69,7 @@ impl Pipe {
     /// Waits until there is something to read.
     pub(crate) fn wait_to_receive<E>(
         &self,
-        pace: Pace,
+        pace: WaitPace,
         check: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<(), E> {
         let (ends, _) = self.segment.pipe(self.peer, self.me);
@@ -79,7 +79,7 @@ impl Pipe {
     /// Waits until there is room to write.
     pub(crate) fn wait_to_send<E>(
         &self,
-        pace: Pace,
+        pace: WaitPace,
         check: impl FnMut(Duration) -> Result<(), E>,
     ) -> Result<(), E> {
         let (ends, _) = self.segment.pipe(self.me, self.peer);
@@ -116,12 +116,12 @@ mod tests {
             let outgoing: Vec<u8> = (sent..(sent + 70_001).min(1_000_000)).map(byte).collect();
             sent += sender.try_send(&outgoing);
             let never = |_: Duration| Err(());
-            receiver.wait_to_receive(Pace::BACKGROUND, never).expect("something was sent");
+            receiver.wait_to_receive(WaitPace::BACKGROUND, never).expect("something was sent");
             let mut incoming = vec![0; 50_003];
             let count = receiver.try_receive(&mut incoming);
             assert!(incoming[..count].iter().enumerate().all(|(at, found)| *found == byte(received + at)));
             received += count;
-            sender.wait_to_send(Pace::BACKGROUND, never).expect("something was taken");
+            sender.wait_to_send(WaitPace::BACKGROUND, never).expect("something was taken");
         }
     }
 }

@@ -21,13 +21,13 @@ const PAGE: usize = 4096;
 pub(crate) struct Cell {
     pub(crate) clock: Flag,
     padding: [u8; LINE - size_of::<Flag>()],
-    entries: [Entry; 2],
+    entries: [CallEntry; 2],
 }
 
 /// A call as a member entered it. Published by its clock.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Entry {
+pub(crate) struct CallEntry {
     number: AtomicU64,
     signature: AtomicU64,
     len: AtomicU64,
@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 
 /// Where peers find a member's elements: registered memory and a place in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct MemoryWindow {
     pub(crate) id: u64,
     pub(crate) offset: u64,
 }
@@ -48,12 +48,17 @@ pub(crate) struct Entered {
     pub(crate) number: u64,
     signature: u64,
     len: u64,
-    pub(crate) source: Option<Window>,
-    pub(crate) target: Option<Window>,
+    pub(crate) source: Option<MemoryWindow>,
+    pub(crate) target: Option<MemoryWindow>,
 }
 
 impl Entered {
-    pub(crate) fn new(number: u64, call: &Call, source: Option<Window>, target: Option<Window>) -> Self {
+    pub(crate) fn new(
+        number: u64,
+        call: &Call,
+        source: Option<MemoryWindow>,
+        target: Option<MemoryWindow>,
+    ) -> Self {
         Self { number, signature: call.signature(), len: call.len, source, target }
     }
 
@@ -182,15 +187,15 @@ impl Cell {
     }
 }
 
-fn store(to: &[AtomicU64; 2], window: Option<Window>) {
-    let Window { id, offset } = window.unwrap_or(Window { id: 0, offset: 0 });
+fn store(to: &[AtomicU64; 2], window: Option<MemoryWindow>) {
+    let MemoryWindow { id, offset } = window.unwrap_or(MemoryWindow { id: 0, offset: 0 });
     to[0].store(id, Ordering::Relaxed);
     to[1].store(offset, Ordering::Relaxed);
 }
 
-fn load(from: &[AtomicU64; 2]) -> Option<Window> {
+fn load(from: &[AtomicU64; 2]) -> Option<MemoryWindow> {
     let id = from[0].load(Ordering::Relaxed);
-    (id > 0).then(|| Window { id, offset: from[1].load(Ordering::Relaxed) })
+    (id > 0).then(|| MemoryWindow { id, offset: from[1].load(Ordering::Relaxed) })
 }
 
 const fn counters_end() -> usize {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::mapping::Mapping;
-use super::segment::Window;
-use crate::span::Span;
+use super::segment::MemoryWindow;
+use crate::span::ByteSpan;
 
 /// A place in a peer's window. The memory stays mapped while this lives, also when its owner has given it up: after a fault
 /// owners do not wait for peers that still work on it.
@@ -20,7 +20,7 @@ pub(crate) struct Reached {
 const LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Default)]
-pub(crate) struct Windows {
+pub(crate) struct MemoryWindows {
     known: Mutex<Known>,
     came: Condvar,
 }
@@ -34,9 +34,9 @@ struct Known {
     theirs: BTreeMap<(u32, u64), Arc<Mapping>>,
 }
 
-impl Windows {
+impl MemoryWindows {
     /// Enters own memory and gives it an identity.
-    pub(crate) fn add_own(&self, span: Span) -> u64 {
+    pub(crate) fn add_own(&self, span: ByteSpan) -> u64 {
         let mut known = self.lock();
         known.last_id += 1;
         let id = known.last_id;
@@ -44,7 +44,7 @@ impl Windows {
         id
     }
 
-    pub(crate) fn remove_own(&self, span: Span) {
+    pub(crate) fn remove_own(&self, span: ByteSpan) {
         self.lock().own.remove(&span.end());
     }
 
@@ -58,11 +58,11 @@ impl Windows {
     }
 
     /// The window in which a span lies, if it lies in one.
-    pub(crate) fn find_own(&self, span: Span) -> Option<Window> {
+    pub(crate) fn find_own(&self, span: ByteSpan) -> Option<MemoryWindow> {
         let known = self.lock();
         let (_, (id, start)) = known.own.range(span.end()..).next()?;
         let offset = span.address.addr().checked_sub(*start)?;
-        Some(Window { id: *id, offset: offset as u64 })
+        Some(MemoryWindow { id: *id, offset: offset as u64 })
     }
 
     /// The address of `bytes` of a peer's window. It was announced, so it comes, unless `check` says otherwise; none when the call
@@ -70,7 +70,7 @@ impl Windows {
     pub(crate) fn find_theirs<E>(
         &self,
         rank: u32,
-        window: Window,
+        window: MemoryWindow,
         bytes: usize,
         is_over: &dyn Fn() -> bool,
         mut check: impl FnMut(Duration) -> Result<(), E>,
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn memory_that_its_owner_gives_up_stays_mapped_for_who_has_reached_it() {
-        let windows = Windows::default();
+        let windows = MemoryWindows::default();
         windows.add_theirs(1, 7, Mapping::new(4096).expect("the system shares memory"));
-        let window = Window { id: 7, offset: 100 };
+        let window = MemoryWindow { id: 7, offset: 100 };
         let find = || windows.find_theirs(1, window, 8, &|| true, |_| Ok::<(), Infallible>(()));
         let Ok(Some(reached)) = find() else { panic!("the window was announced") };
         windows.remove_theirs(1, 7);

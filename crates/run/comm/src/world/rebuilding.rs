@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::{AGAIN, Gap, MeetingPoint, Numbering, World, arrival};
 use crate::core::Core;
 use crate::handshake::HandshakeError;
-use crate::meeting::{Guests, Host, attend, knock};
-use crate::rendezvous::{Options, Rendezvous};
+use crate::meeting::{Guests, MeetingHost, attend, knock};
+use crate::rendezvous::{Rendezvous, WorldOptions};
 use crate::wire::Purpose;
 use crate::{Fault, JoinError};
 
@@ -27,7 +27,7 @@ impl World {
     }
 
     /// What this process needs to come back as a newcomer, once it has left.
-    pub fn as_newcomer(&self) -> (Rendezvous, Options) {
+    pub fn as_newcomer(&self) -> (Rendezvous, WorldOptions) {
         let Core { secret, options, epoch, .. } = &*self.core;
         let (address, port) = (self.core.meeting.to_string(), 0);
         let rendezvous =
@@ -60,7 +60,7 @@ impl World {
         // Who is still in a call leaves it.
         self.core.fail(Fault::Rebuilt { rank: core.rank });
         let began = Instant::now();
-        let options = Options { join: at_most, ..core.options.clone() };
+        let options = WorldOptions { join: at_most, ..core.options.clone() };
         let own = arrival(Some(core.rank), None, core.epoch + 1, core.listener.port(), &options);
         let mut refused = Vec::new();
         let (welcome, meeting) = loop {
@@ -70,7 +70,7 @@ impl World {
             if host == core.rank {
                 let guests = Guests::Survivors { ranks: self.size(), is_gone: &is_lost, numbering };
                 let left = at_most.saturating_sub(began.elapsed());
-                let host = Host {
+                let host = MeetingHost {
                     listener: &core.listener,
                     own: own.clone(),
                     guests,
@@ -108,7 +108,7 @@ impl World {
         };
         let (listener, secret) = (Arc::clone(&core.listener), core.secret.clone());
         drop(self);
-        let options = Options { join: core.options.join, ..options };
+        let options = WorldOptions { join: core.options.join, ..options };
         Self::made_again(welcome, meeting, listener, secret, options)
     }
 }

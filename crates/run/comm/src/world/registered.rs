@@ -8,14 +8,14 @@ use bedplate_kernels::Buffer;
 
 use crate::Number;
 use crate::core::Core;
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::wire::Message;
 
 /// A buffer that the ranks of this host reach in place.
 pub struct Registered<E: Number> {
     pub(super) core: Arc<Core>,
     pub(super) buffer: Buffer<E>,
-    pub(super) span: Span,
+    pub(super) span: ByteSpan,
     /// None for a GPU's memory, which no peer maps.
     pub(super) id: Option<u64>,
 }

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{Options, Rendezvous, Transport, World};
+use bedplate_comm::{Rendezvous, Transport, World, WorldOptions};
 
 pub(crate) const SECRET: &[u8] = b"a secret of the tests";
 
@@ -30,13 +30,13 @@ pub(crate) fn free_port_at(address: IpAddr) -> u16 {
     place.port()
 }
 
-pub(crate) fn options(transport: Transport) -> Options {
+pub(crate) fn options(transport: Transport) -> WorldOptions {
     let (join, patience) = (Duration::from_secs(60), Duration::from_secs(60));
-    Options { transport, join, patience, deadline: Duration::from_secs(30), ..Options::default() }
+    WorldOptions { transport, join, patience, deadline: Duration::from_secs(30), ..WorldOptions::default() }
 }
 
 /// Runs `work` on every rank and returns what each returned, by rank.
-pub(crate) fn ranks<R: Send>(count: u32, options: &Options, work: impl Fn(World) -> R + Sync) -> Vec<R> {
+pub(crate) fn ranks<R: Send>(count: u32, options: &WorldOptions, work: impl Fn(World) -> R + Sync) -> Vec<R> {
     let port = free_port();
     let (work, options) = (&work, &options);
     thread::scope(|scope| {

@@ -70,7 +70,7 @@ fn survivors_leave_records_that_name_who_was_missing() {
 
 #[test]
 fn records_keep_the_last_calls_and_show_who_waits() {
-    let options = bedplate_comm::Options { recorded: 8, ..options(Transport::Automatic) };
+    let options = bedplate_comm::WorldOptions { recorded: 8, ..options(Transport::Automatic) };
     let records = ranks(3, &options, |world| {
         let (device, group) = (Device::cpu(1), world.everyone().unwrap());
         let mut elements = device.zeros::<f32>(5);

@@ -5,16 +5,16 @@ use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{JoinError, Options, Rendezvous, World};
+use bedplate_comm::{JoinError, Rendezvous, World, WorldOptions};
 
 use crate::fixture::{SECRET, free_port, free_port_at, options};
 
-fn quick() -> Options {
-    Options { join: Duration::from_secs(3), ..options(bedplate_comm::Transport::Automatic) }
+fn quick() -> WorldOptions {
+    WorldOptions { join: Duration::from_secs(3), ..options(bedplate_comm::Transport::Automatic) }
 }
 
 /// Joins with what each rank believes; the errors, or nothing for those who joined.
-fn join(beliefs: &[Rendezvous], options: &Options) -> Vec<Option<JoinError>> {
+fn join(beliefs: &[Rendezvous], options: &WorldOptions) -> Vec<Option<JoinError>> {
     thread::scope(|scope| {
         let start = |rendezvous| scope.spawn(move || World::join(rendezvous, options).err());
         let threads: Vec<_> = beliefs.iter().map(start).collect();
@@ -73,7 +73,7 @@ fn ranks_use_the_streams_and_the_deadline_of_rank_0() {
     thread::scope(|scope| {
         for rank in 0..2 {
             scope.spawn(move || {
-                let options = Options {
+                let options = WorldOptions {
                     streams: 1 + 3 * rank,
                     deadline: Duration::from_secs(if rank == 0 { 1 } else { 600 }),
                     ..options(bedplate_comm::Transport::Tcp)
@@ -132,7 +132,7 @@ fn strangers_that_say_nothing_or_nonsense_keep_nobody_from_joining() {
 #[test]
 fn a_stranger_that_speaks_very_slowly_is_hung_up_on() {
     let port = free_port();
-    let options = Options { join: Duration::from_secs(16), ..quick() };
+    let options = WorldOptions { join: Duration::from_secs(16), ..quick() };
     thread::scope(|scope| {
         let host = scope.spawn(|| World::join(&Rendezvous::on_this_machine(0, 2, port, SECRET), &options));
         let mut stranger = loop {

@@ -1,6 +1,6 @@
 //! The order of sums: the same bits from run to run, and through shared memory the order of members.
 
-use bedplate_comm::{Algorithm, Operation, Options, Reduction, Table, Transport};
+use bedplate_comm::{Algorithm, AlgorithmTable, Operation, Reduction, Transport, WorldOptions};
 use bedplate_kernels::{Bf16, Device};
 use bedplate_random::Random;
 use half::f16;
@@ -12,7 +12,7 @@ fn noise(rank: u32, len: usize) -> Vec<f32> {
     (0..len).map(|_| (random.normal() * 10f64.powf(random.between(-4.0, 4.0))) as f32).collect()
 }
 
-fn sums(size: u32, options: &Options, len: usize, is_shared: bool) -> Vec<Vec<f32>> {
+fn sums(size: u32, options: &WorldOptions, len: usize, is_shared: bool) -> Vec<Vec<f32>> {
     ranks(size, options, |world| {
         let (device, group) = (Device::cpu(1), world.everyone().unwrap());
         let elements = noise(world.rank(), len);
@@ -39,11 +39,12 @@ fn bits(elements: &[f32]) -> Vec<u32> {
 
 #[test]
 fn every_algorithm_gives_the_same_bits_on_all_ranks_and_in_every_run() {
-    let tables =
-        Algorithm::over_channels(Operation::AllReduce).iter().map(|algorithm| Table::only(*algorithm));
-    for table in tables.chain([Table::default()]) {
+    let tables = Algorithm::over_channels(Operation::AllReduce)
+        .iter()
+        .map(|algorithm| AlgorithmTable::only(*algorithm));
+    for table in tables.chain([AlgorithmTable::default()]) {
         for transport in TRANSPORTS {
-            let options = Options { table: table.clone(), ..options(transport) };
+            let options = WorldOptions { table: table.clone(), ..options(transport) };
             let first = sums(4, &options, 30_001, false);
             let second = sums(4, &options, 30_001, false);
             for rank in 0..4 {
@@ -60,7 +61,8 @@ fn on_a_host_and_between_pairs_sums_are_in_the_order_of_ranks() {
     let all: Vec<Vec<f32>> = (0..5).map(|rank| noise(rank, len)).collect();
     let expected: Vec<f32> =
         (0..len).map(|index| all[1..].iter().fold(all[0][index], |sum, rank| sum + rank[index])).collect();
-    let pairwise = Options { table: Table::only(Algorithm::Pairwise), ..options(Transport::Tcp) };
+    let pairwise =
+        WorldOptions { table: AlgorithmTable::only(Algorithm::Pairwise), ..options(Transport::Tcp) };
     for (options, is_shared) in
         [(options(Transport::Automatic), true), (options(Transport::Automatic), false), (pairwise, false)]
     {
@@ -74,7 +76,7 @@ fn on_a_host_and_between_pairs_sums_are_in_the_order_of_ranks() {
 fn sixteen_bit_numbers_are_rounded_once() {
     let expected = Bf16::from_f32(Bf16::from_f32(1.0).to_f32() + 3.0 * Bf16::from_f32(0.004).to_f32());
     for transport in [Transport::Automatic, Transport::Tcp] {
-        let options = Options { table: Table::only(Algorithm::Pairwise), ..options(transport) };
+        let options = WorldOptions { table: AlgorithmTable::only(Algorithm::Pairwise), ..options(transport) };
         let found = ranks(4, &options, |world| {
             let (device, group) = (Device::cpu(1), world.everyone().unwrap());
             let mut elements = device.zeros::<Bf16>(40_000);

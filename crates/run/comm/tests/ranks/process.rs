@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-use bedplate_comm::{Options, Rendezvous, Transport, World};
+use bedplate_comm::{Rendezvous, Transport, World, WorldOptions};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -130,7 +130,7 @@ pub(crate) fn world() -> Option<World> {
         ranks => Transport::Hosts(ranks as u32 - 1),
     };
     let flight = std::env::var_os("BEDPLATE_FLIGHT").map(PathBuf::from);
-    let options = Options { deadline: Duration::from_millis(elements[4]), flight, ..options(transport) };
+    let options = WorldOptions { deadline: Duration::from_millis(elements[4]), flight, ..options(transport) };
     let (rank, size, port) = (elements[0] as u32, elements[1] as u32, elements[2] as u16);
     let address = std::env::var("COMM_ADDRESS").expect("the rank is told where to meet");
     let rendezvous = Rendezvous { address, ..Rendezvous::on_this_machine(rank, size, port, SECRET) };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{CommError, Fault, Options, Reduction, Rendezvous, Transport, World};
+use bedplate_comm::{CommError, Fault, Reduction, Rendezvous, Transport, World, WorldOptions};
 use bedplate_kernels::Device;
 
 use crate::fixture::{SECRET, free_port, options};
@@ -85,13 +85,13 @@ fn through_relay(
 ) -> Vec<Option<CommError>> {
     let port = free_port();
     let relay = Relay::to(port);
-    let options = Options { deadline, ..options(Transport::Tcp) };
+    let options = WorldOptions { deadline, ..options(Transport::Tcp) };
     let (relay, options, work) = (&relay, &options, &work);
     thread::scope(|scope| {
         let rank = |rank: u32| {
             // Higher ranks call lower ones, so all connections go to rank 0, which says that it is reached at the relay.
             let (port, reached_at) = if rank == 0 { (port, Some(relay.port)) } else { (relay.port, None) };
-            let options = Options { reached_at, ..options.clone() };
+            let options = WorldOptions { reached_at, ..options.clone() };
             scope.spawn(move || {
                 let rendezvous = Rendezvous::on_this_machine(rank, 2, port, SECRET);
                 let world = World::join(&rendezvous, &options).unwrap();
@@ -119,7 +119,7 @@ fn sums(world: &World, rounds: u32, mut each: impl FnMut(u32)) -> Result<(), Com
 
 #[test]
 fn a_slow_network_delays_calls_and_raises_no_alarm() {
-    let errors = through_relay(Options::default().deadline, |world, relay| {
+    let errors = through_relay(WorldOptions::default().deadline, |world, relay| {
         sums(world, 30, |round| relay.set(if round < 20 { SLOW } else { PASSING }))
     });
     assert!(errors.iter().all(Option::is_none), "{errors:?}");

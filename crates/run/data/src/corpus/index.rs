@@ -20,7 +20,7 @@ pub struct Index {
     pub tokens: u64,
     /// Bytes of the text that the tokens were made from.
     pub bytes: u64,
-    pub lengths: Lengths,
+    pub lengths: DocumentLengths,
     pub shards: Vec<ShardEntry>,
 }
 
@@ -73,9 +73,9 @@ impl ShardEntry {
 /// Histogram of document lengths: entry `k` counts documents of `2^k` to `2^(k+1) - 1` tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Lengths(pub Vec<u64>);
+pub struct DocumentLengths(pub Vec<u64>);
 
-impl Lengths {
+impl DocumentLengths {
     pub(crate) fn add(&mut self, tokens: usize) {
         let Some(power) = tokens.checked_ilog2().map(|power| power as usize) else { return };
         if self.0.len() <= power {
@@ -94,7 +94,7 @@ impl Index {
             documents: 0,
             tokens: 0,
             bytes: 0,
-            lengths: Lengths::default(),
+            lengths: DocumentLengths::default(),
             shards: Vec::new(),
         }
     }

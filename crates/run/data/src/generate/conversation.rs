@@ -1,10 +1,10 @@
 //! Generated documents as conversations: a question and its answer.
 
-use super::{Kind, generate};
+use super::{CorpusKind, generate};
 use crate::chat::Message;
 
 /// The conversation with this number: an exercise and its working, or a story with a question and its answer.
-pub fn generate_conversation(kind: Kind, seed: u64, number: u64) -> Vec<Message> {
+pub fn generate_conversation(kind: CorpusKind, seed: u64, number: u64) -> Vec<Message> {
     let text = generate(kind, seed, number);
     let (question, answer) = match text.contains("?\n") {
         true => exercise(&text),
@@ -39,11 +39,11 @@ mod tests {
     fn every_number_has_a_question_and_an_answer() {
         for number in 0..500 {
             let [question, answer] =
-                <[Message; 2]>::try_from(generate_conversation(Kind::Mixture, 3, number)).unwrap();
+                <[Message; 2]>::try_from(generate_conversation(CorpusKind::Mixture, 3, number)).unwrap();
             assert!(question.content.ends_with('?') && question.content.matches('?').count() == 1);
             assert!(!answer.content.is_empty() && !answer.content.contains('?'));
         }
-        let sum = (0..).map(|number| generate_conversation(Kind::Arithmetic, 1, number));
+        let sum = (0..).map(|number| generate_conversation(CorpusKind::Arithmetic, 1, number));
         let sum = sum.into_iter().find(|turns| turns[0].content.contains('+')).unwrap();
         assert!(
             sum[1].content.contains("carry") && sum[1].content.contains(sum[0].content.trim_end_matches('?'))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Kind, generate, generate_conversation};
+use super::{CorpusKind, generate, generate_conversation};
 use crate::chat::ChatTemplate;
 use crate::corpus::{Content, CorpusOptions, CorpusWriter, Index};
 use crate::error::DataError;
@@ -14,7 +14,7 @@ const TRAINING_DOCUMENTS: u64 = 2000;
 
 #[derive(Debug, Clone, Copy)]
 pub struct GenerateOptions {
-    pub kind: Kind,
+    pub kind: CorpusKind,
     /// Whole documents, or conversations made of them.
     pub content: Content,
     pub seed: u64,
@@ -28,7 +28,7 @@ pub struct GenerateOptions {
 impl Default for GenerateOptions {
     fn default() -> Self {
         Self {
-            kind: Kind::Mixture,
+            kind: CorpusKind::Mixture,
             content: Content::Text,
             seed: 1,
             documents: 10_000,

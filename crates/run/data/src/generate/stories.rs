@@ -1,11 +1,11 @@
 //! Stories: a world is described, things happen in it, questions are asked and answered.
 
 use super::sentences::{capital, descriptive};
-use super::world::{Holder, World};
+use super::world::{GeneratedWorld, Holder};
 use bedplate_random::Random;
 
 pub(super) fn story(draw: &mut Random) -> String {
-    let mut teller = Teller { world: World::new(draw), text: String::new(), topic: None };
+    let mut teller = Teller { world: GeneratedWorld::new(draw), text: String::new(), topic: None };
     teller.introduce(draw);
     for _ in 0..5 + draw.below(8) {
         match draw.chance(25) {
@@ -21,7 +21,7 @@ pub(super) fn story(draw: &mut Random) -> String {
 }
 
 struct Teller {
-    world: World,
+    world: GeneratedWorld,
     text: String,
     /// The person in the last sentence, whom a pronoun may refer to.
     topic: Option<usize>,

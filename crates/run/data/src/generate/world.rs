@@ -37,13 +37,13 @@ pub(super) enum Holder {
     Place(usize),
 }
 
-pub(super) struct World {
+pub(super) struct GeneratedWorld {
     pub(super) people: Vec<Person>,
     pub(super) things: Vec<Thing>,
     pub(super) places: Vec<&'static str>,
 }
 
-impl World {
+impl GeneratedWorld {
     pub(super) fn new(draw: &mut Random) -> Self {
         let places = distinct(draw, &PLACES, 3);
         let count = 2 + draw.below(2);
@@ -61,7 +61,7 @@ impl World {
         }
         let thing =
             |noun| Thing { noun, look: draw.pick(&LOOKS), holder: Holder::Place(draw.below(places.len())) };
-        World { things: things.into_iter().map(thing).collect(), people, places }
+        GeneratedWorld { things: things.into_iter().map(thing).collect(), people, places }
     }
 
     /// Where a thing is: with its holder.

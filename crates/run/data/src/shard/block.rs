@@ -25,14 +25,14 @@ pub(super) fn push_bits(bits: &[bool], bytes: &mut Vec<u8>) {
 }
 
 /// The parts of a block with a valid checksum.
-pub(super) struct View<'a> {
+pub(super) struct BlockView<'a> {
     width: Width,
     ids: &'a [u8],
     starts: &'a [u8],
     mask: Option<&'a [u8]>,
 }
 
-impl<'a> View<'a> {
+impl<'a> BlockView<'a> {
     /// `None` if the checksum is wrong. `bytes` has exactly the length of that block.
     pub(super) fn check(header: &Header, number: u64, bytes: &'a [u8]) -> Option<Self> {
         let (body, checksum_bytes) = bytes.split_at(bytes.len() - 4);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::block::View;
+use super::block::BlockView;
 use super::header::Header;
 use crate::disk;
 use crate::error::DataError;
@@ -20,7 +20,7 @@ pub struct Shard {
 
 /// A stretch of tokens that grows as ranges are appended to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct TokenPiece {
     pub(crate) tokens: Vec<u32>,
     /// Where documents begin, as positions in `tokens`.
     pub(crate) starts: Vec<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct Piece {
     bytes: Vec<u8>,
 }
 
-impl Piece {
+impl TokenPiece {
     pub(crate) fn clear(&mut self) {
         self.tokens.clear();
         self.starts.clear();
@@ -59,7 +59,7 @@ impl Shard {
 
     /// Reads every block, which finds any damage.
     pub fn verify(&self) -> Result<(), DataError> {
-        let mut piece = Piece::default();
+        let mut piece = TokenPiece::default();
         let mut documents = 0;
         for block in 0..self.header.blocks() {
             piece.clear();
@@ -74,7 +74,7 @@ impl Shard {
     }
 
     /// Appends a range of tokens, which must be in the shard.
-    pub(crate) fn append(&self, range: Range<u64>, piece: &mut Piece) -> Result<(), DataError> {
+    pub(crate) fn append(&self, range: Range<u64>, piece: &mut TokenPiece) -> Result<(), DataError> {
         if range.is_empty() {
             return Ok(());
         }
@@ -98,13 +98,13 @@ impl Shard {
         blocks: Range<u64>,
         range: Range<u64>,
         mut bytes: &[u8],
-        piece: &mut Piece,
+        piece: &mut TokenPiece,
     ) -> Result<(), DataError> {
         for block in blocks {
             let tokens = self.header.tokens_of_block(block);
             let (own, rest) = bytes.split_at(self.header.block_bytes(tokens));
             bytes = rest;
-            let view = View::check(&self.header, block, own).ok_or_else(|| DataError::CorruptBlock {
+            let view = BlockView::check(&self.header, block, own).ok_or_else(|| DataError::CorruptBlock {
                 path: self.path.clone(),
                 block,
                 blocks: self.header.blocks(),

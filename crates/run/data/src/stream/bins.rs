@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::SourceSummary;
 use crate::corpus::Corpus;
 use crate::error::DataError;
-use crate::shard::Piece;
+use crate::shard::TokenPiece;
 
 #[derive(Debug)]
 pub(super) struct Bins {
     corpus: Arc<Corpus>,
     capacity: u32,
     /// All documents, bin by bin.
-    members: Vec<Member>,
+    members: Vec<BinMember>,
     /// Where each bin's members end.
     ends: Vec<u32>,
     shortened: u64,
@@ -21,7 +21,7 @@ pub(super) struct Bins {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Member {
+pub(super) struct BinMember {
     /// The position of the first token in the corpus.
     pub(super) first: u64,
     pub(super) tokens: u32,
@@ -39,7 +39,7 @@ impl Bins {
             }
             shortened += u64::from(document.tokens > u64::from(capacity));
             let tokens = document.tokens.min(u64::from(capacity)) as u32;
-            documents.push(Member { first: document.first, tokens });
+            documents.push(BinMember { first: document.first, tokens });
         })?;
         if documents.is_empty() {
             let folder = corpus.folder().to_owned();
@@ -67,7 +67,7 @@ impl Bins {
     }
 
     /// Appends the documents of a bin, then padding, and returns its length.
-    pub(super) fn fill(&self, number: u64, padding: u32, piece: &mut Piece) -> Result<usize, DataError> {
+    pub(super) fn fill(&self, number: u64, padding: u32, piece: &mut TokenPiece) -> Result<usize, DataError> {
         let number = number as usize;
         let from = if number == 0 { 0 } else { self.ends[number - 1] };
         for member in &self.members[from as usize..self.ends[number] as usize] {
@@ -87,10 +87,10 @@ impl Bins {
 }
 
 /// Best fit, longest first: each document goes into the fullest bin that still has room for it.
-fn pack(documents: &[Member], capacity: u32) -> Vec<Vec<Member>> {
-    let mut longest_first: Vec<Member> = documents.to_vec();
+fn pack(documents: &[BinMember], capacity: u32) -> Vec<Vec<BinMember>> {
+    let mut longest_first: Vec<BinMember> = documents.to_vec();
     longest_first.sort_by_key(|member| (std::cmp::Reverse(member.tokens), member.first));
-    let mut bins: Vec<Vec<Member>> = Vec::new();
+    let mut bins: Vec<Vec<BinMember>> = Vec::new();
     let mut by_room: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for member in longest_first {
         let (bin, room) = take_tightest(&mut by_room, member.tokens).unwrap_or_else(|| {
@@ -124,15 +124,15 @@ mod tests {
     proptest! {
         #[test]
         fn every_document_is_in_one_bin_and_no_bin_overflows(lengths in prop::collection::vec(1u32..=64, 1..200)) {
-            let documents: Vec<Member> =
-                lengths.iter().enumerate().map(|(at, tokens)| Member { first: at as u64 * 100, tokens: *tokens }).collect();
+            let documents: Vec<BinMember> =
+                lengths.iter().enumerate().map(|(at, tokens)| BinMember { first: at as u64 * 100, tokens: *tokens }).collect();
             let bins = pack(&documents, 64);
             prop_assert!(bins.iter().all(|bin| bin.iter().map(|member| member.tokens).sum::<u32>() <= 64));
             let mut packed = bins.concat();
             packed.sort_by_key(|member| member.first);
             prop_assert_eq!(packed, documents);
             // No two bins could be merged: best fit would have filled the first.
-            let used = |bin: &Vec<Member>| bin.iter().map(|member| member.tokens).sum::<u32>();
+            let used = |bin: &Vec<BinMember>| bin.iter().map(|member| member.tokens).sum::<u32>();
             let mut half_empty = bins.iter().filter(|bin| used(bin) * 2 <= 64);
             half_empty.next();
             prop_assert!(half_empty.next().is_none());

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use super::SourceSummary;
 use crate::corpus::Corpus;
 use crate::error::DataError;
-use crate::shard::Piece;
+use crate::shard::TokenPiece;
 
 #[derive(Debug)]
-pub(super) struct Windows {
+pub(super) struct TokenWindows {
     corpus: Arc<Corpus>,
     sequence: u64,
 }
 
-impl Windows {
+impl TokenWindows {
     pub(super) fn new(corpus: Arc<Corpus>, sequence: usize) -> Result<Self, DataError> {
         if corpus.tokens() <= sequence as u64 {
             let folder = corpus.folder().to_owned();
@@ -35,7 +35,7 @@ impl Windows {
     }
 
     /// The `number`th window of the epoch whose first window begins at `phase`, wrapped around within a window.
-    pub(super) fn fill(&self, number: u64, phase: u64, piece: &mut Piece) -> Result<(), DataError> {
+    pub(super) fn fill(&self, number: u64, phase: u64, piece: &mut TokenPiece) -> Result<(), DataError> {
         let tokens = self.corpus.tokens();
         let from = (phase % self.sequence + number * self.sequence) % tokens;
         let to = from + self.sequence + 1;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::fixture::{Document, Folder, corpus_of, numbered};
 use bedplate_data::{
-    Batch, Batches, DocumentMask, IGNORED, Order, Packing, Sample, Schedule, Stream, StreamOptions,
+    Batch, Batches, DocumentMask, IGNORED, Packing, Sample, SampleOrder, Schedule, Stream, StreamOptions,
 };
 use bedplate_diag::Diagnostic;
 
 fn stream(folder: &Folder, documents: &[Document], sequence: usize, packing: Packing) -> Arc<Stream> {
     let corpus = corpus_of(folder, documents, 1 << 20);
-    let options = StreamOptions { sequence, seed: 1, packing, order: Order::Sequential };
+    let options = StreamOptions { sequence, seed: 1, packing, order: SampleOrder::Sequential };
     Arc::new(Stream::of(corpus, options).unwrap())
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::fixture::{Document, Folder, corpus_of, numbered};
-use bedplate_data::{Order, Packing, Sample, Source, Stream, StreamOptions};
+use bedplate_data::{MixtureSource, Packing, Sample, SampleOrder, Stream, StreamOptions};
 use bedplate_diag::Diagnostic;
 use proptest::prelude::*;
 
 fn options(sequence: usize, seed: u64) -> StreamOptions {
-    StreamOptions { sequence, seed, packing: Packing::Windows, order: Order::Shuffled }
+    StreamOptions { sequence, seed, packing: Packing::Windows, order: SampleOrder::Shuffled }
 }
 
 fn sample(stream: &Stream, index: u64) -> Sample {
@@ -106,7 +106,7 @@ fn a_sample_is_the_same_whatever_was_read_before() {
     let first = Arc::new(corpus_of(&one, &numbered(&[700, 900, 50]), 600));
     let second = Arc::new(corpus_of(&two, &numbered(&[333, 444]), 600));
     let stream = |seed| {
-        let source = |corpus: &Arc<_>, weight| Source { corpus: Arc::clone(corpus), weight };
+        let source = |corpus: &Arc<_>, weight| MixtureSource { corpus: Arc::clone(corpus), weight };
         Stream::new(vec![source(&first, 3.0), source(&second, 1.0)], options(16, seed)).unwrap()
     };
     let forwards: Vec<Sample> = (0..500).map(|index| sample(&stream(5), index)).collect();
@@ -136,9 +136,9 @@ fn epochs_have_different_orders_and_validation_has_none() {
     let firsts = |stream: &Stream, epoch: u64| -> Vec<u32> {
         (epoch * 40..epoch * 40 + 40).map(|index| sample(stream, index).tokens()[0]).collect()
     };
-    let shuffled = open(Order::Shuffled);
+    let shuffled = open(SampleOrder::Shuffled);
     assert_ne!(firsts(&shuffled, 0), firsts(&shuffled, 1));
-    let sequential = open(Order::Sequential);
+    let sequential = open(SampleOrder::Sequential);
     let in_order: Vec<u32> = (0..40).map(|window| window * 16 + 1).collect();
     assert_eq!(firsts(&sequential, 0), in_order);
     assert_eq!(firsts(&sequential, 3), in_order);
@@ -153,7 +153,7 @@ fn what_cannot_be_a_stream_is_refused() {
         Arc::new(corpus)
     };
     corpus_of(&folder, &numbered(&[64]), 10_000);
-    let source = |weight| Source { corpus: corpus(), weight };
+    let source = |weight| MixtureSource { corpus: corpus(), weight };
     assert_eq!(code(Stream::new(vec![], options(16, 0))), "data/bad-choice");
     assert_eq!(code(Stream::new(vec![source(1.0)], options(64, 0))), "data/too-short");
     assert_eq!(code(Stream::new(vec![source(1.0)], options(0, 0))), "data/bad-choice");

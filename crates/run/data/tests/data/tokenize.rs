@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate_data::{
-    Content, Corpus, CorpusOptions, DataError, Kind, Order, Packing, Sample, Stream, StreamOptions, TextUnit,
-    TokenizeOptions, Tokenized, Tokenizer, generate, tokenize,
+    Content, Corpus, CorpusKind, CorpusOptions, DataError, Packing, Sample, SampleOrder, Stream,
+    StreamOptions, TextUnit, TokenizeOptions, Tokenized, Tokenizer, generate, tokenize,
 };
 use bedplate_diag::{Diagnostic, render_text};
 use parquet::basic::Compression;
@@ -41,7 +41,8 @@ fn documents(folder: &Path) -> Vec<String> {
     let corpus = Corpus::open(folder).unwrap();
     let tokenizer = corpus.load_tokenizer().unwrap();
     let sequence = corpus.tokens() as usize - 1;
-    let options = StreamOptions { sequence, seed: 0, packing: Packing::Windows, order: Order::Sequential };
+    let options =
+        StreamOptions { sequence, seed: 0, packing: Packing::Windows, order: SampleOrder::Sequential };
     let mut sample = Sample::default();
     Stream::of(corpus, options).unwrap().fill(0, &mut sample).unwrap();
     let ends = sample.starts()[1..].iter().map(|start| *start as usize).chain([sample.tokens().len()]);
@@ -114,8 +115,9 @@ fn a_text_file_is_one_document_and_folders_are_read_in_order() {
 
 fn generated(folder: &Folder, count: u64) -> PathBuf {
     let path = folder.path().join("generated.jsonl");
-    let lines: Vec<String> =
-        (0..count).map(|number| json!({ "text": generate(Kind::Mixture, 4, number) }).to_string()).collect();
+    let lines: Vec<String> = (0..count)
+        .map(|number| json!({ "text": generate(CorpusKind::Mixture, 4, number) }).to_string())
+        .collect();
     fs::write(&path, lines.join("\n")).unwrap();
     path
 }
@@ -155,7 +157,8 @@ fn conversations_carry_a_mask() {
     assert_eq!((done.index.content, done.index.documents), (Content::Chat, 2));
     let corpus = Corpus::open(&out).unwrap();
     let tokenizer = corpus.load_tokenizer().unwrap();
-    let options = StreamOptions { sequence: 199, seed: 0, packing: Packing::Whole, order: Order::Sequential };
+    let options =
+        StreamOptions { sequence: 199, seed: 0, packing: Packing::Whole, order: SampleOrder::Sequential };
     let mut sample = Sample::default();
     Stream::of(corpus, options).unwrap().fill(0, &mut sample).unwrap();
     let counted: Vec<u32> = (sample.tokens().iter().zip(sample.counts()))
@@ -168,7 +171,8 @@ fn conversations_carry_a_mask() {
 fn learned(folder: &Path) -> String {
     let corpus = Corpus::open(folder).unwrap();
     let tokenizer = corpus.load_tokenizer().unwrap();
-    let options = StreamOptions { sequence: 999, seed: 0, packing: Packing::Whole, order: Order::Sequential };
+    let options =
+        StreamOptions { sequence: 999, seed: 0, packing: Packing::Whole, order: SampleOrder::Sequential };
     let mut sample = Sample::default();
     Stream::of(corpus, options).unwrap().fill(0, &mut sample).unwrap();
     let counted: Vec<u32> = (sample.tokens().iter().zip(sample.counts()))

@@ -1,11 +1,11 @@
 //! Tokenizers: trained here, loaded, refused.
 
-use bedplate_data::{Kind, Tokenizer, TrainingOptions, generate, train_tokenizer};
+use bedplate_data::{CorpusKind, Tokenizer, TrainingOptions, generate, train_tokenizer};
 use bedplate_diag::{Diagnostic, render_text};
 use serde_json::{Map, Value, json};
 
 fn trained(vocabulary: u32) -> Tokenizer {
-    let texts: Vec<String> = (0..300).map(|number| generate(Kind::Mixture, 1, number)).collect();
+    let texts: Vec<String> = (0..300).map(|number| generate(CorpusKind::Mixture, 1, number)).collect();
     let options = TrainingOptions { vocabulary, ..TrainingOptions::default() };
     train_tokenizer(texts.iter().map(String::as_str), &options).unwrap()
 }
@@ -28,14 +28,14 @@ fn training_finds_the_words_of_its_texts() {
     assert_eq!(tokenizer.vocabulary(), 1000);
     assert_eq!(tokenizer.encode(" garden").unwrap().len(), 1);
     assert_eq!(tokenizer.encode("123").unwrap().len(), 3, "digits stay apart");
-    let text = generate(Kind::Stories, 99, 5);
+    let text = generate(CorpusKind::Stories, 99, 5);
     let per_token = text.len() as f64 / tokenizer.encode(&text).unwrap().len() as f64;
     assert!(per_token > 3.0, "{per_token:.2} bytes per token");
 }
 
 #[test]
 fn training_is_the_same_for_any_order_of_the_texts() {
-    let texts: Vec<String> = (0..100).map(|number| generate(Kind::Mixture, 3, number)).collect();
+    let texts: Vec<String> = (0..100).map(|number| generate(CorpusKind::Mixture, 3, number)).collect();
     let options = TrainingOptions { vocabulary: 600, ..TrainingOptions::default() };
     let forwards = train_tokenizer(texts.iter().map(String::as_str), &options).unwrap();
     let backwards = train_tokenizer(texts.iter().rev().map(String::as_str), &options).unwrap();

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use super::Cpu;
-use super::share::Shared;
-use crate::device::{MappedFile, Owner, Place};
-use crate::{Buffer, Matrix, MatrixMut, Rows, Value, View, ViewMut};
+use super::share::SharedRows;
+use crate::device::{AddressSpace, MappedFile, Owner};
+use crate::{Buffer, BufferValue, Matrix, MatrixMut, Rows, View, ViewMut};
 
 const CACHE_LINE: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Bytes of the processor's memory, and how they are given back.
-pub(crate) struct Memory {
+pub(crate) struct CpuMemory {
     start: NonNull<u8>,
     bytes: usize,
     kind: Kind,
@@ -41,7 +41,7 @@ enum Kind {
 
 /// What a device for tests has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct DeviceTraffic {
     /// Memory that is allocated now.
     pub bytes: usize,
     /// How often elements were written to the device and read from it.
@@ -58,24 +58,24 @@ struct Counts {
 
 /// How the addresses in views relate to the processor's.
 pub(crate) struct Addresses {
-    place: Place,
+    place: AddressSpace,
     /// What is added to the processor's address.
     offset: usize,
     counts: Option<Arc<Counts>>,
 }
 
 impl Addresses {
-    pub(crate) const HOST: Self = Self { place: Place(0), offset: 0, counts: None };
+    pub(crate) const HOST: Self = Self { place: AddressSpace(0), offset: 0, counts: None };
 
     /// An address space of its own. Processors have no addresses that begin with these bits, so an access that does
     /// not go through the device faults.
     pub(crate) fn apart() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let place = Place(NEXT.fetch_add(1, Ordering::Relaxed));
+        let place = AddressSpace(NEXT.fetch_add(1, Ordering::Relaxed));
         Self { place, offset: 1 << 62, counts: Some(Arc::default()) }
     }
 
-    fn own(&self, mut memory: Memory) -> (Place, usize, Owner) {
+    fn own(&self, mut memory: CpuMemory) -> (AddressSpace, usize, Owner) {
         memory.counts.clone_from(&self.counts);
         if let Some(counts) = &self.counts {
             counts.bytes.fetch_add(memory.bytes, Ordering::Relaxed);
@@ -85,14 +85,14 @@ impl Addresses {
 
     /// The processor's address of a view. Panics when the view is of another device.
     #[inline(always)]
-    fn find(&self, place: Place, address: usize) -> usize {
+    fn find(&self, place: AddressSpace, address: usize) -> usize {
         assert!(place == self.place, "this view belongs to another device: {place:?}, not {:?}", self.place);
         address - self.offset
     }
 
     /// The elements of a view. Panics when the view is of another device.
     #[expect(unsafe_code, reason = "addresses become slices here")]
-    pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
+    pub(crate) fn slice<'a, E: BufferValue>(&self, view: View<'a, E>) -> &'a [E] {
         let start = std::ptr::with_exposed_provenance(self.find(view.place, view.address));
         // SAFETY: only buffers and mapped files make views, of memory in this place that holds values of `E` and is borrowed
         // for as long as the view lives; a part of a view lies inside it.
@@ -101,28 +101,32 @@ impl Addresses {
 }
 
 impl Cpu {
-    pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
-        self.buffer(len, Memory::zeros(bytes_of::<E>(len)))
+    pub(crate) fn zeros<E: BufferValue>(&self, len: usize) -> Buffer<E> {
+        self.buffer(len, CpuMemory::zeros(bytes_of::<E>(len)))
     }
 
-    pub(crate) fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
-        Ok(self.buffer(len, Memory::reserve(bytes_of::<E>(len))?))
+    pub(crate) fn reserve<E: BufferValue>(&self, len: usize) -> io::Result<Buffer<E>> {
+        Ok(self.buffer(len, CpuMemory::reserve(bytes_of::<E>(len))?))
     }
 
-    pub(crate) fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
-        Ok(self.buffer(len, Memory::shareable(bytes_of::<E>(len))?))
+    pub(crate) fn shareable<E: BufferValue>(&self, len: usize) -> io::Result<Buffer<E>> {
+        Ok(self.buffer(len, CpuMemory::shareable(bytes_of::<E>(len))?))
     }
 
     /// # Safety
     ///
     /// As for [`Device::map_shared`](crate::Device::map_shared).
     #[expect(unsafe_code, reason = "the borrow checker does not see other processes")]
-    pub(crate) unsafe fn map_shared<E: Value>(&self, from: OwnedFd, len: usize) -> io::Result<Buffer<E>> {
+    pub(crate) unsafe fn map_shared<E: BufferValue>(
+        &self,
+        from: OwnedFd,
+        len: usize,
+    ) -> io::Result<Buffer<E>> {
         // SAFETY: as the caller upholds.
-        Ok(self.buffer(len, unsafe { Memory::map_shared(from, bytes_of::<E>(len)) }?))
+        Ok(self.buffer(len, unsafe { CpuMemory::map_shared(from, bytes_of::<E>(len)) }?))
     }
 
-    fn buffer<E: Value>(&self, len: usize, memory: Memory) -> Buffer<E> {
+    fn buffer<E: BufferValue>(&self, len: usize, memory: CpuMemory) -> Buffer<E> {
         let (place, address, owner) = self.addresses.own(memory);
         Buffer::new(place, address, len, owner)
     }
@@ -134,27 +138,27 @@ impl Cpu {
     pub(crate) unsafe fn map_file(&self, file: &File) -> io::Result<MappedFile> {
         let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         // SAFETY: as the caller upholds.
-        let memory = unsafe { Memory::map(file.as_raw_fd(), bytes, libc::PROT_READ, Kind::Mapped) }?;
+        let memory = unsafe { CpuMemory::map(file.as_raw_fd(), bytes, libc::PROT_READ, Kind::Mapped) }?;
         let (place, address, owner) = self.addresses.own(memory);
         Ok(MappedFile::new(place, address, bytes, owner))
     }
 
-    pub(crate) fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
+    pub(crate) fn write<E: BufferValue>(&self, to: ViewMut<'_, E>, from: &[E]) {
         if let Some(counts) = &self.addresses.counts {
             counts.writes.fetch_add(1, Ordering::Relaxed);
         }
         self.slice_mut(to).copy_from_slice(from);
     }
 
-    pub(crate) fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
+    pub(crate) fn read<E: BufferValue>(&self, from: View<'_, E>, to: &mut [E]) {
         if let Some(counts) = &self.addresses.counts {
             counts.reads.fetch_add(1, Ordering::Relaxed);
         }
         to.copy_from_slice(self.slice(from));
     }
 
-    pub(crate) fn traffic(&self) -> Traffic {
-        self.addresses.counts.as_ref().map_or(Traffic::default(), |counts| Traffic {
+    pub(crate) fn traffic(&self) -> DeviceTraffic {
+        self.addresses.counts.as_ref().map_or(DeviceTraffic::default(), |counts| DeviceTraffic {
             bytes: counts.bytes.load(Ordering::Relaxed),
             writes: counts.writes.load(Ordering::Relaxed),
             reads: counts.reads.load(Ordering::Relaxed),
@@ -162,36 +166,36 @@ impl Cpu {
     }
 
     /// The elements of a view. Panics when the view is of another device.
-    pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
+    pub(crate) fn slice<'a, E: BufferValue>(&self, view: View<'a, E>) -> &'a [E] {
         self.addresses.slice(view)
     }
 
     /// The elements of a view. Panics when the view is of another device.
     #[expect(unsafe_code, reason = "addresses become slices here")]
-    pub(crate) fn slice_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> &'a mut [E] {
+    pub(crate) fn slice_mut<'a, E: BufferValue>(&self, view: ViewMut<'a, E>) -> &'a mut [E] {
         let start = std::ptr::with_exposed_provenance_mut(self.addresses.find(view.0.place, view.0.address));
         // SAFETY: as above; only mutably borrowed buffers make such views, and parts that are split off do not overlap.
         unsafe { std::slice::from_raw_parts_mut(start, view.len()) }
     }
 
-    pub(crate) fn rows<'a, E: Value>(&self, matrix: Matrix<'a, E>) -> Rows<&'a [E]> {
+    pub(crate) fn rows<'a, E: BufferValue>(&self, matrix: Matrix<'a, E>) -> Rows<&'a [E]> {
         let Rows { elements, rows, columns, stride } = matrix;
         Rows { elements: self.slice(elements), rows, columns, stride }
     }
 
     /// The rows of a matrix, to be shared out.
-    pub(crate) fn rows_mut<'a, E: Value>(&self, matrix: MatrixMut<'a, E>) -> Shared<'a, E> {
+    pub(crate) fn rows_mut<'a, E: BufferValue>(&self, matrix: MatrixMut<'a, E>) -> SharedRows<'a, E> {
         let Rows { elements, rows, columns, stride } = matrix;
         assert!(stride >= columns || rows <= 1, "rows of a matrix overlap");
         // No slice on the way: elements between the rows may belong to another matrix of the same operator.
         let start =
             std::ptr::with_exposed_provenance_mut(self.addresses.find(elements.0.place, elements.0.address));
-        Shared::at(start, elements.len(), columns, stride)
+        SharedRows::at(start, elements.len(), columns, stride)
     }
 
     /// Elements to be shared out, `each` for every row.
-    pub(crate) fn shared<'a, E: Value>(&self, view: ViewMut<'a, E>, each: usize) -> Shared<'a, E> {
-        Shared::new(self.slice_mut(view), each, each)
+    pub(crate) fn shared<'a, E: BufferValue>(&self, view: ViewMut<'a, E>, each: usize) -> SharedRows<'a, E> {
+        SharedRows::new(self.slice_mut(view), each, each)
     }
 }
 
@@ -203,7 +207,7 @@ impl<E> Rows<&[E]> {
 }
 
 #[expect(unsafe_code, reason = "allocates, maps and gives back")]
-impl Memory {
+impl CpuMemory {
     /// Large memory comes from the system, which has zeros: an allocator would write them once more, to small pages, before huge
     /// ones can be asked for.
     pub(crate) fn zeros(bytes: usize) -> Self {
@@ -307,7 +311,7 @@ fn layout(bytes: usize) -> Layout {
 }
 
 #[expect(unsafe_code, reason = "gives back what was allocated or mapped")]
-impl Drop for Memory {
+impl Drop for CpuMemory {
     fn drop(&mut self) {
         if let Some(counts) = &self.counts {
             counts.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -333,8 +337,8 @@ impl Drop for Memory {
 
 #[expect(unsafe_code, reason = "memory has one owner")]
 // SAFETY: the memory has no other owner in this process, like that of a `Vec`.
-unsafe impl Send for Memory {}
+unsafe impl Send for CpuMemory {}
 
 #[expect(unsafe_code, reason = "shared memory can only be read")]
 // SAFETY: `&Memory` gives nothing that could be written to.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for CpuMemory {}

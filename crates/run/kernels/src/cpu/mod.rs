@@ -56,8 +56,8 @@ use bedplate_breakdown::{Breakdown, Measured, Part};
 
 pub(crate) use level::{Level, has_tiles};
 use memory::Addresses;
-pub(crate) use memory::Memory;
-pub(crate) use memory::Traffic;
+pub(crate) use memory::CpuMemory;
+pub(crate) use memory::DeviceTraffic;
 use meter::Meter;
 use multiply::Scratch;
 pub(crate) use packed::PackedBody;

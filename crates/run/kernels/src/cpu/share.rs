@@ -17,7 +17,7 @@ const ROWS_CHUNK: usize = 1 << 13;
 const PARTIAL_SUMS: usize = 64;
 
 /// Rows of elements that several members write, each to rows of its own.
-pub(crate) struct Shared<'a, E> {
+pub(crate) struct SharedRows<'a, E> {
     start: *mut E,
     len: usize,
     columns: usize,
@@ -38,7 +38,7 @@ pub(crate) trait Outputs: Sync {
     unsafe fn piece(&self, rows: Range<usize>) -> Self::Piece;
 }
 
-impl<'a, E> Shared<'a, E> {
+impl<'a, E> SharedRows<'a, E> {
     pub(crate) fn new(elements: &'a mut [E], columns: usize, stride: usize) -> Self {
         Self::at(elements.as_mut_ptr(), elements.len(), columns, stride)
     }
@@ -84,10 +84,10 @@ impl<'a, E> Shared<'a, E> {
 
 #[expect(unsafe_code, reason = "parts of a slice may go to several threads")]
 // SAFETY: a caller that takes a part has it alone, by the contract of `range`, so this is `split_at_mut` over threads.
-unsafe impl<E: Send> Sync for Shared<'_, E> {}
+unsafe impl<E: Send> Sync for SharedRows<'_, E> {}
 
 #[expect(unsafe_code, reason = "as the trait has it")]
-impl<'a, E: Send> Outputs for Shared<'a, E> {
+impl<'a, E: Send> Outputs for SharedRows<'a, E> {
     type Piece = &'a mut [E];
 
     #[inline(always)]
@@ -179,7 +179,7 @@ impl Cpu {
         work: impl Fn(usize, O::Piece, &mut [f32]) + Sync,
     ) {
         let share = scratch.len() / self.pool.size();
-        let scratch = Shared::new(scratch, share, share);
+        let scratch = SharedRows::new(scratch, share, share);
         self.pool.run(chunks, &|chunk, member| {
             // SAFETY: the thread pool does each chunk once.
             let piece = unsafe { outputs.piece(chunk..chunk + 1) };
@@ -204,7 +204,7 @@ impl Cpu {
         let chunks = rows.div_ceil(chunk);
         let mut sums = self.partial_sums.borrow_mut();
         let sums = sums.first(chunks * width);
-        inlined!(self.in_chunks(chunks, 1, Shared::new(sums, width, width), |index, mut sums| {
+        inlined!(self.in_chunks(chunks, 1, SharedRows::new(sums, width, width), |index, mut sums| {
             sums.fill(0.0);
             let mut sums = lens.map(
                 #[inline(always)]
@@ -233,15 +233,17 @@ impl Cpu {
     ) -> f64 {
         let mut sums = [0.0; PARTIAL_SUMS];
         let chunk = len.div_ceil(PARTIAL_SUMS).max(least_chunk);
-        inlined!(self.in_chunks(len.div_ceil(chunk), 1, Shared::new(&mut sums, 1, 1), |index, sum| sum[0] =
-            term(index.start * chunk..(index.end * chunk).min(len))));
+        inlined!(
+            self.in_chunks(len.div_ceil(chunk), 1, SharedRows::new(&mut sums, 1, 1), |index, sum| sum[0] =
+                term(index.start * chunk..(index.end * chunk).min(len)))
+        );
         sums.iter().sum()
     }
 
     /// Adds rows that lie `stride` apart to `total`, the first one first.
     #[inline(always)]
     fn add_rows(&self, rows: &[f32], stride: usize, total: &mut [f32]) {
-        inlined!(self.in_chunks(total.len(), 512, Shared::new(total, 1, 1), |range, total| {
+        inlined!(self.in_chunks(total.len(), 512, SharedRows::new(total, 1, 1), |range, total| {
             for row in rows.chunks(stride.max(1)) {
                 total.iter_mut().zip(&row[range.clone()]).for_each(|(total, term)| *total += term);
             }

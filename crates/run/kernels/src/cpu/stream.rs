@@ -6,7 +6,7 @@ use bedplate_random::nth;
 
 use super::Cpu;
 use crate::device::NONE;
-use crate::{Accumulate, Element, Matrix, MatrixMut, Value, View, ViewMut};
+use crate::{Accumulate, BufferValue, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Elements that one member takes at a time: large enough to stream, small enough to share out.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -37,7 +37,7 @@ impl Cpu {
         }
     }
 
-    pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+    pub(crate) fn copy<E: BufferValue>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
         let x = self.slice(x);
         inlined!(
             self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| to.copy_from_slice(&x[range]))

@@ -1,7 +1,7 @@
 //! The nonlinear functions between the matrices of a feed-forward layer.
 
 use super::kernel::{address, flag, word};
-use super::source::Source::Pointwise;
+use super::source::KernelSource::Pointwise;
 use super::{Cuda, format_of};
 use crate::{Element, Gelu, Matrix, MatrixMut};
 
@@ -31,7 +31,7 @@ impl Cuda {
     ) {
         let (x, d, to) = (self.rows(&gate_up), self.rows(&d_out), self.rows_mut(&d_gate_up));
         let (rows, columns) = d_out.shape();
-        let wide = [x, d, to].iter().all(super::memory::Lines::is_aligned) && columns.is_multiple_of(8);
+        let wide = [x, d, to].iter().all(super::memory::MatrixLines::is_aligned) && columns.is_multiple_of(8);
         self.kernel(Pointwise, [format_of::<E>(); 3], "swiglu_backward").over(
             rows * columns.div_ceil(8),
             &[

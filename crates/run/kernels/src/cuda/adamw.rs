@@ -3,7 +3,7 @@
 use super::Cuda;
 use super::driver::Argument::Words;
 use super::kernel::{THREADS, address, blocks_of, two, word};
-use super::source::{Format, Source::Pointwise};
+use super::source::{KernelFormat, KernelSource::Pointwise};
 use super::stream::is_wide;
 use crate::{AdamW, Bf16, View, ViewMut};
 
@@ -23,7 +23,7 @@ impl Cuda {
         let [weights, gradient, first, second] = places.map(address);
         let count = word(if wide { len / 4 } else { len });
         let arguments = [Words(&factors), weights, gradient, first, second, address(copy), count];
-        let formats = [Format::F32; 3];
+        let formats = [KernelFormat::F32; 3];
         if wide {
             let launch = blocks_of((len / 4).div_ceil(THREADS), THREADS);
             self.kernel(Pointwise, formats, "adamw_wide").launch(launch, &arguments);

@@ -1,13 +1,13 @@
 //! Attention over grouped heads: Hopper's own kernels for bf16 heads of 64 and 128, a general kernel for everything else.
 
 use super::driver::Argument::{Map, Words};
-use super::driver::{Launch, TileMap};
+use super::driver::{KernelLaunch, TileMap};
 use super::kernel::{THREADS, address, blocks_of, float, two, word};
-use super::memory::Lines;
-use super::source::Format;
-use super::source::Source::{Attention, FlashBackward, FlashForward};
+use super::memory::MatrixLines;
+use super::source::KernelFormat;
+use super::source::KernelSource::{Attention, FlashBackward, FlashForward};
 use super::{Cuda, format_of};
-use crate::{AttentionShape, Element, Matrix, MatrixMut, Qkv, Seen, View, ViewMut};
+use crate::{AttentionShape, Element, Matrix, MatrixMut, Qkv, View, ViewMut, VisibleKeys};
 
 /// Warps of a block of the general kernels.
 pub(super) const WARPS: usize = 4;
@@ -23,7 +23,7 @@ impl Cuda {
         &self,
         shape: &AttentionShape,
         qkv: Qkv<Matrix<'_, E>>,
-        seen: Seen<'_>,
+        seen: VisibleKeys<'_>,
         out: MatrixMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
     ) {
@@ -35,7 +35,8 @@ impl Cuda {
         }
         let (first, positions) = self.seen(seen);
         let [q, k, v] = [lines.queries, lines.keys, lines.values];
-        let launch = Launch { grid: [rows.div_ceil(WARPS), shape.heads, 1], ..blocks_of(1, 32 * WARPS) };
+        let launch =
+            KernelLaunch { grid: [rows.div_ceil(WARPS), shape.heads, 1], ..blocks_of(1, 32 * WARPS) };
         self.kernel(Attention, [format_of::<E>(); 3], "attend").launch(
             launch,
             &[
@@ -59,9 +60,9 @@ impl Cuda {
         &self,
         shape: &AttentionShape,
         rows: usize,
-        lines: Qkv<Lines>,
-        seen: Seen<'_>,
-        out: Lines,
+        lines: Qkv<MatrixLines>,
+        seen: VisibleKeys<'_>,
+        out: MatrixLines,
         log_sums: u64,
     ) {
         let (sequences, dim) = (rows / shape.queries, shape.head_dim);
@@ -70,9 +71,9 @@ impl Cuda {
         let tiles = sequences * shape.heads * shape.queries.div_ceil(QUERIES);
         let grid = [tiles.min(self.context.processors), 1, 1];
         let shared = 5 * KEYS * dim * 2 + 1024;
-        let launch = Launch { grid, shared, ..blocks_of(1, 384) };
+        let launch = KernelLaunch { grid, shared, ..blocks_of(1, 384) };
         let words = flash_words(shape, shape.scale * std::f32::consts::LOG2_E);
-        self.kernel(FlashForward, [Format::Bf16; 3], "flash_forward").sized(dim, 0).launch(
+        self.kernel(FlashForward, [KernelFormat::Bf16; 3], "flash_forward").sized(dim, 0).launch(
             launch,
             &[
                 Map(&q),
@@ -90,24 +91,30 @@ impl Cuda {
     }
 
     /// Tiles of queries, keys and values.
-    fn maps(&self, shape: &AttentionShape, rows: usize, lines: Qkv<Lines>, queries: u32) -> [TileMap; 3] {
+    fn maps(
+        &self,
+        shape: &AttentionShape,
+        rows: usize,
+        lines: Qkv<MatrixLines>,
+        queries: u32,
+    ) -> [TileMap; 3] {
         let keys = rows / shape.queries * shape.keys;
-        let of_keys = |lines: Lines| {
+        let of_keys = |lines: MatrixLines| {
             let columns = shape.kv_heads * shape.head_dim;
             self.context.tiles(lines.address, keys, columns, lines.stride, KEYS as u32)
         };
-        let Lines { address, stride, .. } = lines.queries;
+        let MatrixLines { address, stride, .. } = lines.queries;
         let of_queries = self.context.tiles(address, rows, shape.attended(), stride, queries);
         [of_queries, of_keys(lines.keys), of_keys(lines.values)]
     }
 
     /// Whether Hopper's kernels can do it.
-    fn is_flash<E: Element>(&self, shape: &AttentionShape, lines: &[Lines]) -> bool {
-        let fits = matches!(shape.head_dim, 64 | 128) && format_of::<E>() == Format::Bf16;
-        self.is_hopper() && fits && lines.iter().all(Lines::is_aligned)
+    fn is_flash<E: Element>(&self, shape: &AttentionShape, lines: &[MatrixLines]) -> bool {
+        let fits = matches!(shape.head_dim, 64 | 128) && format_of::<E>() == KernelFormat::Bf16;
+        self.is_hopper() && fits && lines.iter().all(MatrixLines::is_aligned)
     }
 
-    fn seen(&self, seen: Seen<'_>) -> (u64, u64) {
+    fn seen(&self, seen: VisibleKeys<'_>) -> (u64, u64) {
         (self.at(seen.first_keys), seen.positions.map_or(0, |positions| self.at(positions)))
     }
 
@@ -120,8 +127,8 @@ impl Cuda {
     ) {
         let heads = log_sums.len() / part.rows.max(1);
         let (from, to, dim) = (self.rows(&part), self.rows_mut(&whole), part.columns / heads.max(1));
-        let launch = Launch { grid: [part.rows, heads, 1], ..blocks_of(1, 64) };
-        self.kernel(Attention, [format_of::<E>(), format_of::<O>(), Format::F32], "merge").launch(
+        let launch = KernelLaunch { grid: [part.rows, heads, 1], ..blocks_of(1, 64) };
+        self.kernel(Attention, [format_of::<E>(), format_of::<O>(), KernelFormat::F32], "merge").launch(
             launch,
             &[
                 address(from.address),
@@ -141,7 +148,7 @@ impl Cuda {
         &self,
         shape: &AttentionShape,
         qkv: Qkv<Matrix<'_, E>>,
-        seen: Seen<'_>,
+        seen: VisibleKeys<'_>,
         out: Matrix<'_, E>,
         log_sums: View<'_, f32>,
         d_out: Matrix<'_, E>,
@@ -168,15 +175,15 @@ impl Cuda {
         }
     }
 
-    fn plain_backward(&self, format: Format, task: &Task<'_>) {
+    fn plain_backward(&self, format: KernelFormat, task: &Task<'_>) {
         let Task { shape, rows, lines, out, d_out, gradients, seen, log_sums } = *task;
         let delta = self.partial.of(&self.context, 4 * rows * shape.heads);
         let (words, formats) = (words_of(shape, rows), [format; 3]);
-        let launch = |rows: usize, heads| Launch {
+        let launch = |rows: usize, heads| KernelLaunch {
             grid: [rows.div_ceil(WARPS), heads, 1],
             ..blocks_of(1, 32 * WARPS)
         };
-        let at = |lines: Lines| [address(lines.address), word(lines.stride)];
+        let at = |lines: MatrixLines| [address(lines.address), word(lines.stride)];
         let ([out, out_stride], [d, d_stride]) = (at(out), at(d_out));
         self.kernel(Attention, formats, "deltas").launch(
             launch(rows, shape.heads),
@@ -199,15 +206,16 @@ impl Cuda {
 
     fn flash_backward(&self, task: &Task<'_>) {
         let Task { shape, rows, lines, out, d_out, gradients, seen, log_sums } = *task;
-        let (dim, formats, sequences) = (shape.head_dim, [Format::Bf16; 3], rows / shape.queries);
+        let (dim, formats, sequences) = (shape.head_dim, [KernelFormat::Bf16; 3], rows / shape.queries);
         let padded = shape.queries.next_multiple_of(QUERIES_BACKWARD);
         let (columns, statistics) = (shape.attended(), sequences * shape.heads * padded);
         let turned = self.partial.of(&self.context, 4 * (2 * statistics + rows * columns));
         let (delta, sums) = (turned + 4 * statistics as u64, turned + 8 * statistics as u64);
         let words = flash_words(shape, shape.scale);
-        let at = |lines: Lines| [address(lines.address), word(lines.stride)];
+        let at = |lines: MatrixLines| [address(lines.address), word(lines.stride)];
         let ([o, os], [d, ds]) = (at(out), at(d_out));
-        let launch = Launch { grid: [padded.div_ceil(8), shape.heads, sequences], ..blocks_of(1, THREADS) };
+        let launch =
+            KernelLaunch { grid: [padded.div_ceil(8), shape.heads, sequences], ..blocks_of(1, THREADS) };
         self.kernel(FlashBackward, formats, "prepare").sized(dim, 0).launch(
             launch,
             &[Words(&words), word(padded), o, os, d, ds, address(log_sums), address(turned), address(delta)],
@@ -220,7 +228,7 @@ impl Cuda {
         let grid = [sequences * shape.kv_heads, shape.keys.div_ceil(KEYS), 1];
         let ([dk, dks], [dv, dvs], (first, positions)) = (at(gradients.keys), at(gradients.values), seen);
         self.kernel(FlashBackward, formats, "flash_backward").sized(dim, 0).launch(
-            Launch { grid, shared, ..blocks_of(1, 384) },
+            KernelLaunch { grid, shared, ..blocks_of(1, 384) },
             &[
                 Map(&q),
                 Map(&k),
@@ -253,16 +261,16 @@ impl Cuda {
 struct Task<'a> {
     shape: &'a AttentionShape,
     rows: usize,
-    lines: Qkv<Lines>,
-    out: Lines,
-    d_out: Lines,
-    gradients: Qkv<Lines>,
+    lines: Qkv<MatrixLines>,
+    out: MatrixLines,
+    d_out: MatrixLines,
+    gradients: Qkv<MatrixLines>,
     seen: (u64, u64),
     log_sums: u64,
 }
 
 impl<E: Element> Qkv<Matrix<'_, E>> {
-    fn lines(&self, cuda: &Cuda) -> Qkv<Lines> {
+    fn lines(&self, cuda: &Cuda) -> Qkv<MatrixLines> {
         Qkv {
             queries: cuda.rows(&self.queries),
             keys: cuda.rows(&self.keys),
@@ -272,7 +280,7 @@ impl<E: Element> Qkv<Matrix<'_, E>> {
 }
 
 impl<E: Element> Qkv<MatrixMut<'_, E>> {
-    fn lines(&self, cuda: &Cuda) -> Qkv<Lines> {
+    fn lines(&self, cuda: &Cuda) -> Qkv<MatrixLines> {
         let [queries, keys, values] = [&self.queries, &self.keys, &self.values].map(|of| cuda.rows_mut(of));
         Qkv { queries, keys, values }
     }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 
 use super::CudaError;
-use super::library::{BLAS, Library, functions};
-use super::source::Format;
+use super::library::{BLAS, OpenLibrary, functions};
+use super::source::KernelFormat;
 
 functions! {
     /// cuBLASLt's functions.
@@ -20,7 +20,7 @@ functions! {
         wish_set = c"cublasLtMatmulPreferenceSetAttribute"(wish: usize, attribute: i32, value: *const c_void, bytes: usize);
         choose = c"cublasLtMatmulAlgoGetHeuristic"(
             handle: usize, product: usize, a: usize, b: usize, c: usize, d: usize, wish: usize, wanted: i32,
-            choices: *mut Choice, found: &mut i32,
+            choices: *mut BlasChoice, found: &mut i32,
         );
         multiply = c"cublasLtMatmul"(
             handle: usize, product: usize, alpha: &f32, a: u64, a_layout: usize, b: u64, b_layout: usize, beta: &f32,
@@ -33,7 +33,7 @@ functions! {
 /// What the library proposes: an algorithm, the workspace it wants, and more that is not looked at.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-pub(super) struct Choice {
+pub(super) struct BlasChoice {
     algorithm: [u64; 8],
     workspace: usize,
     state: i32,
@@ -43,7 +43,7 @@ pub(super) struct Choice {
 
 /// `d = alpha a b + beta c` as the library sees it: columns first, each side turned or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Shape {
+pub(super) struct BlasShape {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
@@ -51,7 +51,7 @@ pub(super) struct Shape {
     /// Of `a`, `b`, `c` and `d`.
     pub(super) strides: [usize; 4],
     /// Of both sides, and of `c` and `d`.
-    pub(super) formats: [Format; 2],
+    pub(super) formats: [KernelFormat; 2],
     /// The largest power of two up to 16 that divides all addresses, of each matrix.
     pub(super) alignments: [u32; 4],
     pub(super) has_bias: bool,
@@ -76,7 +76,7 @@ struct Plan {
 pub(super) struct Blas {
     functions: Functions,
     handle: usize,
-    plans: RefCell<HashMap<Shape, Option<Plan>>>,
+    plans: RefCell<HashMap<BlasShape, Option<Plan>>>,
     scales_lines: OnceCell<bool>,
 }
 
@@ -98,7 +98,7 @@ pub(super) const WORKSPACE: usize = 32 << 20;
 
 impl Blas {
     pub(super) fn new() -> Result<Self, CudaError> {
-        let functions = Functions::load(&Library::open(&BLAS)?)?;
+        let functions = Functions::load(&OpenLibrary::open(&BLAS)?)?;
         let mut handle = 0;
         match functions.create(&mut handle) {
             0 => Ok(Self { functions, handle, plans: RefCell::default(), scales_lines: OnceCell::new() }),
@@ -107,14 +107,14 @@ impl Blas {
     }
 
     /// Whether the library could do it; it may have no algorithm for odd addresses and strides.
-    pub(super) fn multiply(&self, shape: &Shape, sides: &Sides, workspace: u64, stream: usize) -> bool {
+    pub(super) fn multiply(&self, shape: &BlasShape, sides: &Sides, workspace: u64, stream: usize) -> bool {
         let mut plans = self.plans.borrow_mut();
         let plan = plans.entry(*shape).or_insert_with(|| self.plan(shape, sides));
         let Some(plan) = plan else { return false };
         if shape.has_bias {
             self.set(plan.product, BIAS_POINTER, &sides.bias);
         }
-        if shape.formats[0] == Format::Fp8 {
+        if shape.formats[0] == KernelFormat::Fp8 {
             self.set(plan.product, SCALES_OF_A, &sides.scales[0]);
             self.set(plan.product, SCALES_OF_B, &sides.scales[1]);
         }
@@ -143,7 +143,7 @@ impl Blas {
         )
     }
 
-    fn plan(&self, shape: &Shape, sides: &Sides) -> Option<Plan> {
+    fn plan(&self, shape: &BlasShape, sides: &Sides) -> Option<Plan> {
         let (product, mut wish) = (self.product(), 0);
         for (attribute, turned) in [TURN_A, TURN_B].into_iter().zip(shape.turned) {
             self.set(product, attribute, &i32::from(turned));
@@ -153,10 +153,10 @@ impl Blas {
             self.set(product, EPILOGUE, &WITH_BIAS);
             self.set(product, BIAS_FORMAT, &kind(shape.formats[1]));
         }
-        if shape.formats[0] == Format::Fp8 && !self.scale_lines(product, shape.sums, sides) {
+        if shape.formats[0] == KernelFormat::Fp8 && !self.scale_lines(product, shape.sums, sides) {
             return None;
         }
-        let (Shape { m, n, k, .. }, [from, to]) = (*shape, shape.formats);
+        let (BlasShape { m, n, k, .. }, [from, to]) = (*shape, shape.formats);
         let side = |rows, columns, turned| if turned { (columns, rows) } else { (rows, columns) };
         let sizes = [side(m, k, shape.turned[0]), side(k, n, shape.turned[1]), (m, n), (m, n)];
         let formats = [from, from, to, to];
@@ -170,7 +170,7 @@ impl Blas {
         for (attribute, alignment) in (FIRST_ALIGNMENT..).zip(shape.alignments) {
             self.wish(wish, attribute, &alignment);
         }
-        let (mut choices, mut found) = ([Choice::default(); 8], 0);
+        let (mut choices, mut found) = ([BlasChoice::default(); 8], 0);
         let [a, b, c, d] = layouts;
         let code = self.functions.choose(
             self.handle,
@@ -215,7 +215,7 @@ impl Blas {
     fn product(&self) -> usize {
         const COMPUTE_F32: i32 = 68;
         let mut product = 0;
-        let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(Format::F32));
+        let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(KernelFormat::F32));
         assert_eq!(created, 0, "cuBLASLt describes a product");
         product
     }
@@ -249,12 +249,12 @@ const WORKSPACE_BYTES: i32 = 1;
 const FIRST_ALIGNMENT: i32 = 5;
 
 /// How the library numbers formats.
-fn kind(format: Format) -> i32 {
+fn kind(format: KernelFormat) -> i32 {
     match format {
-        Format::F32 => 0,
-        Format::F16 => 2,
-        Format::Bf16 => 14,
-        Format::Fp8 => 28,
-        Format::Int8 | Format::Int4 => unreachable!("whole numbers are widened before a product"),
+        KernelFormat::F32 => 0,
+        KernelFormat::F16 => 2,
+        KernelFormat::Bf16 => 14,
+        KernelFormat::Fp8 => 28,
+        KernelFormat::Int8 | KernelFormat::Int4 => unreachable!("whole numbers are widened before a product"),
     }
 }

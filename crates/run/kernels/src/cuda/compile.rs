@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use bedplate_host::replace_file;
 
 use super::CudaError;
-use super::library::{Library, NVRTC, functions};
+use super::library::{NVRTC, OpenLibrary, functions};
 
 functions! {
     /// NVRTC's functions.
@@ -46,16 +46,16 @@ pub(super) struct Compiled {
 
 impl Compiler {
     pub(super) fn new() -> Result<Self, CudaError> {
-        Self::of(&Library::open(&NVRTC)?)
+        Self::of(&OpenLibrary::open(&NVRTC)?)
     }
 
     /// Looks also in a Python environment that is not active.
     #[cfg(test)]
     pub(super) fn in_environment(environment: &std::path::Path) -> Result<Self, CudaError> {
-        Self::of(&Library::open_beside(&NVRTC, Some(environment))?)
+        Self::of(&OpenLibrary::open_beside(&NVRTC, Some(environment))?)
     }
 
-    fn of(library: &Library) -> Result<Self, CudaError> {
+    fn of(library: &OpenLibrary) -> Result<Self, CudaError> {
         let functions = Functions::load(library)?;
         let mut version = (0, 0);
         functions.version(&mut version.0, &mut version.1);

@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::kernel::{address, blocks_of, flag, float, word};
-use super::source::{Format, Source::Pointwise};
+use super::source::{KernelFormat, KernelSource::Pointwise};
 use crate::{MatrixMut, View, ViewMut};
 
 impl Cuda {
@@ -37,7 +37,7 @@ impl Cuda {
     ) {
         let (at, (rows, vocabulary)) = (self.rows_mut(&logits), logits.shape());
         let is_wide = at.is_aligned() && vocabulary.is_multiple_of(4);
-        self.kernel(Pointwise, [Format::F32; 3], name).launch(
+        self.kernel(Pointwise, [KernelFormat::F32; 3], name).launch(
             blocks_of(rows, 1024),
             &[
                 address(at.address),

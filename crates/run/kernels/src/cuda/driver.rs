@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::CudaError;
-use super::library::{DRIVER, Library, functions};
+use super::library::{DRIVER, OpenLibrary, functions};
 
 functions! {
     /// The driver's functions, by the names of their current versions. Handles are numbers; 0 is none.
@@ -97,14 +97,14 @@ pub(super) enum Argument<'a> {
 
 /// Blocks, threads and shared bytes of a launch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Launch {
+pub(super) struct KernelLaunch {
     pub(super) grid: [usize; 3],
     pub(super) block: [usize; 3],
     pub(super) shared: usize,
 }
 
 /// A GPU's primary context with the one stream that everything runs on.
-pub(super) struct Context {
+pub(super) struct CudaContext {
     functions: Functions,
     handle: usize,
     stream: usize,
@@ -128,7 +128,7 @@ thread_local! {
 
 /// The GPUs that the driver shows, each by its place on the bus.
 pub(super) fn list() -> Result<Vec<String>, CudaError> {
-    let functions = Functions::load(&Library::open(&DRIVER)?)?;
+    let functions = Functions::load(&OpenLibrary::open(&DRIVER)?)?;
     let mut count = 0;
     refused(&functions, functions.init(0), "start")?;
     refused(&functions, functions.device_count(&mut count), "count GPUs")?;
@@ -142,9 +142,9 @@ pub(super) fn list() -> Result<Vec<String>, CudaError> {
     (0..count).map(bus_id).collect()
 }
 
-impl Context {
+impl CudaContext {
     pub(super) fn new(ordinal: usize) -> Result<Arc<Self>, CudaError> {
-        let functions = Functions::load(&Library::open(&DRIVER)?)?;
+        let functions = Functions::load(&OpenLibrary::open(&DRIVER)?)?;
         let check = |code, what| refused(&functions, code, what);
         check(functions.init(0), "start")?;
         let (mut count, mut device, mut handle, mut stream, mut driver_version) = (0, 0, 0, 0, 0);
@@ -218,7 +218,7 @@ impl Context {
         self.must(self.driver().stream_synchronize(self.stream), "finish its work");
     }
 
-    pub(super) fn launch(&self, function: usize, launch: Launch, arguments: &[Argument<'_>]) {
+    pub(super) fn launch(&self, function: usize, launch: KernelLaunch, arguments: &[Argument<'_>]) {
         let mut pointers = [std::ptr::null_mut::<c_void>(); 24];
         assert!(arguments.len() <= pointers.len(), "a kernel has at most 24 arguments");
         for (pointer, argument) in pointers.iter_mut().zip(arguments) {

@@ -1,7 +1,7 @@
 //! Rows of a table, looked up by token.
 
 use super::kernel::{address, blocks_of, flag, word};
-use super::source::{Format, Source::Experts};
+use super::source::{KernelFormat, KernelSource::Experts};
 use super::{Cuda, format_of};
 use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
@@ -39,7 +39,7 @@ impl Cuda {
         d_table: MatrixMut<'_, f32>,
     ) {
         let (d, to, (entries, columns)) = (self.rows(&d_out), self.rows_mut(&d_table), d_table.shape());
-        let formats = [format_of::<E>(), Format::F32, Format::F32];
+        let formats = [format_of::<E>(), KernelFormat::F32, KernelFormat::F32];
         self.kernel(Experts, formats, "embedding_backward").launch(
             blocks_of(tokens.len(), 256),
             &[

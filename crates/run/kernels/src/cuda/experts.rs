@@ -1,7 +1,7 @@
 //! Tokens on their way to experts and back.
 
 use super::kernel::{THREADS, address, blocks_of, flag, word};
-use super::source::{Format, Source::Experts};
+use super::source::{KernelFormat, KernelSource::Experts};
 use super::{Cuda, format_of};
 use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
@@ -14,7 +14,7 @@ impl Cuda {
         offsets: ViewMut<'_, u32>,
     ) {
         let count = offsets.len() - 1;
-        self.kernel(Experts, [Format::F32; 3], "dispatch").launch(
+        self.kernel(Experts, [KernelFormat::F32; 3], "dispatch").launch(
             blocks_of(count + 1, 256),
             &[
                 address(self.at(experts)),

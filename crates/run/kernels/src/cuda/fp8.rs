@@ -2,12 +2,12 @@
 
 use super::Cuda;
 use super::blas::Sums;
-use super::driver::Launch;
+use super::driver::KernelLaunch;
 use super::kernel::{THREADS, address, blocks_of, word};
 use super::linear::{Extras, Side};
-use super::memory::Lines;
-use super::source::Format;
-use super::source::Source::Round;
+use super::memory::MatrixLines;
+use super::source::KernelFormat;
+use super::source::KernelSource::Round;
 use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
 /// Rows that a block of the kernel for columns looks at.
@@ -62,7 +62,8 @@ impl Cuda {
     /// Whether the sizes and addresses are such that the library has a product of fp8 for them.
     fn multiplies_fp8(&self, x: Side, weight: Side) -> bool {
         let fits = [weight.rows, weight.columns].iter().all(|size| size.is_multiple_of(16));
-        let is_narrow = [x, weight].iter().all(|side| side.format == Format::Bf16 && side.lines.is_aligned());
+        let is_narrow =
+            [x, weight].iter().all(|side| side.format == KernelFormat::Bf16 && side.lines.is_aligned());
         self.has_fp8() && x.rows > 0 && fits && is_narrow
     }
 
@@ -72,8 +73,8 @@ impl Cuda {
         let to = self.sides[which].of(&self.context, bytes + 4 * side.rows);
         let scales = to + bytes as u64;
         self.round_to_fp8(side, to, side.columns, scales);
-        let lines = Lines { address: to, stride: side.columns, bytes: 1 };
-        Side { lines, format: Format::Fp8, scales, ..side }
+        let lines = MatrixLines { address: to, stride: side.columns, bytes: 1 };
+        Side { lines, format: KernelFormat::Fp8, scales, ..side }
     }
 
     /// Rows as bytes, and their scales.
@@ -102,13 +103,13 @@ impl Cuda {
             [address(lines.address), word(lines.stride), word(rows), word(columns)];
         kernel("no_columns").over(columns, &[address(most), word(columns)]);
         let strips =
-            Launch { grid: [columns.div_ceil(256), rows.div_ceil(STRIP), 1], ..blocks_of(1, THREADS) };
+            KernelLaunch { grid: [columns.div_ceil(256), rows.div_ceil(STRIP), 1], ..blocks_of(1, THREADS) };
         kernel("most_of_columns").launch(strips, &[elements, stride, height, width, address(most)]);
         let tiles =
-            Launch { grid: [columns.div_ceil(TILE), rows.div_ceil(TILE), 1], ..blocks_of(1, THREADS) };
+            KernelLaunch { grid: [columns.div_ceil(TILE), rows.div_ceil(TILE), 1], ..blocks_of(1, THREADS) };
         let arguments = [elements, stride, height, width, address(most), address(to), address(scales)];
         kernel("to_fp8_turned").launch(tiles, &arguments);
-        let lines = Lines { address: to, stride: rows, bytes: 1 };
-        Side { lines, format: Format::Fp8, rows: columns, columns: rows, scales }
+        let lines = MatrixLines { address: to, stride: rows, bytes: 1 };
+        Side { lines, format: KernelFormat::Fp8, rows: columns, columns: rows, scales }
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Cuda;
-use super::driver::Context;
+use super::driver::CudaContext;
 
 /// Operators that a device has captured; see [`Device::capture`](crate::Device::capture).
 pub struct CudaGraph {
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     executable: usize,
     /// How often scratch memory had moved by then.
     moves: u64,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::Cuda;
 use super::compile::Compiler;
-use super::driver::{Argument, Context, Launch};
-use super::source::{Format, Source, Variant, architecture};
+use super::driver::{Argument, CudaContext, KernelLaunch};
+use super::source::{KernelFormat, KernelSource, Variant, architecture};
 
 /// Threads of a block where nothing else is said.
 pub(super) const THREADS: usize = 256;
@@ -16,13 +16,13 @@ pub(super) const THREADS: usize = 256;
 pub(super) struct Kernels {
     compiler: Compiler,
     architecture: String,
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     modules: RefCell<HashMap<Variant, usize>>,
     functions: RefCell<HashMap<(Variant, &'static str), usize>>,
 }
 
 impl Kernels {
-    pub(super) fn new(context: &Arc<Context>, compiler: Compiler) -> Self {
+    pub(super) fn new(context: &Arc<CudaContext>, compiler: Compiler) -> Self {
         Self {
             compiler,
             architecture: architecture(context.major, context.minor),
@@ -82,25 +82,30 @@ impl Kernels {
 }
 
 /// A kernel that is about to be launched.
-pub(super) struct Call<'a> {
+pub(super) struct KernelCall<'a> {
     cuda: &'a Cuda,
     variant: Variant,
     name: &'static str,
 }
 
 impl Cuda {
-    pub(super) fn kernel(&self, source: Source, formats: [Format; 3], name: &'static str) -> Call<'_> {
-        Call { cuda: self, variant: Variant { source, formats, dim: 0, group: 0 }, name }
+    pub(super) fn kernel(
+        &self,
+        source: KernelSource,
+        formats: [KernelFormat; 3],
+        name: &'static str,
+    ) -> KernelCall<'_> {
+        KernelCall { cuda: self, variant: Variant { source, formats, dim: 0, group: 0 }, name }
     }
 }
 
-impl Call<'_> {
+impl KernelCall<'_> {
     pub(super) fn sized(mut self, dim: usize, group: usize) -> Self {
         (self.variant.dim, self.variant.group) = (dim, group);
         self
     }
 
-    pub(super) fn launch(self, launch: Launch, arguments: &[Argument<'_>]) {
+    pub(super) fn launch(self, launch: KernelLaunch, arguments: &[Argument<'_>]) {
         let function = self.cuda.kernels.function(self.variant, self.name);
         self.cuda.context.launch(function, launch, arguments);
     }
@@ -113,8 +118,8 @@ impl Call<'_> {
 }
 
 /// A line of blocks.
-pub(super) fn blocks_of(blocks: usize, threads: usize) -> Launch {
-    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
+pub(super) fn blocks_of(blocks: usize, threads: usize) -> KernelLaunch {
+    KernelLaunch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
 }
 
 pub(super) fn word(number: usize) -> Argument<'static> {

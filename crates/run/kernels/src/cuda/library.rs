@@ -9,13 +9,13 @@ use bedplate_host::Library as Opened;
 use super::CudaError;
 
 /// An open library; it stays open until the program ends.
-pub struct Library {
+pub struct OpenLibrary {
     opened: Opened,
     what: &'static str,
 }
 
 /// A library to look for.
-pub struct Wanted {
+pub struct WantedLibrary {
     pub what: &'static str,
     /// File names, the best first.
     pub files: &'static [&'static str],
@@ -25,34 +25,34 @@ pub struct Wanted {
     pub companion: Option<&'static str>,
 }
 
-pub(super) const DRIVER: Wanted = Wanted {
+pub(super) const DRIVER: WantedLibrary = WantedLibrary {
     what: "NVIDIA's driver",
     files: &["libcuda.so.1"],
     package: "NVIDIA's driver (on Debian and Ubuntu `nvidia-driver`, in containers the NVIDIA container toolkit)",
     companion: None,
 };
 
-pub(super) const NVRTC: Wanted = Wanted {
+pub(super) const NVRTC: WantedLibrary = WantedLibrary {
     what: "the compiler NVRTC",
     files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
     package: "NVRTC (`pip install nvidia-cuda-nvrtc` into the active Python environment)",
     companion: Some("libnvrtc-builtins.so"),
 };
 
-pub(super) const BLAS: Wanted = Wanted {
+pub(super) const BLAS: WantedLibrary = WantedLibrary {
     what: "cuBLASLt",
     files: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
     package: "cuBLAS (`pip install nvidia-cublas` into the active Python environment)",
     companion: None,
 };
 
-impl Library {
-    pub fn open(wanted: &Wanted) -> Result<Self, CudaError> {
+impl OpenLibrary {
+    pub fn open(wanted: &WantedLibrary) -> Result<Self, CudaError> {
         Self::open_beside(wanted, None)
     }
 
     /// Looks also under another Python environment.
-    pub(super) fn open_beside(wanted: &Wanted, environment: Option<&Path>) -> Result<Self, CudaError> {
+    pub(super) fn open_beside(wanted: &WantedLibrary, environment: Option<&Path>) -> Result<Self, CudaError> {
         let mut why = "it is not there".to_owned();
         let mut open = |path: &Path| Opened::open_globally(path).map_err(|error| why = error).ok();
         let by_loader = wanted.files.iter().find_map(|file| open(Path::new(file)));
@@ -71,7 +71,7 @@ impl Library {
 }
 
 /// The library's file in a folder. Its companion there is opened: what is open already is found by its name, wherever it came from.
-fn found_in(folder: &Path, wanted: &Wanted) -> Option<PathBuf> {
+fn found_in(folder: &Path, wanted: &WantedLibrary) -> Option<PathBuf> {
     let file = wanted.files.iter().map(|file| folder.join(file)).find(|file| file.exists())?;
     if let Some(companion) = wanted.companion {
         let is_companion = |name: &Path| {
@@ -137,7 +137,7 @@ macro_rules! functions {
         }
 
         impl $name {
-            pub(super) fn load(library: &$crate::Library) -> Result<Self, $crate::CudaError> {
+            pub(super) fn load(library: &$crate::OpenLibrary) -> Result<Self, $crate::CudaError> {
                 Ok(Self {
                     $($method: {
                         let found = library.symbol($symbol)?;

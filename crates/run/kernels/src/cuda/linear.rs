@@ -1,20 +1,20 @@
 //! Linear layers: by cuBLASLt, and by our own kernels where it has no algorithm.
 
-use super::blas::{Shape, Sides, Sums, WORKSPACE};
+use super::blas::{BlasShape, Sides, Sums, WORKSPACE};
 use super::driver::Argument::Words;
-use super::driver::Launch;
+use super::driver::KernelLaunch;
 use super::kernel::{address, blocks_of, two, word};
-use super::memory::Lines;
-use super::source::Format;
-use super::source::Source::{Gemm, Stream};
+use super::memory::MatrixLines;
+use super::source::KernelFormat;
+use super::source::KernelSource::{Gemm, Stream};
 use super::{Cuda, format_of};
 use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// A matrix with its format and size.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Side {
-    pub(super) lines: Lines,
-    pub(super) format: Format,
+    pub(super) lines: MatrixLines,
+    pub(super) format: KernelFormat,
     pub(super) rows: usize,
     pub(super) columns: usize,
     /// Of fp8: where the scales of its rows are.
@@ -24,9 +24,9 @@ pub(super) struct Side {
 /// What is added to a product's rows.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Extras {
-    pub(super) bias: Option<(u64, Format)>,
+    pub(super) bias: Option<(u64, KernelFormat)>,
     /// In the output's format.
-    pub(super) residual: Option<Lines>,
+    pub(super) residual: Option<MatrixLines>,
     /// Whether the product is added to what the output holds.
     pub(super) add: bool,
 }
@@ -87,7 +87,7 @@ impl Cuda {
 
     /// `out = x W^T` and extras. Sides of different formats meet in the wider one.
     pub(super) fn forward(&self, x: Side, weight: Side, extras: Extras, out: Side) {
-        let format = if x.format == weight.format { x.format } else { Format::F32 };
+        let format = if x.format == weight.format { x.format } else { KernelFormat::F32 };
         let (x, weight) = (self.in_format(0, x, format), self.in_format(1, weight, format));
         let shape = Product {
             size: [out.columns, out.rows, x.columns],
@@ -116,7 +116,7 @@ impl Cuda {
         d_x: MatrixMut<'_, X>,
     ) {
         let (d, weight, out) = (self.side(&d_out), self.side(&weight), self.side_mut(&d_x));
-        let format = if d.format == weight.format { d.format } else { Format::Bf16 };
+        let format = if d.format == weight.format { d.format } else { KernelFormat::Bf16 };
         let (d, weight) = (self.in_format(0, d, format), self.in_format(1, weight, format));
         let shape = Product {
             size: [out.columns, out.rows, d.columns],
@@ -138,7 +138,7 @@ impl Cuda {
         if let Some(d_bias) = d_bias {
             self.add_sum_of_rows(d, self.at_mut(&d_bias));
         }
-        let format = if d.format == x.format { d.format } else { Format::Bf16 };
+        let format = if d.format == x.format { d.format } else { KernelFormat::Bf16 };
         let (d, x) = (self.in_format(0, d, format), self.in_format(1, x, format));
         let shape = Product {
             size: [out.columns, out.rows, d.rows],
@@ -181,26 +181,27 @@ impl Cuda {
     }
 
     fn add_sum_of_rows(&self, rows: Side, sums: u64) {
-        let launch = Launch { grid: [rows.columns.div_ceil(32), 1, 1], block: [32, 32, 1], shared: 0 };
+        let launch = KernelLaunch { grid: [rows.columns.div_ceil(32), 1, 1], block: [32, 32, 1], shared: 0 };
         let (lines, columns) = (rows.lines, rows.columns);
         let arguments =
             [address(lines.address), word(lines.stride), address(sums), word(rows.rows), word(columns)];
-        self.kernel(Stream, [rows.format, Format::F32, Format::F32], "sum_rows").launch(launch, &arguments);
+        self.kernel(Stream, [rows.format, KernelFormat::F32, KernelFormat::F32], "sum_rows")
+            .launch(launch, &arguments);
     }
 
     /// The same elements in another format, in scratch memory where they are not in it already.
-    pub(super) fn in_format(&self, which: usize, side: Side, format: Format) -> Side {
+    pub(super) fn in_format(&self, which: usize, side: Side, format: KernelFormat) -> Side {
         if side.format == format {
             return side;
         }
-        let bytes = if format == Format::F32 { 4 } else { 2 };
+        let bytes = if format == KernelFormat::F32 { 4 } else { 2 };
         let to = self.sides[which].of(&self.context, bytes * side.rows * side.columns);
-        let lines = self.copied_rows(side, Lines { address: to, stride: side.columns, bytes }, format);
+        let lines = self.copied_rows(side, MatrixLines { address: to, stride: side.columns, bytes }, format);
         Side { lines, format, ..side }
     }
 
     /// Copies rows to others, in a format.
-    pub(super) fn copied_rows(&self, side: Side, lines: Lines, format: Format) -> Lines {
+    pub(super) fn copied_rows(&self, side: Side, lines: MatrixLines, format: KernelFormat) -> MatrixLines {
         let wide = side.lines.is_aligned() && lines.is_aligned() && side.columns.is_multiple_of(8);
         self.kernel(Stream, [side.format, format, format], "put_rows").over(
             side.rows * side.columns.div_ceil(8),
@@ -246,7 +247,7 @@ impl Cuda {
         let under = if extras.add { Some(out.lines) } else { extras.residual };
         let c = under.unwrap_or(out.lines);
         let places = [a.lines, b.lines, c, out.lines];
-        let shape = Shape {
+        let shape = BlasShape {
             m,
             n,
             k,
@@ -279,7 +280,7 @@ impl Cuda {
         split: Option<ExpertSplit>,
         out: Side,
     ) {
-        let is_narrow = [left, right].iter().all(|side| side.format == Format::Bf16);
+        let is_narrow = [left, right].iter().all(|side| side.format == KernelFormat::Bf16);
         let (name, tile) = if is_narrow { ("multiply_tiles", 128) } else { ("multiply", 64) };
         let none = ExpertSplit { offsets: 0, experts: 0, each: 0, table: 0, is_deep: false };
         let (is_split, split) = (split.is_some(), split.unwrap_or(none));
@@ -307,7 +308,7 @@ impl Cuda {
             split.table,
             two(u32::from(add), u32::from(split.is_deep)),
         ];
-        let launch = Launch { grid, ..blocks_of(1, 256) };
+        let launch = KernelLaunch { grid, ..blocks_of(1, 256) };
         self.kernel(Gemm, [left.format, right.format, out.format], name).launch(launch, &[Words(&words)]);
     }
 }

@@ -7,19 +7,19 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use super::driver::Context;
+use super::driver::CudaContext;
 use super::{Cuda, CudaError};
-use crate::device::{MappedFile, Owner, Place};
-use crate::{Buffer, Matrix, MatrixMut, Value, View, ViewMut};
+use crate::device::{AddressSpace, MappedFile, Owner};
+use crate::{Buffer, BufferValue, Matrix, MatrixMut, View, ViewMut};
 
 /// Bytes of a GPU's memory; they are given back when this is dropped.
-pub(crate) struct Memory {
-    context: Arc<Context>,
+pub(crate) struct CudaMemory {
+    context: Arc<CudaContext>,
     address: u64,
 }
 
-impl Memory {
-    fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
+impl CudaMemory {
+    fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, CudaError> {
         let mut address = 0;
         let code = context.driver().allocate(&mut address, bytes.max(16));
         context.check(code, "give memory")?;
@@ -32,7 +32,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for CudaMemory {
     fn drop(&mut self) {
         // The driver waits for kernels that use it. Nothing can be done where it refuses.
         self.context.driver().free(self.address);
@@ -41,21 +41,21 @@ impl Drop for Memory {
 
 /// The place of a GPU's memory, apart from those of the processor's test devices. A process has one context for each GPU, so that what was allocated by one
 /// device of it is good for the next.
-pub(super) fn place_of(ordinal: usize) -> Place {
-    Place(1 << 31 | ordinal as u32)
+pub(super) fn place_of(ordinal: usize) -> AddressSpace {
+    AddressSpace(1 << 31 | ordinal as u32)
 }
 
 /// Memory between kernels of one operator; it grows to what the largest step needs and stays.
 #[derive(Default)]
-pub(super) struct Scratch(RefCell<Option<(Memory, usize)>>);
+pub(super) struct Scratch(RefCell<Option<(CudaMemory, usize)>>);
 
 impl Scratch {
-    pub(super) fn of(&self, context: &Arc<Context>, bytes: usize) -> u64 {
+    pub(super) fn of(&self, context: &Arc<CudaContext>, bytes: usize) -> u64 {
         self.try_of(context, bytes).unwrap_or_else(|error| panic!("{error}: {bytes} bytes of scratch"))
     }
 
     /// The same where there is another way without it.
-    pub(super) fn try_of(&self, context: &Arc<Context>, bytes: usize) -> Result<u64, CudaError> {
+    pub(super) fn try_of(&self, context: &Arc<CudaContext>, bytes: usize) -> Result<u64, CudaError> {
         let mut held = self.0.borrow_mut();
         match &*held {
             Some((memory, size)) if *size >= bytes => Ok(memory.address),
@@ -64,7 +64,7 @@ impl Scratch {
                 let grown = held.take().map_or(0, |(_, size)| size + size / 8);
                 context.note_move();
                 let size = bytes.max(grown).next_multiple_of(1 << 21);
-                let memory = Memory::new(context, size)?;
+                let memory = CudaMemory::new(context, size)?;
                 // What was there before may be NaN, which attention would multiply by weights of zero.
                 memory.clear(size);
                 let address = memory.address;
@@ -76,13 +76,13 @@ impl Scratch {
 }
 
 /// Host memory that kernels write to: three words about bad input, then eight bytes for a result.
-pub(super) struct Report {
+pub(super) struct DeviceReport {
     pointer: *mut u32,
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
 }
 
-impl Report {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+impl DeviceReport {
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // 2: mapped into the GPU's addresses, which are the host's.
         context.check(context.driver().host_allocate(&mut pointer, 64, 2), "give host memory")?;
@@ -128,28 +128,28 @@ impl Report {
     }
 }
 
-impl Drop for Report {
+impl Drop for DeviceReport {
     fn drop(&mut self) {
         self.context.driver().host_free(self.pointer.cast());
     }
 }
 
 // SAFETY: the pointer is to memory that this alone owns.
-unsafe impl Send for Report {}
+unsafe impl Send for DeviceReport {}
 
 impl Cuda {
-    pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
+    pub(crate) fn zeros<E: BufferValue>(&self, len: usize) -> Buffer<E> {
         self.allocate(len)
             .unwrap_or_else(|error| panic!("{error}: {len} elements of {} bytes", size_of::<E>()))
     }
 
-    pub(crate) fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+    pub(crate) fn reserve<E: BufferValue>(&self, len: usize) -> io::Result<Buffer<E>> {
         self.allocate(len).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))
     }
 
-    fn allocate<E: Value>(&self, len: usize) -> Result<Buffer<E>, CudaError> {
+    fn allocate<E: BufferValue>(&self, len: usize) -> Result<Buffer<E>, CudaError> {
         let bytes = len.checked_mul(size_of::<E>()).expect("a buffer is smaller than the address space");
-        let memory = Memory::new(&self.context, bytes)?;
+        let memory = CudaMemory::new(&self.context, bytes)?;
         memory.clear(bytes);
         let address = memory.address as usize;
         Ok(Buffer::new(self.place, address, len, Owner::Cuda(memory)))
@@ -172,14 +172,14 @@ impl Cuda {
         Ok(buffer.into_file())
     }
 
-    pub(crate) fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
+    pub(crate) fn write<E: BufferValue>(&self, to: ViewMut<'_, E>, from: &[E]) {
         assert_eq!(to.len(), from.len(), "elements to write");
         let (to, driver) = (self.at_mut(&to), self.context.driver());
         let code = driver.host_to_device(to, from.as_ptr().cast(), size_of_val(from), self.context.stream());
         self.context.must(code, "take elements");
     }
 
-    pub(crate) fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
+    pub(crate) fn read<E: BufferValue>(&self, from: View<'_, E>, to: &mut [E]) {
         assert_eq!(from.len(), to.len(), "elements to read");
         let (from, driver) = (self.at(from), self.context.driver());
         let code =
@@ -207,25 +207,25 @@ impl Cuda {
     }
 
     /// The address of a matrix and the distance of its rows.
-    pub(super) fn rows<E: Value>(&self, matrix: &Matrix<'_, E>) -> Lines {
-        Lines { address: self.at(matrix.elements), stride: matrix.stride, bytes: size_of::<E>() }
+    pub(super) fn rows<E: BufferValue>(&self, matrix: &Matrix<'_, E>) -> MatrixLines {
+        MatrixLines { address: self.at(matrix.elements), stride: matrix.stride, bytes: size_of::<E>() }
     }
 
-    pub(super) fn rows_mut<E: Value>(&self, matrix: &MatrixMut<'_, E>) -> Lines {
+    pub(super) fn rows_mut<E: BufferValue>(&self, matrix: &MatrixMut<'_, E>) -> MatrixLines {
         assert!(matrix.stride >= matrix.columns || matrix.rows <= 1, "rows of a matrix overlap");
-        Lines { address: self.at_mut(&matrix.elements), stride: matrix.stride, bytes: size_of::<E>() }
+        MatrixLines { address: self.at_mut(&matrix.elements), stride: matrix.stride, bytes: size_of::<E>() }
     }
 }
 
 /// Where the rows of a matrix lie.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lines {
+pub(super) struct MatrixLines {
     pub(super) address: u64,
     pub(super) stride: usize,
     pub(super) bytes: usize,
 }
 
-impl Lines {
+impl MatrixLines {
     /// Whether every row begins at a multiple of sixteen bytes.
     pub(super) fn is_aligned(&self) -> bool {
         self.address.is_multiple_of(16) && (self.stride * self.bytes).is_multiple_of(16)

@@ -44,27 +44,27 @@ use std::sync::Arc;
 use bedplate_breakdown::{Breakdown, Measured, Part};
 
 use crate::Element;
-use crate::device::Place;
+use crate::device::AddressSpace;
 use blas::Blas;
 use compile::Compiler;
-use driver::Context;
+use driver::CudaContext;
 pub use error::{CudaError, PAGES};
 pub use graph::CudaGraph;
 use kernel::Kernels;
-pub(crate) use memory::Memory;
-use memory::{Report, Scratch};
+pub(crate) use memory::CudaMemory;
+use memory::{DeviceReport, Scratch};
 pub(crate) use packed::PackedBody;
-use source::Format;
-use timeline::Timeline;
+use source::KernelFormat;
+use timeline::DeviceTimeline;
 pub use transfer::{Moment, Transfers};
 
 pub(crate) struct Cuda {
-    context: Arc<Context>,
-    place: Place,
+    context: Arc<CudaContext>,
+    place: AddressSpace,
     kernels: Kernels,
     blas: Blas,
-    timeline: Timeline,
-    report: Report,
+    timeline: DeviceTimeline,
+    report: DeviceReport,
     /// For cuBLASLt.
     workspace: Scratch,
     /// Sides of products that were rounded or widened.
@@ -77,14 +77,14 @@ pub(crate) struct Cuda {
 
 impl Cuda {
     pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
-        let context = Context::new(ordinal)?;
+        let context = CudaContext::new(ordinal)?;
         let kernels = Kernels::new(&context, Compiler::new()?);
-        let (blas, report) = (Blas::new()?, Report::new(&context)?);
+        let (blas, report) = (Blas::new()?, DeviceReport::new(&context)?);
         Ok(Self {
             place: memory::place_of(ordinal),
             kernels,
             blas,
-            timeline: Timeline::default(),
+            timeline: DeviceTimeline::default(),
             report,
             workspace: Scratch::default(),
             sides: [Scratch::default(), Scratch::default()],
@@ -149,6 +149,6 @@ impl Drop for Cuda {
 }
 
 /// The format of an element in kernels.
-fn format_of<E: Element>() -> Format {
-    if E::NAME == "f32" { Format::F32 } else { Format::Bf16 }
+fn format_of<E: Element>() -> KernelFormat {
+    if E::NAME == "f32" { KernelFormat::F32 } else { KernelFormat::Bf16 }
 }

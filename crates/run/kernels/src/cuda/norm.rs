@@ -1,9 +1,9 @@
 //! Norms of rows and of heads in them.
 
 use super::driver::Argument::Words;
-use super::driver::Launch;
+use super::driver::KernelLaunch;
 use super::kernel::{address, flag, float, word};
-use super::source::Source::Norm;
+use super::source::KernelSource::Norm;
 use super::{Cuda, format_of};
 use crate::{Accumulate, Element, Heads, Matrix, MatrixMut, View, ViewMut};
 
@@ -101,7 +101,7 @@ impl Cuda {
         let wide = from.is_aligned() && to.is_aligned() && units.0[2].is_multiple_of(8);
         let wide = wide && weight.is_multiple_of(16) && bias.is_multiple_of(16);
         let block = units.block();
-        let launch = Launch { grid: [units.count().div_ceil(block[1]), 1, 1], block, shared: 0 };
+        let launch = KernelLaunch { grid: [units.count().div_ceil(block[1]), 1, 1], block, shared: 0 };
         let is_short = wide && units.0[2] <= 16 * block[0];
         let name = kind.forward_short.filter(|_| is_short).unwrap_or(kind.forward);
         self.kernel(Norm, [format_of::<E>(); 3], name).launch(
@@ -185,16 +185,16 @@ impl Cuda {
         units: Units,
         (d_out, x, weight, statistics): (Matrix<'_, E>, Matrix<'_, E>, View<'_, E>, View<'_, f32>),
         mode: Accumulate,
-        to: super::memory::Lines,
+        to: super::memory::MatrixLines,
         sums: [Option<ViewMut<'_, f32>>; 2],
     ) {
         let (d, from, weight, dim) = (self.rows(&d_out), self.rows(&x), self.at(weight), units.0[2]);
-        let wide = [d, from, to].iter().all(super::memory::Lines::is_aligned);
+        let wide = [d, from, to].iter().all(super::memory::MatrixLines::is_aligned);
         let wide = wide && dim.is_multiple_of(8) && weight.is_multiple_of(16);
         let (block, columns) = (units.block(), kind.sums * dim);
         let sharers = units.count().div_ceil(block[1]).min(SHARERS);
         let partial = self.partial.of(&self.context, 4 * (sharers * columns).max(1));
-        let launch = Launch { grid: [sharers, 1, 1], block, shared: 4 * block[1] * columns };
+        let launch = KernelLaunch { grid: [sharers, 1, 1], block, shared: 4 * block[1] * columns };
         let formats = [format_of::<E>(); 3];
         self.kernel(Norm, formats, kind.backward).launch(
             launch,
@@ -215,7 +215,7 @@ impl Cuda {
         );
         for (index, sums) in sums.iter().enumerate() {
             let Some(sums) = sums else { continue };
-            let launch = Launch { grid: [dim.div_ceil(32), 1, 1], block: [32, 8, 1], shared: 0 };
+            let launch = KernelLaunch { grid: [dim.div_ceil(32), 1, 1], block: [32, 8, 1], shared: 0 };
             let arguments = [
                 address(partial),
                 word(sharers),

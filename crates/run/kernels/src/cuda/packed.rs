@@ -4,11 +4,11 @@ use super::blas::Sums;
 use super::driver::Argument::Words;
 use super::kernel::{THREADS, address, blocks_of, float, word};
 use super::linear::{ExpertSplit, Extras, Side, Steps};
-use super::memory::Lines;
-use super::source::Format;
-use super::source::Source::{Packed as Few, Round, Stream, Vector};
+use super::memory::MatrixLines;
+use super::source::KernelFormat;
+use super::source::KernelSource::{Packed as Few, Round, Stream, Vector};
 use super::{Cuda, format_of};
-use crate::device::Body;
+use crate::device::PackedStorage;
 use crate::{Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
 
 /// Whole numbers that share a scale.
@@ -47,14 +47,14 @@ enum Before {
 }
 
 impl WeightFormat {
-    fn kernel_format(self) -> Format {
+    fn kernel_format(self) -> KernelFormat {
         match self {
-            WeightFormat::F32 => Format::F32,
-            WeightFormat::Bf16 => Format::Bf16,
-            WeightFormat::F16 => Format::F16,
-            WeightFormat::Fp8 => Format::Fp8,
-            WeightFormat::Int8 => Format::Int8,
-            WeightFormat::Int4 => Format::Int4,
+            WeightFormat::F32 => KernelFormat::F32,
+            WeightFormat::Bf16 => KernelFormat::Bf16,
+            WeightFormat::F16 => KernelFormat::F16,
+            WeightFormat::Fp8 => KernelFormat::Fp8,
+            WeightFormat::Int8 => KernelFormat::Int8,
+            WeightFormat::Int4 => KernelFormat::Int4,
         }
     }
 
@@ -161,7 +161,7 @@ impl Cuda {
 
     /// Whether the kernel for one or two rows of bf16 can do it.
     fn is_vector(&self, x: Side, weight: &Packed) -> bool {
-        let is_narrow = x.format == Format::Bf16 && weight.format == WeightFormat::Bf16;
+        let is_narrow = x.format == KernelFormat::Bf16 && weight.format == WeightFormat::Bf16;
         let fits = weight.inputs.is_multiple_of(256) && 2 * x.rows * weight.inputs <= STAGED;
         is_narrow && x.rows <= 2 && fits && x.lines.is_aligned()
     }
@@ -172,7 +172,7 @@ impl Cuda {
         x: Matrix<'_, X>,
         before: Before,
         weight: &Packed,
-        [bias, residual]: [Option<Lines>; 2],
+        [bias, residual]: [Option<MatrixLines>; 2],
         out: &MatrixMut<'_, O>,
     ) -> bool {
         let bias = bias.map(|lines| (lines.address, format_of::<X>()));
@@ -195,7 +195,7 @@ impl Cuda {
         out: &MatrixMut<'_, O>,
     ) -> bool {
         let norm = self.at(norm);
-        let bias = bias.map(|bias| Lines { address: self.at(bias), stride: 0, bytes: 0 });
+        let bias = bias.map(|bias| MatrixLines { address: self.at(bias), stride: 0, bytes: 0 });
         norm.is_multiple_of(16)
             && self.multiply_after(x, Before::Norm { weight: norm, epsilon }, weight, [bias, None], out)
     }
@@ -209,7 +209,7 @@ impl Cuda {
         residual: Option<Matrix<'_, O>>,
         out: &MatrixMut<'_, O>,
     ) -> bool {
-        let bias = bias.map(|bias| Lines { address: self.at(bias), stride: 0, bytes: 0 });
+        let bias = bias.map(|bias| MatrixLines { address: self.at(bias), stride: 0, bytes: 0 });
         let residual = residual.map(|residual| self.rows(&residual));
         self.multiply_after(gate_up, Before::Gate, weight, [bias, residual], out)
     }
@@ -243,7 +243,7 @@ impl Cuda {
         let arguments = [address(self.elements(weight)), word(weight.outputs), word(weight.inputs)];
         let [w, n, k] = arguments;
         let (residual, distance) = extras.residual.map_or((0, 0), |lines| (lines.address, lines.stride));
-        self.kernel(Vector, [x.format, out.format, Format::Bf16], name).launch(
+        self.kernel(Vector, [x.format, out.format, KernelFormat::Bf16], name).launch(
             launch,
             &[
                 w,
@@ -288,35 +288,35 @@ impl Cuda {
     /// Whether rows of bf16 could be rounded and multiplied as fp8.
     fn multiply_fp8(&self, x: Side, weight: &Packed, extras: Extras, out: Side) -> bool {
         let fits = [weight.inputs, weight.outputs].iter().all(|size| size.is_multiple_of(16));
-        if x.format != Format::Bf16 || !fits || (self.context.major, self.context.minor) < (8, 9) {
+        if x.format != KernelFormat::Bf16 || !fits || (self.context.major, self.context.minor) < (8, 9) {
             return false;
         }
         let [elements, scales, ..] = self.weight_words(weight);
-        let lines = Lines { address: elements, stride: weight.inputs, bytes: 1 };
+        let lines = MatrixLines { address: elements, stride: weight.inputs, bytes: 1 };
         let (rows, columns) = (weight.outputs, weight.inputs);
-        let weight = Side { lines, format: Format::Fp8, rows, columns, scales };
+        let weight = Side { lines, format: KernelFormat::Fp8, rows, columns, scales };
         self.forward_fp8(self.rows_in_fp8(0, x), weight, extras, out, Sums::Fast)
     }
 
     /// The matrix in a format that products take: as it is, or widened into scratch memory.
-    fn dense(&self, weight: &Packed, format: Format) -> Side {
+    fn dense(&self, weight: &Packed, format: KernelFormat) -> Side {
         let (outputs, inputs) = (weight.outputs, weight.inputs);
         let kind = weight.format.kernel_format();
         if weight.format.is_small() {
-            let bytes = if format == Format::F32 { 4 } else { 2 };
+            let bytes = if format == KernelFormat::F32 { 4 } else { 2 };
             let to = self.sides[1].of(&self.context, bytes * outputs * inputs);
             self.widen(weight, 0, outputs, to, inputs, format);
-            let lines = Lines { address: to, stride: inputs, bytes };
+            let lines = MatrixLines { address: to, stride: inputs, bytes };
             return Side { lines, format, rows: outputs, columns: inputs, scales: 0 };
         }
-        let bytes = if kind == Format::F32 { 4 } else { 2 };
-        let lines = Lines { address: self.elements(weight), stride: inputs, bytes };
+        let bytes = if kind == KernelFormat::F32 { 4 } else { 2 };
+        let lines = MatrixLines { address: self.elements(weight), stride: inputs, bytes };
         let side = Side { lines, format: kind, rows: outputs, columns: inputs, scales: 0 };
         self.in_format(1, side, format)
     }
 
     /// Rows of a packed matrix: those of tokens, or all.
-    fn widen(&self, weight: &Packed, tokens: u64, rows: usize, to: u64, stride: usize, format: Format) {
+    fn widen(&self, weight: &Packed, tokens: u64, rows: usize, to: u64, stride: usize, format: KernelFormat) {
         let formats = [format, format, weight.format.kernel_format()];
         let arguments = [
             Words(&self.weight_words(weight)),
@@ -339,7 +339,7 @@ impl Cuda {
         let Some(first) = weights.first().filter(|_| x.rows > 0) else { return };
         let (each, kind) = (first.outputs * first.inputs, first.format.kernel_format());
         let mut split = ExpertSplit { offsets, experts: weights.len(), each, table: 0, is_deep: false };
-        let lines = |address, bytes| Lines { address, stride: first.inputs, bytes };
+        let lines = |address, bytes| MatrixLines { address, stride: first.inputs, bytes };
         let right = if kind == x.format {
             split.table = self.table(weights);
             Side { lines: lines(0, 2), format: kind, rows: first.outputs, columns: first.inputs, scales: 0 }
@@ -371,7 +371,7 @@ impl Cuda {
             let mut words = [0; AT_ONCE];
             words.iter_mut().zip(some).for_each(|(word, weight)| *word = self.elements(weight));
             let arguments = [Words(&words), address(to + (8 * AT_ONCE * index) as u64), word(some.len())];
-            self.kernel(Stream, [Format::F32; 3], "words").launch(blocks_of(1, AT_ONCE), &arguments);
+            self.kernel(Stream, [KernelFormat::F32; 3], "words").launch(blocks_of(1, AT_ONCE), &arguments);
         }
         to
     }
@@ -388,8 +388,8 @@ impl Cuda {
 
     fn body<'a>(&self, weight: &'a Packed) -> &'a PackedBody {
         match &weight.body {
-            Body::Cuda(body) => body,
-            Body::Cpu(_) => panic!("this matrix was packed by another device"),
+            PackedStorage::Cuda(body) => body,
+            PackedStorage::Cpu(_) => panic!("this matrix was packed by another device"),
         }
     }
 

@@ -2,12 +2,12 @@
 
 use super::attention::WARPS;
 use super::driver::Argument::{Map, Words};
-use super::driver::Launch;
+use super::driver::KernelLaunch;
 use super::kernel::{THREADS, address, blocks_of, flag, two, word};
 use super::linear::Side;
-use super::memory::Lines;
-use super::source::Format;
-use super::source::Source::{Decode, FlashForward, Paged};
+use super::memory::MatrixLines;
+use super::source::KernelFormat;
+use super::source::KernelSource::{Decode, FlashForward, Paged};
 use super::{Cuda, format_of};
 use crate::{Element, KvFormat, Matrix, MatrixMut, PagedRows, PagedShape, Rotary, Sight, View, ViewMut};
 
@@ -71,7 +71,8 @@ impl Cuda {
         }
         let words = self.words_of::<E>(shape, &rows, qkv.rows, Sight::All, pool.len());
         if shape.format == KvFormat::Fp8 {
-            let behind = |elements: usize| Lines { address: lines.address + (2 * elements) as u64, ..lines };
+            let behind =
+                |elements: usize| MatrixLines { address: lines.address + (2 * elements) as u64, ..lines };
             let keys = shape.heads * shape.head_dim;
             let parts = [lines, behind(keys), behind(keys + shape.kv_heads * shape.head_dim)].map(Some);
             self.store_fp8(words, &rows, qkv.rows, parts, Some(rotary), self.at_mut(pool));
@@ -100,14 +101,14 @@ impl Cuda {
         words: [u64; 10],
         rows: &PagedRows<'_>,
         count: usize,
-        parts: [Option<Lines>; 3],
+        parts: [Option<MatrixLines>; 3],
         rotary: Option<&Rotary>,
         pool: u64,
     ) {
         let [q, k, v] = parts.map(|lines| lines.map_or((0, 0), |lines| (lines.address, lines.stride)));
         let tables = rotary.map(|rotary| [&rotary.cosines, &rotary.sines].map(|table| self.at(table.view())));
         let [cosines, sines] = tables.unwrap_or_default();
-        self.kernel(Paged, formats_of(KvFormat::Fp8, Format::Bf16), "store_fp8").launch(
+        self.kernel(Paged, formats_of(KvFormat::Fp8, KernelFormat::Bf16), "store_fp8").launch(
             blocks_of(count, THREADS),
             &[
                 Words(&words),
@@ -149,7 +150,7 @@ impl Cuda {
         if is_copied {
             let bytes = q.bytes * queries.rows * queries.columns;
             let scratch = self.sides[1].of(&self.context, 2 * bytes);
-            let lines = |address| Lines { address, stride: queries.columns, bytes: q.bytes };
+            let lines = |address| MatrixLines { address, stride: queries.columns, bytes: q.bytes };
             to = lines(scratch + bytes as u64);
             q = self.copied_rows(self.side(&queries), lines(scratch), out.format);
         }
@@ -195,7 +196,7 @@ impl Cuda {
         let firsts = partial + sums as u64;
         let of_processor = if task.is_turned { RESIDENT } else { 6 };
         let blocks = items.min((self.context.processors * of_processor).div_ceil(shape.kv_heads));
-        let launch = Launch {
+        let launch = KernelLaunch {
             grid: [blocks, shape.kv_heads, 1],
             block: [SPAN, 1, 1],
             shared: match task.is_turned {
@@ -217,7 +218,7 @@ impl Cuda {
             ],
         );
         let block = [shape.head_dim.max(32), 1, 1];
-        let launch = Launch { grid: [task.sequences, shape.heads, 1], block, shared: 0 };
+        let launch = KernelLaunch { grid: [task.sequences, shape.heads, 1], block, shared: 0 };
         self.kernel(Decode, formats, "merge_spans").sized(shape.head_dim, group).launch(
             launch,
             &[
@@ -258,7 +259,7 @@ impl Cuda {
         let tiles = task.rows.div_ceil(TILE) + task.sequences.min(task.rows / (FEW_ROWS + 1));
         let shared = 5 * TILE * shape.head_dim * 2 + 1024;
         let grid = [(shape.heads * tiles).min(self.context.processors), 1, 1];
-        let launch = Launch { grid, shared, ..blocks_of(1, 384) };
+        let launch = KernelLaunch { grid, shared, ..blocks_of(1, 384) };
         let (kind, reach) = numbers_of(sight);
         let scale = u64::from((shape.scale * std::f32::consts::LOG2_E).to_bits());
         let shape_words = [0, two(shape.heads as u32, shape.kv_heads as u32), scale];
@@ -289,7 +290,7 @@ impl Cuda {
     fn attend_plainly(&self, task: &Task<'_>, skip: usize) {
         let grid = [task.rows.div_ceil(WARPS), task.shape.heads, 1];
         self.kernel(Paged, [task.format; 3], "attend_blocks").launch(
-            Launch { grid, ..blocks_of(1, 32 * WARPS) },
+            KernelLaunch { grid, ..blocks_of(1, 32 * WARPS) },
             &[
                 Words(&task.words),
                 Words(&task.steps),
@@ -325,7 +326,7 @@ impl Cuda {
         /// What the kernel has besides.
         const FIXED: usize = 12 << 10;
         let fits = fits && staged(shape.format, shape.head_dim) + FIXED <= self.context.shared;
-        format_of::<E>() == Format::Bf16 && fits
+        format_of::<E>() == KernelFormat::Bf16 && fits
     }
 
     /// As the kernels' struct has it.
@@ -358,12 +359,12 @@ impl Cuda {
 /// Attention over blocks.
 struct Task<'a> {
     shape: &'a PagedShape,
-    format: Format,
+    format: KernelFormat,
     words: [u64; 10],
     steps: [u64; 4],
-    q: Lines,
+    q: MatrixLines,
     pool: u64,
-    out: Lines,
+    out: MatrixLines,
     rows: usize,
     sequences: usize,
     /// Blocks of all tables.
@@ -378,8 +379,8 @@ fn staged(format: KvFormat, dim: usize) -> usize {
 }
 
 /// The formats of a kernel that reads or writes blocks.
-fn formats_of(kv: KvFormat, format: Format) -> [Format; 3] {
-    [format, format, if kv == KvFormat::Fp8 { Format::Fp8 } else { format }]
+fn formats_of(kv: KvFormat, format: KernelFormat) -> [KernelFormat; 3] {
+    [format, format, if kv == KvFormat::Fp8 { KernelFormat::Fp8 } else { format }]
 }
 
 /// Whether there is a kernel for few rows with heads of this size.

@@ -1,7 +1,7 @@
 //! Rotary positions.
 
 use super::kernel::{address, flag, word};
-use super::source::Source::Pointwise;
+use super::source::KernelSource::Pointwise;
 use super::{Cuda, format_of};
 use crate::{Element, Heads, MatrixMut, Rotary, Turn, View};
 

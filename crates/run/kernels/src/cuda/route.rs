@@ -2,7 +2,7 @@
 
 use super::Cuda;
 use super::kernel::{THREADS, address, blocks_of, flag, float, word};
-use super::source::{Format, Source::Experts};
+use super::source::{KernelFormat, KernelSource::Experts};
 use crate::{Balance, Matrix, MatrixMut, View, ViewMut};
 
 /// Rows of a block, each with a warp.
@@ -21,7 +21,7 @@ impl Cuda {
         let (from, to, (rows, columns)) = (self.rows(&logits), self.rows_mut(&probabilities), logits.shape());
         let mut launch = blocks_of(rows.div_ceil(ROWS), 32 * ROWS);
         launch.shared = ROWS * columns;
-        self.kernel(Experts, [Format::F32; 3], "route").launch(
+        self.kernel(Experts, [KernelFormat::F32; 3], "route").launch(
             launch,
             &[
                 address(from.address),
@@ -48,7 +48,7 @@ impl Cuda {
         d_logits: MatrixMut<'_, f32>,
     ) {
         let (from, to) = (self.rows(&probabilities), self.rows_mut(&d_logits));
-        let ((rows, columns), formats) = (probabilities.shape(), [Format::F32; 3]);
+        let ((rows, columns), formats) = (probabilities.shape(), [KernelFormat::F32; 3]);
         let pressures = self.small.of(&self.context, 4 * columns.max(1));
         if let Some(balance) = balance {
             let (shares, layers) = (self.rows(&balance.shares), balance.layers as f32);
@@ -93,7 +93,7 @@ impl Cuda {
         tokens: usize,
         shares: ViewMut<'_, f32>,
     ) {
-        self.kernel(Experts, [Format::F32; 3], "expert_shares").launch(
+        self.kernel(Experts, [KernelFormat::F32; 3], "expert_shares").launch(
             blocks_of(shares.len(), THREADS),
             &[
                 address(self.at(experts)),

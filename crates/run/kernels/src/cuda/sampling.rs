@@ -1,10 +1,10 @@
 //! Tokens sampled by chance: a block of threads for each.
 
 use super::Cuda;
-use super::driver::Launch;
+use super::driver::KernelLaunch;
 use super::kernel::{address, blocks_of, word};
-use super::source::Format;
-use super::source::Source::Sampling;
+use super::source::KernelFormat;
+use super::source::KernelSource::Sampling;
 use crate::device::SampleParams;
 use crate::{Matrix, View, ViewMut};
 
@@ -28,7 +28,7 @@ impl Cuda {
             address(self.at_mut(&to)),
             address(self.report.address()),
         ];
-        let launch = Launch { shared: 8 * SAMPLERS * BINS, ..blocks_of(count, SAMPLERS) };
-        self.kernel(Sampling, [Format::F32; 3], "sample_tokens").launch(launch, &arguments);
+        let launch = KernelLaunch { shared: 8 * SAMPLERS * BINS, ..blocks_of(count, SAMPLERS) };
+        self.kernel(Sampling, [KernelFormat::F32; 3], "sample_tokens").launch(launch, &arguments);
     }
 }

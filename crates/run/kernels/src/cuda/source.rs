@@ -2,7 +2,7 @@
 
 /// A source file behind those it builds on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Source {
+pub(super) enum KernelSource {
     Stream,
     Sampling,
     Norm,
@@ -21,7 +21,7 @@ pub(super) enum Source {
 
 /// The format of a kernel's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Format {
+pub(super) enum KernelFormat {
     F32,
     Bf16,
     F16,
@@ -33,8 +33,8 @@ pub(super) enum Format {
 /// A source with its formats (A, B, C) and sizes (DIM, GROUP; 0 where it has none).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Variant {
-    pub(super) source: Source,
-    pub(super) formats: [Format; 3],
+    pub(super) source: KernelSource,
+    pub(super) formats: [KernelFormat; 3],
     pub(super) dim: usize,
     pub(super) group: usize,
 }
@@ -43,62 +43,62 @@ macro_rules! parts {
     ($($file:literal),*) => { concat!(include_str!("kernels/prelude.cu"), $(include_str!(concat!("kernels/", $file, ".cu"))),*) };
 }
 
-impl Source {
+impl KernelSource {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Source::Stream => "stream",
-            Source::Sampling => "sampling",
-            Source::Norm => "norm",
-            Source::Pointwise => "pointwise",
-            Source::Experts => "experts",
-            Source::Gemm => "gemm",
-            Source::Packed => "packed",
-            Source::Vector => "vector",
-            Source::Round => "round",
-            Source::Attention => "attention",
-            Source::Paged => "paged",
-            Source::Decode => "decode",
-            Source::FlashForward => "flash_forward",
-            Source::FlashBackward => "flash_backward",
+            KernelSource::Stream => "stream",
+            KernelSource::Sampling => "sampling",
+            KernelSource::Norm => "norm",
+            KernelSource::Pointwise => "pointwise",
+            KernelSource::Experts => "experts",
+            KernelSource::Gemm => "gemm",
+            KernelSource::Packed => "packed",
+            KernelSource::Vector => "vector",
+            KernelSource::Round => "round",
+            KernelSource::Attention => "attention",
+            KernelSource::Paged => "paged",
+            KernelSource::Decode => "decode",
+            KernelSource::FlashForward => "flash_forward",
+            KernelSource::FlashBackward => "flash_backward",
         }
     }
 
     pub(super) fn text(self) -> &'static str {
         match self {
-            Source::Stream => parts!("stream"),
-            Source::Sampling => parts!("sampling"),
-            Source::Norm => parts!("norm"),
-            Source::Pointwise => parts!("pointwise"),
-            Source::Experts => parts!("experts"),
-            Source::Gemm => parts!("gemm"),
-            Source::Packed => parts!("packed"),
-            Source::Vector => parts!("vector"),
-            Source::Round => parts!("round"),
-            Source::Attention => parts!("attention"),
-            Source::Paged => parts!("attention", "paged"),
-            Source::Decode => parts!("attention", "paged", "decode"),
-            Source::FlashForward => parts!("hopper", "flash_forward"),
-            Source::FlashBackward => parts!("hopper", "flash_backward"),
+            KernelSource::Stream => parts!("stream"),
+            KernelSource::Sampling => parts!("sampling"),
+            KernelSource::Norm => parts!("norm"),
+            KernelSource::Pointwise => parts!("pointwise"),
+            KernelSource::Experts => parts!("experts"),
+            KernelSource::Gemm => parts!("gemm"),
+            KernelSource::Packed => parts!("packed"),
+            KernelSource::Vector => parts!("vector"),
+            KernelSource::Round => parts!("round"),
+            KernelSource::Attention => parts!("attention"),
+            KernelSource::Paged => parts!("attention", "paged"),
+            KernelSource::Decode => parts!("attention", "paged", "decode"),
+            KernelSource::FlashForward => parts!("hopper", "flash_forward"),
+            KernelSource::FlashBackward => parts!("hopper", "flash_backward"),
         }
     }
 
     /// Whether it uses instructions that only Hopper has.
     #[cfg(test)]
     pub(super) fn is_hopper(self) -> bool {
-        matches!(self, Source::FlashForward | Source::FlashBackward)
+        matches!(self, KernelSource::FlashForward | KernelSource::FlashBackward)
     }
 }
 
-impl Format {
+impl KernelFormat {
     /// The type in a kernel.
     fn name(self) -> &'static str {
         match self {
-            Format::F32 => "float",
-            Format::Bf16 => "bf16",
-            Format::F16 => "f16",
-            Format::Fp8 => "fp8",
-            Format::Int8 => "int8",
-            Format::Int4 => "int4q",
+            KernelFormat::F32 => "float",
+            KernelFormat::Bf16 => "bf16",
+            KernelFormat::F16 => "f16",
+            KernelFormat::Fp8 => "fp8",
+            KernelFormat::Int8 => "int8",
+            KernelFormat::Int4 => "int4q",
         }
     }
 }
@@ -122,8 +122,8 @@ pub(super) fn architecture(major: i32, minor: i32) -> String {
 /// Variants that show every kernel, for a test that compiles them: those of a bf16 model, and of f32 where `with_f32` says so.
 #[cfg(test)]
 pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
-    use Format::{Bf16, F16, F32, Fp8, Int4, Int8};
-    use Source::{
+    use KernelFormat::{Bf16, F16, F32, Fp8, Int4, Int8};
+    use KernelSource::{
         Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise, Round,
         Sampling, Stream, Vector,
     };

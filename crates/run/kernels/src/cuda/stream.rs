@@ -2,10 +2,10 @@
 
 use super::driver::Argument;
 use super::kernel::{THREADS, address, blocks_of, flag, float, word};
-use super::source::Format;
-use super::source::Source::Stream;
+use super::source::KernelFormat;
+use super::source::KernelSource::Stream;
 use super::{Cuda, format_of};
-use crate::{Accumulate, Element, Matrix, MatrixMut, Value, View, ViewMut};
+use crate::{Accumulate, BufferValue, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Elements that one block of threads sums up; the kernel has the same.
 const CHUNK: usize = 1 << 15;
@@ -27,10 +27,10 @@ impl Cuda {
     pub(crate) fn argmax(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
         let (from, (rows, columns)) = (self.rows(&logits), logits.shape());
         let arguments = [address(from.address), word(from.stride), word(columns), address(self.at_mut(&to))];
-        self.kernel(Stream, [Format::F32; 3], "argmax").launch(blocks_of(rows, 1024), &arguments);
+        self.kernel(Stream, [KernelFormat::F32; 3], "argmax").launch(blocks_of(rows, 1024), &arguments);
     }
 
-    pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+    pub(crate) fn copy<E: BufferValue>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
         let (from, to, bytes) = (self.at(x), self.at_mut(&to), x.len() * size_of::<E>());
         let code = self.context.driver().device_to_device(to, from, bytes, self.context.stream());
         self.context.must(code, "copy");

@@ -56,13 +56,13 @@ fn every_kernel_compiles_for_every_chip_without_spilling_registers() {
 #[test]
 fn what_is_missing_is_named_with_its_package() {
     use bedplate_diag::Diagnostic;
-    let wanted = super::library::Wanted {
+    let wanted = super::library::WantedLibrary {
         what: "a library",
         files: &["libbedplate-has-no-such.so.1"],
         package: "the package",
         companion: None,
     };
-    let error = super::library::Library::open(&wanted).err().expect("there is no such library");
+    let error = super::library::OpenLibrary::open(&wanted).err().expect("there is no such library");
     assert!(error.to_string().contains("libbedplate-has-no-such.so.1"), "{error}");
     assert_eq!(error.help().as_deref(), Some("install the package, or use `--device cpu`"));
 }

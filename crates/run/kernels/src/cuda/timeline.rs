@@ -8,13 +8,13 @@ use std::cell::RefCell;
 use bedplate_breakdown::{Breakdown, Measured, Part, Span};
 use bedplate_units::Seconds;
 
-use super::driver::Context;
+use super::driver::CudaContext;
 
 /// Marks that are kept before they are added up.
 const MOST: usize = 4096;
 
 #[derive(Default)]
-pub(super) struct Timeline(RefCell<Marks>);
+pub(super) struct DeviceTimeline(RefCell<Marks>);
 
 #[derive(Default)]
 struct Marks {
@@ -24,9 +24,9 @@ struct Marks {
     sums: Breakdown<Measured>,
 }
 
-impl Timeline {
+impl DeviceTimeline {
     /// An operator of a part follows.
-    pub(super) fn enter(&self, context: &Context, part: Part) {
+    pub(super) fn enter(&self, context: &CudaContext, part: Part) {
         let mut marks = self.0.borrow_mut();
         if marks.begun.last() != Some(&Some(part)) {
             marks.mark(context, Some(part));
@@ -34,14 +34,14 @@ impl Timeline {
     }
 
     /// The host waits for what was started.
-    pub(super) fn pause(&self, context: &Context) {
+    pub(super) fn pause(&self, context: &CudaContext) {
         let mut marks = self.0.borrow_mut();
         if marks.begun.last().is_some_and(Option::is_some) {
             marks.mark(context, None);
         }
     }
 
-    pub(super) fn take(&self, context: &Context) -> Breakdown<Measured> {
+    pub(super) fn take(&self, context: &CudaContext) -> Breakdown<Measured> {
         self.pause(context);
         let mut marks = self.0.borrow_mut();
         marks.add_up(context);
@@ -50,7 +50,7 @@ impl Timeline {
 }
 
 impl Marks {
-    fn mark(&mut self, context: &Context, begins: Option<Part>) {
+    fn mark(&mut self, context: &CudaContext, begins: Option<Part>) {
         if self.begun.len() == MOST {
             self.add_up(context);
         }
@@ -64,7 +64,7 @@ impl Marks {
         self.begun.push(begins);
     }
 
-    fn add_up(&mut self, context: &Context) {
+    fn add_up(&mut self, context: &CudaContext) {
         if self.begun.is_empty() {
             return;
         }

@@ -5,12 +5,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::driver::Context;
+use super::driver::CudaContext;
 use super::{Cuda, CudaError};
 
 /// A stream beside the one that operators run on. Any thread may use it.
 pub struct Transfers {
-    context: Arc<Context>,
+    context: Arc<CudaContext>,
     stream: usize,
     /// Events that are not in use.
     spare: Mutex<Vec<usize>>,
@@ -26,7 +26,7 @@ pub struct Moment {
 const NOT_READY: i32 = 600;
 
 impl Transfers {
-    fn new(context: &Arc<Context>) -> Result<Arc<Self>, CudaError> {
+    fn new(context: &Arc<CudaContext>) -> Result<Arc<Self>, CudaError> {
         let mut stream = 0;
         // 1: it does not wait for the driver's default stream.
         context.check(context.driver().stream_create(&mut stream, 1), "make a stream")?;

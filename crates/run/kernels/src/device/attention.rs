@@ -32,7 +32,7 @@ pub struct Qkv<M> {
 /// Which keys each query sees: from its first one to the one at its own position, or to the last where that lies behind.
 /// Where it sees none, attention gives zeros and a sum whose logarithm is minus infinity.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct VisibleKeys<'a> {
     /// An entry per query, counted from the first key of its sequence; entries never fall within a sequence. They say
     /// windows and borders of documents alike.
     pub first_keys: View<'a, u32>,
@@ -53,7 +53,7 @@ impl AttentionShape {
     }
 
     /// Panics unless the matrices have this shape.
-    fn check(&self, qkv: Qkv<(usize, usize)>, seen: Seen<'_>, log_sums: usize) {
+    fn check(&self, qkv: Qkv<(usize, usize)>, seen: VisibleKeys<'_>, log_sums: usize) {
         assert_eq!(self.heads % self.kv_heads, 0, "query heads per key head");
         assert_eq!(qkv.queries.0 % self.queries, 0, "queries are whole sequences");
         let sequences = qkv.queries.0 / self.queries;
@@ -107,7 +107,7 @@ impl Device {
         &self,
         shape: &AttentionShape,
         qkv: Qkv<Matrix<'_, E>>,
-        seen: Seen<'_>,
+        seen: VisibleKeys<'_>,
         out: MatrixMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
     ) {
@@ -139,7 +139,7 @@ impl Device {
         &self,
         shape: &AttentionShape,
         qkv: Qkv<Matrix<'_, E>>,
-        seen: Seen<'_>,
+        seen: VisibleKeys<'_>,
         out: Matrix<'_, E>,
         log_sums: View<'_, f32>,
         d_out: Matrix<'_, E>,

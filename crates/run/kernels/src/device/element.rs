@@ -49,10 +49,10 @@ impl fmt::Debug for Bf16 {
 /// Weights in fp8 would be further values; those packed with scales, a value per block of elements. They would not be
 /// an [`Element`]: operators that take such weights widen them while they pack. Operators take `f32`, [`Bf16`] and, for tokens,
 /// positions and numbers of experts, `u32`; the others are for what ranks exchange.
-pub trait Value: Copy + Default + Send + Sync + PartialEq + fmt::Debug + Sealed + 'static {}
+pub trait BufferValue: Copy + Default + Send + Sync + PartialEq + fmt::Debug + Sealed + 'static {}
 
 /// A format that activations and weights may have. Arithmetic is done in `f32` whatever the format.
-pub trait Element: Value + Formatted {
+pub trait Element: BufferValue + Formatted {
     /// Its name in configurations and safetensors, in lower case.
     const NAME: &'static str;
 
@@ -66,7 +66,7 @@ pub trait Element: Value + Formatted {
 pub trait Sealed {}
 
 macro_rules! values {
-    ($($value:ty),*) => { $(impl Value for $value {} impl Sealed for $value {})* };
+    ($($value:ty),*) => { $(impl BufferValue for $value {} impl Sealed for $value {})* };
 }
 
 values!(f32, f64, Bf16, f16, i8, u8, i32, u32, i64, u64);

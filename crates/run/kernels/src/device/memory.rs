@@ -13,22 +13,22 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use crate::{Value, cpu, cuda};
+use crate::{BufferValue, cpu, cuda};
 
 /// The address space that elements lie in; an address of one means nothing in another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) u32);
+pub(crate) struct AddressSpace(pub(crate) u32);
 
 /// What owns memory and gives it back.
 pub(crate) enum Owner {
-    Cpu(cpu::Memory),
+    Cpu(cpu::CpuMemory),
     #[expect(dead_code, reason = "gives the memory back when it is dropped")]
-    Cuda(cuda::Memory),
+    Cuda(cuda::CudaMemory),
 }
 
 /// Elements on a device.
 pub struct Buffer<E> {
-    place: Place,
+    place: AddressSpace,
     address: usize,
     len: usize,
     owner: Owner,
@@ -37,7 +37,7 @@ pub struct Buffer<E> {
 
 /// A file that a device reads as if it were its memory, such as weights.
 pub struct MappedFile {
-    place: Place,
+    place: AddressSpace,
     address: usize,
     bytes: usize,
     #[expect(dead_code, reason = "gives the memory back when it is dropped")]
@@ -47,7 +47,7 @@ pub struct MappedFile {
 /// Elements of a buffer that an operator may read.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a, E> {
-    pub(crate) place: Place,
+    pub(crate) place: AddressSpace,
     pub(crate) address: usize,
     len: usize,
     elements: PhantomData<&'a [E]>,
@@ -80,8 +80,8 @@ pub trait Slice: Sized {
     fn cut(self, range: Range<usize>) -> Self;
 }
 
-impl<E: Value> Buffer<E> {
-    pub(crate) fn new(place: Place, address: usize, len: usize, owner: Owner) -> Self {
+impl<E: BufferValue> Buffer<E> {
+    pub(crate) fn new(place: AddressSpace, address: usize, len: usize, owner: Owner) -> Self {
         Self { place, address, len, owner, elements: PhantomData }
     }
 
@@ -131,7 +131,7 @@ impl<E: Value> Buffer<E> {
 }
 
 impl MappedFile {
-    pub(crate) fn new(place: Place, address: usize, bytes: usize, owner: Owner) -> Self {
+    pub(crate) fn new(place: AddressSpace, address: usize, bytes: usize, owner: Owner) -> Self {
         Self { place, address, bytes, owner }
     }
 
@@ -140,7 +140,7 @@ impl MappedFile {
     }
 
     /// The `len` elements from a byte on; none where the file is shorter or the byte is not a multiple of their size.
-    pub fn view<E: Value>(&self, first_byte: usize, len: usize) -> Option<View<'_, E>> {
+    pub fn view<E: BufferValue>(&self, first_byte: usize, len: usize) -> Option<View<'_, E>> {
         let end = len.checked_mul(size_of::<E>())?.checked_add(first_byte)?;
         let fits = end <= self.bytes && first_byte.is_multiple_of(size_of::<E>());
         let address = self.address + first_byte;
@@ -166,7 +166,7 @@ impl<'a, E> View<'a, E> {
     /// The same memory as bytes, for transports, which move elements whatever they mean.
     pub fn bytes(self) -> View<'a, u8>
     where
-        E: Value,
+        E: BufferValue,
     {
         let len = self.len * size_of::<E>();
         View { place: self.place, address: self.address, len, elements: PhantomData }
@@ -215,7 +215,7 @@ impl<'a, E> ViewMut<'a, E> {
     /// The same memory as bytes; all bits are a valid value of any format.
     pub fn bytes(self) -> ViewMut<'a, u8>
     where
-        E: Value,
+        E: BufferValue,
     {
         ViewMut(self.0.bytes(), PhantomData)
     }
@@ -285,7 +285,7 @@ impl<N: Slice> Rows<N> {
 
 impl<'a> Matrix<'a, f32> {
     /// Rows of elements of two bytes that lie in the first half of each row's place.
-    pub(crate) fn halves<E: Value>(self) -> Matrix<'a, E> {
+    pub(crate) fn halves<E: BufferValue>(self) -> Matrix<'a, E> {
         let Self { elements: View { place, address, len, .. }, rows, columns, stride } = self;
         assert_eq!(size_of::<E>(), 2, "half of an f32");
         let elements = View { place, address, len: 2 * len, elements: PhantomData };

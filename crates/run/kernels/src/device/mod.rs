@@ -46,20 +46,20 @@ use std::sync::Arc;
 
 use bedplate_breakdown::{Breakdown, Measured};
 
-use crate::cpu::{Cpu, Traffic};
+use crate::cpu::{Cpu, DeviceTraffic};
 use crate::cuda::{Cuda, CudaError, CudaGraph, Transfers};
 pub use activation::Gelu;
 pub use adamw::AdamW;
-pub use attention::{AttentionShape, Qkv, Seen};
+pub use attention::{AttentionShape, Qkv, VisibleKeys};
 pub use choice::{DeviceChoice, NoSuchChoice};
 pub use cross_entropy::{HeadGradients, IGNORED};
 pub(crate) use element::Elements;
-pub use element::{Bf16, Element, Value};
+pub use element::{Bf16, BufferValue, Element};
 pub use heads::Heads;
 pub use linear::Accumulate;
+pub(crate) use memory::{AddressSpace, Owner};
 pub use memory::{Buffer, MappedFile, Matrix, MatrixMut, Rows, View, ViewMut};
-pub(crate) use memory::{Owner, Place};
-pub(crate) use packed::Body;
+pub(crate) use packed::PackedStorage;
 pub use packed::{Packed, WeightFormat};
 pub use paged::{KvFormat, PagedRows, PagedShape, Sight};
 pub use rotary::{Rotary, Turn};
@@ -122,7 +122,7 @@ impl Device {
 
     /// What a device for tests has counted.
     #[doc(hidden)]
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> DeviceTraffic {
         self.processor().map(Cpu::traffic).unwrap_or_default()
     }
 
@@ -217,7 +217,7 @@ impl Device {
     }
 
     /// Private memory; all elements are zero.
-    pub fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
+    pub fn zeros<E: BufferValue>(&self, len: usize) -> Buffer<E> {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.zeros(len),
             Backend::Cuda(cuda) => cuda.zeros(len),
@@ -226,7 +226,7 @@ impl Device {
 
     /// Private memory that is taken from the system where it is written for the first time; all elements are zero. For what may be
     /// large and is rarely full.
-    pub fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+    pub fn reserve<E: BufferValue>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.reserve(len),
             Backend::Cuda(cuda) => cuda.reserve(len),
@@ -234,7 +234,7 @@ impl Device {
     }
 
     /// Memory that other processes can map by its [descriptor](Buffer::descriptor); all elements are zero.
-    pub fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+    pub fn shareable<E: BufferValue>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.shareable(len),
             Backend::Cuda(_) => Err(not_shared()),
@@ -248,7 +248,11 @@ impl Device {
     /// No process may write to elements while another reads or writes them: processes agree on whose turn it is. No process
     /// may shorten the memory.
     #[expect(unsafe_code, reason = "the borrow checker does not see other processes")]
-    pub unsafe fn map_shared<E: Value>(&self, descriptor: OwnedFd, len: usize) -> io::Result<Buffer<E>> {
+    pub unsafe fn map_shared<E: BufferValue>(
+        &self,
+        descriptor: OwnedFd,
+        len: usize,
+    ) -> io::Result<Buffer<E>> {
         match &self.backend {
             // SAFETY: as the caller upholds.
             Backend::Cpu(cpu) => unsafe { cpu.map_shared(descriptor, len) },
@@ -271,7 +275,7 @@ impl Device {
     }
 
     /// The elements themselves, for a transport that moves them; absent where only the device reaches its memory.
-    pub fn lend<'a, E: Value>(&self, view: View<'a, E>) -> Option<&'a [E]> {
+    pub fn lend<'a, E: BufferValue>(&self, view: View<'a, E>) -> Option<&'a [E]> {
         match &self.backend {
             Backend::Cpu(cpu) => Some(cpu.slice(view)),
             Backend::Cuda(_) => None,
@@ -279,7 +283,7 @@ impl Device {
     }
 
     /// As [`lend`](Self::lend), to be written.
-    pub fn lend_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> Option<&'a mut [E]> {
+    pub fn lend_mut<'a, E: BufferValue>(&self, view: ViewMut<'a, E>) -> Option<&'a mut [E]> {
         match &self.backend {
             Backend::Cpu(cpu) => Some(cpu.slice_mut(view)),
             Backend::Cuda(_) => None,
@@ -295,7 +299,7 @@ impl Device {
     }
 
     /// Where elements lie in a GPU's memory, for such a transport; none for the processor. Panics when the view is of another device.
-    pub fn address_of<E: Value>(&self, view: View<'_, E>) -> Option<u64> {
+    pub fn address_of<E: BufferValue>(&self, view: View<'_, E>) -> Option<u64> {
         match &self.backend {
             Backend::Cpu(_) => None,
             Backend::Cuda(cuda) => Some(cuda.at(view)),
@@ -303,7 +307,7 @@ impl Device {
     }
 
     /// Copies elements to the device. Panics when the lengths differ.
-    pub fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
+    pub fn write<E: BufferValue>(&self, to: ViewMut<'_, E>, from: &[E]) {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.write(to, from),
             Backend::Cuda(cuda) => cuda.write(to, from),
@@ -311,7 +315,7 @@ impl Device {
     }
 
     /// Copies elements from the device. Panics when the lengths differ.
-    pub fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
+    pub fn read<E: BufferValue>(&self, from: View<'_, E>, to: &mut [E]) {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.read(from, to),
             Backend::Cuda(cuda) => cuda.read(from, to),

@@ -46,11 +46,11 @@ pub struct Packed {
     pub(crate) outputs: usize,
     pub(crate) inputs: usize,
     pub(crate) format: WeightFormat,
-    pub(crate) body: Body,
+    pub(crate) body: PackedStorage,
 }
 
 /// What the device's backend keeps of it.
-pub(crate) enum Body {
+pub(crate) enum PackedStorage {
     Cpu(cpu::PackedBody),
     Cuda(cuda::PackedBody),
 }
@@ -71,8 +71,8 @@ impl Packed {
     /// Bytes of memory that it takes, and that a product with one row reads.
     pub fn bytes(&self) -> usize {
         match &self.body {
-            Body::Cpu(body) => body.bytes(),
-            Body::Cuda(body) => body.bytes(),
+            PackedStorage::Cpu(body) => body.bytes(),
+            PackedStorage::Cuda(body) => body.bytes(),
         }
     }
 }
@@ -83,8 +83,8 @@ impl Device {
         let inputs = weight.len() / outputs.max(1);
         let weight = weight.matrix(outputs, inputs);
         let body = match &self.backend {
-            Backend::Cpu(cpu) => Body::Cpu(cpu.time(Part::Memory, || cpu.pack(weight, format))),
-            Backend::Cuda(cuda) => Body::Cuda(cuda.time(Part::Memory, || cuda.pack(weight, format))),
+            Backend::Cpu(cpu) => PackedStorage::Cpu(cpu.time(Part::Memory, || cpu.pack(weight, format))),
+            Backend::Cuda(cuda) => PackedStorage::Cuda(cuda.time(Part::Memory, || cuda.pack(weight, format))),
         };
         Packed { outputs, inputs, format, body }
     }

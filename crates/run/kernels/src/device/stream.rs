@@ -1,6 +1,6 @@
 //! Operators that pass over memory once: filling, copying, adding, converting, sums of squares, looking for NaN.
 
-use crate::{Accumulate, Device, Element, Matrix, MatrixMut, Value, View, ViewMut};
+use crate::{Accumulate, BufferValue, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// No place at all.
 pub const NONE: u32 = u32::MAX;
@@ -17,7 +17,7 @@ impl Device {
     }
 
     /// Panics when the lengths differ.
-    pub fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+    pub fn copy<E: BufferValue>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
         assert_eq!(x.len(), to.len(), "elements to copy");
         on_backend!(self, Memory, copy(x, to));
     }

@@ -1,8 +1,8 @@
 //! Attention, dense and over blocks.
 
-use super::sample::Sample;
+use super::sample::CheckInputs;
 use super::{Check, checks};
-use crate::{AttentionShape, Element, KvFormat, PagedRows, PagedShape, Qkv, Rotary, Seen, Sight};
+use crate::{AttentionShape, Element, KvFormat, PagedRows, PagedShape, Qkv, Rotary, Sight, VisibleKeys};
 
 pub(super) const CHECKS: &[Check] = checks![
     attention_128,
@@ -23,38 +23,38 @@ fn shape(queries: usize, keys: usize, heads: usize, kv_heads: usize, head_dim: u
     AttentionShape { queries, keys, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
 }
 
-fn attention_128<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn attention_128<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     attention::<E>(s, shape(150, 150, 4, 2, 128), 2, |_| 0, None)
 }
 
-fn attention_64<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn attention_64<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     attention::<E>(s, shape(200, 200, 4, 1, 64), 1, |_| 0, None)
 }
 
-fn attention_long<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn attention_long<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     attention::<E>(s, shape(640, 640, 2, 1, 128), 1, |_| 0, None)
 }
 
 /// Windows and documents.
-fn attention_windows<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn attention_windows<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let first = |query: usize| (query.saturating_sub(150)).max(if query >= 300 { 290 } else { 0 }) as u32;
     let wide = attention::<E>(s, shape(400, 400, 2, 2, 128), 1, first, None);
     [wide, attention::<E>(s, shape(400, 400, 2, 2, 64), 1, first, None)].concat()
 }
 
 /// Queries that stand anywhere among the keys; the last ones see none.
-fn attention_behind<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn attention_behind<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let first = |query: usize| if query > 90 { 300 } else { 5 };
     let before = attention::<E>(s, shape(100, 260, 4, 2, 128), 2, first, Some(&[40, 130]));
     [before, attention::<E>(s, shape(100, 260, 4, 2, 64), 2, |_| 0, None)].concat()
 }
 
-fn attention_40<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn attention_40<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     attention::<E>(s, shape(70, 70, 4, 2, 40), 2, |query| (query / 30 * 30) as u32, None)
 }
 
 fn attention<E: Element>(
-    s: &Sample<'_>,
+    s: &CheckInputs<'_>,
     shape: AttentionShape,
     sequences: usize,
     first: impl Fn(usize) -> u32,
@@ -65,8 +65,10 @@ fn attention<E: Element>(
     let (inner, outer) = (shape.attended(), shape.kv_heads * shape.head_dim);
     let first: Vec<u32> = (0..rows).map(|row| first(row % shape.queries)).collect();
     let (first, positions) = (s.given(&first), positions.map(|positions| s.given(positions)));
-    let seen =
-        Seen { first_keys: first.view(), positions: positions.as_ref().map(|positions| positions.view()) };
+    let seen = VisibleKeys {
+        first_keys: first.view(),
+        positions: positions.as_ref().map(|positions| positions.view()),
+    };
     let (q, k, v) = (
         s.grid::<E>(rows, inner),
         s.grid::<E>(sequences * shape.keys, outer),
@@ -83,7 +85,7 @@ fn attention<E: Element>(
     [out.read(), sums.collect(), dq.read(), dk.read(), dv.read()].concat()
 }
 
-fn merge<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn merge<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, heads, dim) = (20, 3, 40);
     let (part, mut whole) = (s.grid::<E>(rows, heads * dim), s.grid::<f32>(rows, heads * dim));
     let (more, mut sums) = (s.vector::<f32>(rows * heads), s.vector::<f32>(rows * heads));
@@ -92,7 +94,7 @@ fn merge<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 }
 
 /// Rows of three sequences, and what they then see.
-fn turn_and_store<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn turn_and_store<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let lists: [&[u32]; 5] = [&[0, 1, 3, 4], &[5, 30, 0], &[0, 1, 3, 4], &[2, 0, 3, 1], &[5, 30, 31, 0]];
     let [starts, contexts, table_starts, tables, positions] = lists.map(|list| s.given(list));
     let rows = PagedRows {
@@ -131,7 +133,7 @@ fn turn_and_store<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     each.concat()
 }
 
-fn decode<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn decode<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let each = [(128, 4), (64, 1), (256, 2)].map(|(dim, group)| {
         let paged = PagedShape {
             heads: 2 * group,
@@ -148,7 +150,7 @@ fn decode<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     each.concat()
 }
 
-fn prefill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn prefill<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let paged = PagedShape {
         heads: 4,
         kv_heads: 2,
@@ -164,7 +166,7 @@ fn prefill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 }
 
 /// Keys and values that fp8 holds exactly, in it where the device has it.
-fn paged_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn paged_fp8<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let each = [(128, 4), (64, 1), (128, 8)].map(|(dim, group)| {
         let paged = PagedShape {
             heads: 2 * group,
@@ -183,14 +185,14 @@ fn paged_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 }
 
 /// The shape, with keys and values as they are stored where the device has no others.
-fn where_there_is<E: Element>(s: &Sample<'_>, shape: PagedShape) -> PagedShape {
+fn where_there_is<E: Element>(s: &CheckInputs<'_>, shape: PagedShape) -> PagedShape {
     let plain = PagedShape { format: KvFormat::Stored, ..shape };
     if s.device.has_kv::<E>(&shape) { shape } else { plain }
 }
 
 /// Sequences have some rows behind some tokens whose keys and values were stored before.
 fn paged_attention<E: Element>(
-    s: &Sample<'_>,
+    s: &CheckInputs<'_>,
     shape: PagedShape,
     sequences: &[(usize, usize)],
     sight: Sight,
@@ -243,7 +245,7 @@ fn paged_attention<E: Element>(
     out.read()
 }
 
-fn copy_blocks<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn copy_blocks<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let mut pool = s.vector::<E>(10 * 96);
     s.device.copy_blocks(96, &[(3, 5), (5, 7), (0, 3)], pool.view_mut());
     s.read(&pool)

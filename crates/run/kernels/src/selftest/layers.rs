@@ -1,6 +1,6 @@
 //! Norms, activations, positions, embeddings and the loss.
 
-use super::sample::Sample;
+use super::sample::CheckInputs;
 use super::{Check, checks};
 use crate::{Accumulate, Element, Gelu, HeadGradients, Heads, IGNORED, Rotary, Turn};
 
@@ -17,15 +17,15 @@ pub(super) const CHECKS: &[Check] = checks![
     linear_cross_entropy
 ];
 
-fn rms_norm<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn rms_norm<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     rms_norm_of::<E>(s, 37, 136)
 }
 
-fn rms_norm_wide<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn rms_norm_wide<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     rms_norm_of::<E>(s, 300, 2048)
 }
 
-fn rms_norm_of<E: Element>(s: &Sample<'_>, rows: usize, columns: usize) -> Vec<f32> {
+fn rms_norm_of<E: Element>(s: &CheckInputs<'_>, rows: usize, columns: usize) -> Vec<f32> {
     let (x, weight, mut out) =
         (s.grid::<E>(rows, columns), s.vector::<E>(columns), s.grid::<E>(rows, columns));
     let (mut inverses, d_out) = (s.device.zeros(rows), s.grid::<E>(rows, columns));
@@ -43,7 +43,7 @@ fn rms_norm_of<E: Element>(s: &Sample<'_>, rows: usize, columns: usize) -> Vec<f
     [out.read(), s.read(&inverses), d_x.read(), s.read(&d_weight)].concat()
 }
 
-fn head_norm<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn head_norm<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, heads) = (29, Heads { first: 1, count: 3, dim: 64 });
     let (x, weight) = (s.grid::<E>(rows, 5 * 64), s.vector::<E>(64));
     let (mut out, mut inverses) = (s.grid::<E>(rows, 5 * 64), s.device.zeros(rows * 3));
@@ -60,7 +60,7 @@ fn head_norm<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), s.read(&inverses), d.read(), s.read(&d_weight)].concat()
 }
 
-fn layer_norm<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn layer_norm<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, columns) = (41, 200);
     let (x, weight, bias) = (s.grid::<E>(rows, columns), s.vector::<E>(columns), s.vector::<E>(columns));
     let (mut out, mut statistics) = (s.grid::<E>(rows, columns), s.device.zeros(2 * rows));
@@ -87,7 +87,7 @@ fn layer_norm<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), d_x.read(), s.read(&d_weight), s.read(&d_bias)].concat()
 }
 
-fn swiglu<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn swiglu<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, columns) = (19, 104);
     let (x, d_out) = (s.grid::<E>(rows, 2 * columns), s.grid::<E>(rows, columns));
     let (mut out, mut d_x) = (s.grid::<E>(rows, columns), s.grid::<E>(rows, 2 * columns));
@@ -96,7 +96,7 @@ fn swiglu<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), d_x.read()].concat()
 }
 
-fn gelu<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn gelu<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, columns) = (19, 101);
     let (x, d_out) = (s.grid::<E>(rows, columns), s.grid::<E>(rows, columns));
     let each = [Gelu::Tanh, Gelu::Exact].map(|kind| {
@@ -108,7 +108,7 @@ fn gelu<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     each.concat()
 }
 
-fn rotate<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn rotate<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, heads) = (23, Heads { first: 1, count: 2, dim: 24 });
     let rotary = Rotary::new(s.device, 16, &[1.0, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01], 50, 1.0);
     let (positions, mut x, mut y) = (s.tokens(rows, 50), s.grid::<E>(rows, 96), s.grid::<E>(rows, 96));
@@ -117,7 +117,7 @@ fn rotate<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [x.read(), y.read()].concat()
 }
 
-fn embedding<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn embedding<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, entries, columns) = (300, 20, 72);
     let (tokens, table) = (s.tokens(rows, entries), s.grid::<E>(entries, columns));
     let (mut out, d_out) = (s.grid::<E>(rows, columns), s.grid::<E>(rows, columns));
@@ -127,7 +127,7 @@ fn embedding<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), d_table.read()].concat()
 }
 
-fn cross_entropy(s: &Sample<'_>) -> Vec<f32> {
+fn cross_entropy(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, vocabulary) = (21, 3001);
     let mut targets: Vec<u32> = (0..rows).map(|_| s.below(vocabulary) as u32).collect();
     targets[3] = IGNORED;
@@ -137,7 +137,7 @@ fn cross_entropy(s: &Sample<'_>) -> Vec<f32> {
     [logits.read(), s.read(&losses)].concat()
 }
 
-fn linear_cross_entropy<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn linear_cross_entropy<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, inputs, vocabulary) = (70, 64, 520);
     let (x, weight, targets) =
         (s.grid::<E>(rows, inputs), s.vector::<E>(vocabulary * inputs), s.tokens(rows, vocabulary));

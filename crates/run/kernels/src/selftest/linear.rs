@@ -1,6 +1,6 @@
 //! Linear layers, dense and packed.
 
-use super::sample::Sample;
+use super::sample::CheckInputs;
 use super::{Check, checks};
 use crate::{Accumulate, Element, WeightFormat};
 
@@ -19,16 +19,16 @@ pub(super) const CHECKS: &[Check] = checks![
     swiglu_linear
 ];
 
-fn linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn linear<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     linear_of::<E>(s, [130, 256, 192])
 }
 
 /// Sizes that no vector load fits.
-fn linear_odd<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn linear_odd<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     linear_of::<E>(s, [67, 91, 53])
 }
 
-fn linear_of<E: Element>(s: &Sample<'_>, [rows, inputs, outputs]: [usize; 3]) -> Vec<f32> {
+fn linear_of<E: Element>(s: &CheckInputs<'_>, [rows, inputs, outputs]: [usize; 3]) -> Vec<f32> {
     let (x, weight, bias) =
         (s.grid::<E>(rows, inputs), s.vector::<E>(outputs * inputs), s.vector::<E>(outputs));
     let (residual, mut out, mut plain) =
@@ -43,7 +43,7 @@ fn linear_of<E: Element>(s: &Sample<'_>, [rows, inputs, outputs]: [usize; 3]) ->
 }
 
 /// Numbers of which fp8 holds every line exactly, so that rounded sides give what others give.
-fn linear_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn linear_fp8<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let coarse = |len: usize| {
         let numbers: Vec<E> = (0..len).map(|_| E::narrow(s.coarse())).collect();
         s.given(&numbers)
@@ -62,7 +62,7 @@ fn linear_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 }
 
 /// An activation in f32 with a weight in the other format.
-fn linear_mixed<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn linear_mixed<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let [rows, inputs, outputs] = [40, 64, 48];
     let (x, weight) = (s.grid::<f32>(rows, inputs), s.vector::<E>(outputs * inputs));
     let (mut out, mut d_x) = (s.grid::<f32>(rows, outputs), s.grid::<E>(rows, inputs));
@@ -72,24 +72,24 @@ fn linear_mixed<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), d_x.read()].concat()
 }
 
-fn add_sums<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn add_sums<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (sums, residual, mut out) = (s.grid::<f32>(9, 50), s.grid::<E>(9, 50), s.grid::<E>(9, 50));
     let bias = s.vector::<E>(50);
     s.device.add_sums(sums.matrix(), Some(bias.view()), residual.matrix(), out.matrix_mut());
     out.read()
 }
 
-fn packed_dense<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn packed_dense<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let formats = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::F16];
     formats.map(|format| packed::<E>(s, format, &[1, 2, 5, 40], [72, 80])).concat()
 }
 
-fn packed_8_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn packed_8_bits<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     packed::<E>(s, WeightFormat::Int8, &[1, 2, 3, 8, 40], [72, 80])
 }
 
 /// Numbers that fp8 holds exactly, so that rounded rows give what others give.
-fn packed_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn packed_fp8<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let coarse = |len: usize| {
         let numbers: Vec<E> = (0..len).map(|_| E::narrow(s.coarse())).collect();
         s.given(&numbers)
@@ -107,16 +107,16 @@ fn packed_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [packed::<E>(s, WeightFormat::Fp8, &[1, 3, 8], [72, 80]), each.concat()].concat()
 }
 
-fn packed_4_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn packed_4_bits<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     packed::<E>(s, WeightFormat::Int4, &[1, 2, 3, 8, 40], [72, 96])
 }
 
 /// Sizes for the kernel of one or two rows.
-fn packed_vector<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn packed_vector<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     [[512, 131], [1280, 64]].map(|sizes| packed::<E>(s, WeightFormat::Bf16, &[1, 2], sizes)).concat()
 }
 
-fn rms_norm_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn rms_norm_linear<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (inputs, outputs) = (768, 131);
     let (weight, bias) = (s.vector::<E>(outputs * inputs), s.vector::<E>(outputs));
     let (packed, norm) = (s.device.pack(weight.view(), outputs, WeightFormat::Bf16), s.vector::<E>(inputs));
@@ -131,7 +131,7 @@ fn rms_norm_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     each.concat()
 }
 
-fn swiglu_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn swiglu_linear<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (inputs, outputs) = (512, 75);
     let weight = s.vector::<E>(outputs * inputs);
     let packed = s.device.pack(weight.view(), outputs, WeightFormat::Bf16);
@@ -146,7 +146,7 @@ fn swiglu_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 }
 
 fn packed<E: Element>(
-    s: &Sample<'_>,
+    s: &CheckInputs<'_>,
     format: WeightFormat,
     rows: &[usize],
     [inputs, outputs]: [usize; 2],

@@ -1,13 +1,13 @@
 //! Routing, and tokens on their way to experts and back.
 
-use super::sample::Sample;
+use super::sample::CheckInputs;
 use super::{Check, checks};
 use crate::{Accumulate, Balance, Buffer, Element, WeightFormat};
 
 pub(super) const CHECKS: &[Check] =
     checks![route in f32, dispatch in f32, combine, gate, expert_linear, expert_linear_packed];
 
-fn route(s: &Sample<'_>) -> Vec<f32> {
+fn route(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, count, per_token) = (33, 40, 3);
     let (logits, mut probabilities) = (s.grid::<f32>(rows, count), s.grid::<f32>(rows, count));
     let (mut experts, mut weights) = (s.device.zeros(rows * per_token), s.device.zeros(rows * per_token));
@@ -46,7 +46,7 @@ struct Sorted {
     offsets: Buffer<u32>,
 }
 
-fn sorted(s: &Sample<'_>, choices: usize, count: usize) -> Sorted {
+fn sorted(s: &CheckInputs<'_>, choices: usize, count: usize) -> Sorted {
     let experts = s.tokens(choices, count);
     let [mut order, mut slots] = [(); 2].map(|()| s.device.zeros(choices));
     let mut offsets = s.device.zeros(count + 1);
@@ -54,12 +54,12 @@ fn sorted(s: &Sample<'_>, choices: usize, count: usize) -> Sorted {
     Sorted { order, slots, offsets }
 }
 
-fn dispatch(s: &Sample<'_>) -> Vec<f32> {
+fn dispatch(s: &CheckInputs<'_>) -> Vec<f32> {
     let Sorted { order, slots, offsets } = sorted(s, 700, 11);
     [&order, &slots, &offsets].map(|whole| s.read_whole(whole)).concat()
 }
 
-fn combine<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn combine<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (tokens, per_token, columns) = (50, 2, 72);
     let Sorted { order, slots, .. } = sorted(s, tokens * per_token, 7);
     let (x, mut gathered) = (s.grid::<E>(tokens, columns), s.grid::<E>(tokens * per_token, columns));
@@ -95,7 +95,7 @@ fn combine<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [gathered.read(), out.read(), d_x.read(), d_y.read(), s.read(&d_weights)].concat()
 }
 
-fn gate<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn gate<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, columns) = (31, 60);
     let (x, logits, mut out) =
         (s.grid::<E>(rows, columns), s.vector::<f32>(rows), s.grid::<E>(rows, columns));
@@ -112,7 +112,7 @@ fn gate<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), d_x.read(), s.read(&d_logits)].concat()
 }
 
-fn expert_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn expert_linear<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let [rows, count, inputs, outputs] = [300, 5, 72, 88];
     let offsets = sorted(s, rows, count).offsets;
     let (x, weights) = (s.grid::<E>(rows, inputs), s.vector::<E>(count * outputs * inputs));
@@ -124,7 +124,7 @@ fn expert_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [out.read(), d_x.read(), s.read(&d_weights)].concat()
 }
 
-fn expert_linear_packed<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn expert_linear_packed<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let [rows, count, inputs, outputs] = [150, 5, 72, 88];
     let offsets = sorted(s, rows, count).offsets;
     let x = s.grid::<E>(rows, inputs);

@@ -13,11 +13,11 @@ mod stream;
 
 use crate::{Bf16, Device};
 pub use rates::{RateOf, rate};
-use sample::Sample;
+use sample::CheckInputs;
 
 /// What an operator gave, compared.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finding {
+pub struct OperatorFinding {
     pub operator: &'static str,
     /// The format of activations and weights.
     pub format: &'static str,
@@ -28,7 +28,7 @@ pub struct Finding {
     pub tolerance: f64,
 }
 
-impl Finding {
+impl OperatorFinding {
     pub fn is_right(&self) -> bool {
         self.distance <= self.tolerance
     }
@@ -37,9 +37,9 @@ impl Finding {
 /// An operator with inputs that a seed decides, and what it gives.
 pub(crate) struct Check {
     name: &'static str,
-    in_f32: fn(&Sample<'_>) -> Vec<f32>,
+    in_f32: fn(&CheckInputs<'_>) -> Vec<f32>,
     /// None for operators that exist in f32 only.
-    in_bf16: Option<fn(&Sample<'_>) -> Vec<f32>>,
+    in_bf16: Option<fn(&CheckInputs<'_>) -> Vec<f32>>,
 }
 
 /// Lists functions as checks: generic ones, and those of operators that exist `in f32` only.
@@ -63,22 +63,22 @@ macro_rules! check {
 pub(crate) use {check, checks};
 
 /// Tries every operator in both formats, with rows that lie apart in two ways, against the processor. `tell` gets each finding as it is made.
-pub fn selftest(device: &Device, mut tell: impl FnMut(&Finding)) -> Vec<Finding> {
+pub fn selftest(device: &Device, mut tell: impl FnMut(&OperatorFinding)) -> Vec<OperatorFinding> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let processor = Device::cpu(threads.min(8));
     let all = [stream::CHECKS, layers::CHECKS, linear::CHECKS, mixture::CHECKS, attention::CHECKS];
     let mut findings = Vec::new();
-    let mut note = |finding: Finding| {
+    let mut note = |finding: OperatorFinding| {
         tell(&finding);
         findings.push(finding);
     };
     for check in all.into_iter().flatten() {
         for gap in [0, 3, 8] {
-            let expected = (check.in_f32)(&Sample::new(&processor, gap));
-            let found = (check.in_f32)(&Sample::new(device, gap));
+            let expected = (check.in_f32)(&CheckInputs::new(&processor, gap));
+            let found = (check.in_f32)(&CheckInputs::new(device, gap));
             note(finding(check.name, "f32", gap, distance(&found, &expected), 2e-5));
             if let Some(in_bf16) = check.in_bf16 {
-                let distance = distance(&in_bf16(&Sample::new(device, gap)), &expected);
+                let distance = distance(&in_bf16(&CheckInputs::new(device, gap)), &expected);
                 note(finding(check.name, <Bf16 as crate::Element>::NAME, gap, distance, 1.5e-2));
             }
         }
@@ -92,8 +92,8 @@ fn finding(
     gap: usize,
     distance: f64,
     tolerance: f64,
-) -> Finding {
-    Finding { operator, format, gap, distance, tolerance }
+) -> OperatorFinding {
+    OperatorFinding { operator, format, gap, distance, tolerance }
 }
 
 fn distance(found: &[f32], expected: &[f32]) -> f64 {
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn the_processor_agrees_with_itself_wherever_its_memory_lies() {
         for device in [Device::cpu(2), Device::apart(1)] {
-            let wrong: Vec<Finding> =
+            let wrong: Vec<OperatorFinding> =
                 selftest(&device, |_| {}).into_iter().filter(|finding| !finding.is_right()).collect();
             assert_eq!(wrong, []);
         }
@@ -127,7 +127,7 @@ mod tests {
             Err(error) => return println!("SKIPPED: no GPU to test: {error}"),
         };
         bedplate_peers::uses("gpu");
-        let wrong: Vec<Finding> =
+        let wrong: Vec<OperatorFinding> =
             selftest(&device, |_| {}).into_iter().filter(|finding| !finding.is_right()).collect();
         assert_eq!(wrong, []);
     }

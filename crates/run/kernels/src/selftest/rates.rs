@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::{AttentionShape, Bf16, Buffer, Device, Qkv, Seen, WeightFormat};
+use crate::{AttentionShape, Bf16, Buffer, Device, Qkv, VisibleKeys, WeightFormat};
 
 /// What a rate is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Attention {
         let flops = 2.0 * (rows * shape.keys * shape.attended()) as f64 * if is_both { 3.5 } else { 1.0 };
         let Self { qkv, d_qkv, out, d_out, log_sums, first_keys, .. } = self;
         let qkv = Qkv::columns(&shape, qkv.view().matrix(rows, shape.columns()));
-        let seen = Seen { first_keys: first_keys.view(), positions: None };
+        let seen = VisibleKeys { first_keys: first_keys.view(), positions: None };
         let taken = seconds(device, || {
             let to = out.view_mut().matrix(rows, shape.attended());
             device.attention(&shape, qkv, seen, to, log_sums.view_mut());

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
-use crate::{Buffer, Device, Element, Matrix, MatrixMut, Value};
+use crate::{Buffer, BufferValue, Device, Element, Matrix, MatrixMut};
 
-pub(crate) struct Sample<'d> {
+pub(crate) struct CheckInputs<'d> {
     pub(crate) device: &'d Device,
     pub(crate) gap: usize,
     state: Cell<u64>,
@@ -19,7 +19,7 @@ pub(crate) struct Grid<'d, E> {
     stride: usize,
 }
 
-impl<'d> Sample<'d> {
+impl<'d> CheckInputs<'d> {
     pub(crate) fn new(device: &'d Device, gap: usize) -> Self {
         Self { device, gap, state: Cell::new(0x1234_5678_9abc_def1) }
     }
@@ -48,7 +48,7 @@ impl<'d> Sample<'d> {
         self.given(&numbers)
     }
 
-    pub(crate) fn given<E: Value>(&self, numbers: &[E]) -> Buffer<E> {
+    pub(crate) fn given<E: BufferValue>(&self, numbers: &[E]) -> Buffer<E> {
         let mut buffer = self.device.zeros(numbers.len());
         self.device.write(buffer.view_mut(), numbers);
         buffer

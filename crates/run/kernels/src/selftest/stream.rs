@@ -1,25 +1,25 @@
 //! Operators that pass over memory once, and the optimizer.
 
-use super::sample::Sample;
+use super::sample::CheckInputs;
 use super::{Check, checks};
 use crate::{Accumulate, AdamW, Element, SampleParams};
 
 pub(super) const CHECKS: &[Check] =
     checks![fill, fill_normal, argmax in f32, sample in f32, add, scale, put_rows, sums, adamw];
 
-fn fill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn fill<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let mut buffer = s.vector::<E>(1003);
     s.device.fill(buffer.range_mut(s.gap..1003), 0.5);
     s.read(&buffer)
 }
 
-fn fill_normal<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn fill_normal<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let mut buffer = s.vector::<E>(1003);
     s.device.fill_normal(buffer.range_mut(s.gap..1003), 0x1234_5678, 17, 0.02);
     s.read(&buffer)
 }
 
-fn argmax(s: &Sample<'_>) -> Vec<f32> {
+fn argmax(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, columns) = (9, 5003);
     let (logits, mut places) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
     s.device.argmax(logits.matrix(), places.view_mut());
@@ -27,7 +27,7 @@ fn argmax(s: &Sample<'_>) -> Vec<f32> {
 }
 
 /// Numbers are multiples of 1/128, so that there are many equal ones at every edge.
-fn sample(s: &Sample<'_>) -> Vec<f32> {
+fn sample(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, columns) = (12, 5003);
     let (logits, mut tokens) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
     let plain = SampleParams { temperature: 0.7, top_k: 0, top_p: 1.0, min_p: 0.0, chance: 0 };
@@ -48,14 +48,14 @@ fn sample(s: &Sample<'_>) -> Vec<f32> {
     s.read_whole(&tokens)
 }
 
-fn add<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn add<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (from, mut to, mut wide) = (s.vector::<E>(1003), s.vector::<E>(1003), s.vector::<f32>(1003));
     s.device.add(from.range(s.gap..1003), to.range_mut(s.gap..1003));
     s.device.add(from.view(), wide.view_mut());
     [s.read(&to), s.read(&wide)].concat()
 }
 
-fn scale<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn scale<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (from, mut to) = (s.vector::<f32>(1003), s.vector::<E>(1003));
     s.device.scale(from.range(s.gap..1003), 0.37, to.range_mut(s.gap..1003));
     let mut copy = s.vector::<E>(1003);
@@ -63,7 +63,7 @@ fn scale<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     s.read(&copy)
 }
 
-fn put_rows<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn put_rows<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (from, mut to) = (s.grid::<f32>(17, 40), s.grid::<E>(17, 40));
     s.device.put_rows(from.matrix(), Accumulate::Add, to.matrix_mut());
     let mut second = s.grid::<f32>(17, 40);
@@ -71,7 +71,7 @@ fn put_rows<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [to.read(), second.read()].concat()
 }
 
-fn sums<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn sums<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let (x, wide) = (s.vector::<E>(70_001), s.vector::<f32>(70_001));
     let none = s.device.first_non_finite(x.view()).map_or(-1.0, |place| place as f32);
     let mut numbers = vec![E::default(); 1000];
@@ -80,7 +80,7 @@ fn sums<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     vec![s.device.sum_of_squares(x.view()) as f32, s.device.sum(wide.view()) as f32, none, some]
 }
 
-fn adamw<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn adamw<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let len = 1000 + s.gap;
     let [mut weights, gradient, mut first] = [(); 3].map(|()| s.vector::<f32>(len));
     let second: Vec<f32> = (0..len).map(|_| s.number().abs()).collect();

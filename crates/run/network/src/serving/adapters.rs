@@ -11,7 +11,7 @@ use bedplate_kernels::{Accumulate, Device, Element, Matrix, MatrixMut, Packed, W
 use serde_json::Value;
 
 use super::room::AdapterRoom;
-use crate::table::{Block, LayerParts, LinearParts, MlpParts, Parts, Tensor};
+use crate::table::{Block, BlockParts, LayerParts, LinearParts, MlpParts, Tensor};
 use crate::{Network, NetworkError, SafetensorsFile};
 
 /// An adapter of a network.
@@ -43,12 +43,12 @@ struct Piece {
 
 /// Which rows of a step go through which adapter.
 #[derive(Clone, Copy)]
-pub struct Adapters<'a> {
+pub struct RowAdapters<'a> {
     pub rows: &'a [(Range<usize>, &'a Adapter)],
 }
 
-impl Adapters<'_> {
-    pub const NONE: Adapters<'static> = Adapters { rows: &[] };
+impl RowAdapters<'_> {
+    pub const NONE: RowAdapters<'static> = RowAdapters { rows: &[] };
 
     /// Adds what adapters give for the input of a linear layer to its output.
     pub(super) fn add<E: Element>(
@@ -88,7 +88,7 @@ impl Adapter {
         let mut rank = 0;
         let mut layers = Vec::new();
         for block in network.blocks() {
-            let Parts::Layer(parts) = &block.parts else { continue };
+            let BlockParts::Layer(parts) = &block.parts else { continue };
             let mut pieces = Vec::new();
             for (tensor, target, columns) in adaptable(block, parts) {
                 let module = tensor.name.trim_end_matches(".weight");

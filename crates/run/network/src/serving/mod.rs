@@ -11,7 +11,7 @@ mod pass;
 mod pool;
 mod room;
 
-pub use adapters::{Adapter, Adapters};
+pub use adapters::{Adapter, RowAdapters};
 pub use packed::PackedWeights;
 pub use pool::KvPool;
 pub use room::{ServingRoom, ServingShape, StepRows};

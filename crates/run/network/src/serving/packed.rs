@@ -6,7 +6,9 @@ use std::path::Path;
 use bedplate_kernels::{Buffer, Device, Element, Packed, View, WeightFormat};
 
 use crate::safetensors::Loader;
-use crate::table::{Block, DenseParts, LayerParts, LinearParts, MixtureParts, MlpParts, NormParts, Parts};
+use crate::table::{
+    Block, BlockParts, DenseParts, LayerParts, LinearParts, MixtureParts, MlpParts, NormParts,
+};
 use crate::{Network, NetworkError, Weights};
 
 /// All blocks of a network. `E` is the format of activations; matrices have a format of their own.
@@ -163,18 +165,18 @@ impl<'a, E: Element> Packer<'a, E> {
     fn block<F: Element>(&mut self, block: &Block, flat: View<'_, F>) {
         let hidden = self.network.architecture().transformer.hidden as usize;
         match &block.parts {
-            Parts::Embedding(parts) => {
+            BlockParts::Embedding(parts) => {
                 let rows = parts.table.len() / hidden;
                 self.table = Some(self.matrix(flat, &parts.table, rows, self.table_format()));
                 let positions = parts.positions.as_ref();
                 self.positions = positions
                     .map(|range| self.matrix(flat, range, range.len() / hidden, self.plain_format()));
             }
-            Parts::Layer(parts) => {
+            BlockParts::Layer(parts) => {
                 let layer = self.layer(parts, flat, hidden);
                 self.layers.push(layer);
             }
-            Parts::Head(parts) => {
+            BlockParts::Head(parts) => {
                 let norm = self.norm(&parts.norm, flat);
                 let range = parts.weight.as_ref();
                 let head =

@@ -3,7 +3,7 @@
 use bedplate_kernels::{Accumulate, Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Sight};
 use bedplate_transformer::Reach;
 
-use super::adapters::{AdapterTarget, Adapters};
+use super::adapters::{AdapterTarget, RowAdapters};
 use super::packed::{PackedDense, PackedLayer, PackedLinear, PackedMlp, PackedNorm};
 use super::room::{GraphState, ServingRoom, StepRows};
 use super::{KvPool, PackedWeights};
@@ -20,7 +20,7 @@ impl Network {
         weights: &PackedWeights<E>,
         pool: &mut KvPool<E>,
         step: &StepRows<'_>,
-        adapters: Adapters<'_>,
+        adapters: RowAdapters<'_>,
         room: &mut ServingRoom<E>,
     ) {
         let is_plain = adapters.rows.is_empty() && self.peers().is_none();
@@ -31,7 +31,7 @@ impl Network {
         room.given.claim_all_tables();
         let rows = room.given.rows;
         let mut pass = |device: &Device, room: &mut ServingRoom<E>| {
-            self.pass(device, weights, pool, Adapters::NONE, room, |_, _| {});
+            self.pass(device, weights, pool, RowAdapters::NONE, room, |_, _| {});
         };
         match room.graphs.remove(&rows) {
             Some(GraphState::Ready(graph)) if device.launch_graph(&graph) => {
@@ -59,7 +59,7 @@ impl Network {
         weights: &PackedWeights<E>,
         pool: &mut KvPool<E>,
         step: &StepRows<'_>,
-        adapters: Adapters<'_>,
+        adapters: RowAdapters<'_>,
         room: &mut ServingRoom<E>,
         stored: impl FnMut(usize, &KvPool<E>),
     ) {
@@ -73,7 +73,7 @@ impl Network {
         device: &Device,
         weights: &PackedWeights<E>,
         pool: &mut KvPool<E>,
-        adapters: Adapters<'_>,
+        adapters: RowAdapters<'_>,
         room: &mut ServingRoom<E>,
         mut stored: impl FnMut(usize, &KvPool<E>),
     ) {
@@ -168,7 +168,7 @@ pub(super) struct LayerPass<'a, E: Element> {
     pub(super) weights: &'a PackedLayer<E>,
     shape: PagedShape,
     layer: usize,
-    adapters: Adapters<'a>,
+    adapters: RowAdapters<'a>,
     pub(super) rows: usize,
 }
 

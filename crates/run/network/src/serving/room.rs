@@ -306,7 +306,7 @@ pub(crate) struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    fn numbers<T: bedplate_kernels::Value>(&self, len: usize) -> Buffer<T> {
+    fn numbers<T: bedplate_kernels::BufferValue>(&self, len: usize) -> Buffer<T> {
         self.bytes.set(self.bytes.get() + len * size_of::<T>());
         self.device.zeros(len)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bedplate_diag::Source;
 use bedplate_kernels::{Device, Element, IGNORED};
 use bedplate_network::{
-    Architecture, Network, Recompute, Share, Tokens, Weights, Workspace, WorkspaceShape, cut_rows,
+    Architecture, BatchTokens, Network, RankShare, Recompute, Weights, Workspace, WorkspaceShape, cut_rows,
 };
 
 pub(crate) const SEQUENCE: usize = 16;
@@ -62,7 +62,7 @@ impl Batch {
     }
 
     /// The rows that a rank of a context group has.
-    pub(crate) fn cut(&self, context: Share) -> Self {
+    pub(crate) fn cut(&self, context: RankShare) -> Self {
         let rows: Vec<usize> = (0..SEQUENCES)
             .flat_map(|sequence| cut_rows(context, SEQUENCE).map(move |row| sequence * SEQUENCE + row))
             .collect();
@@ -76,9 +76,9 @@ impl Batch {
         }
     }
 
-    pub(crate) fn tokens(&self) -> Tokens<'_> {
+    pub(crate) fn tokens(&self) -> BatchTokens<'_> {
         let Self { tokens, targets, positions, first_keys, padding } = self;
-        Tokens { tokens, targets, positions, first_keys, padding }
+        BatchTokens { tokens, targets, positions, first_keys, padding }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bedplate_diag::Diagnostic;
 use bedplate_kernels::Device;
 use bedplate_network::{
-    Network, Recompute, ShardSpec, Share, Tensor, Weights, Workspace, WorkspaceShape, load, save,
+    Network, RankShare, Recompute, ShardSpec, Tensor, Weights, Workspace, WorkspaceShape, load, save,
 };
 
 use crate::batch::{
@@ -248,7 +248,7 @@ fn all_ranks_get_the_logits_of_any_row() {
     let context = Layout { context: 4, ..Layout::ONE };
     let both = Layout { context: 2, ..cut_rows };
     for (name, layout) in [("llama", cut_rows), ("gpt2", context), ("qwen3", both)] {
-        let logits = |device: &Device, network: &Network, context: Share| {
+        let logits = |device: &Device, network: &Network, context: RankShare| {
             let mut weights = Weights::<f32>::zeros(device, network);
             network.initialise(device, 5, &mut weights);
             let mut workspace = Workspace::new(device, network, shape(Recompute::None));
@@ -264,7 +264,7 @@ fn all_ranks_get_the_logits_of_any_row() {
             [0, 5, 15, 16, 27, 31].map(row).concat()
         };
         let whole = Network::new(&device, architecture(name), SEQUENCE).unwrap();
-        let whole = logits(&device, &whole, Share::WHOLE);
+        let whole = logits(&device, &whole, RankShare::WHOLE);
         let on_rank = |device: &Device, network: &Network, _| logits(device, network, network.part().context);
         for found in on_ranks(name, layout, on_rank) {
             let apart = found.iter().zip(&whole).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
@@ -296,7 +296,7 @@ fn a_number_that_is_not_finite_is_found_by_the_rank_that_has_its_row() {
 #[test]
 fn rows_that_cannot_be_cut_evenly_are_refused() {
     let device = Device::apart(1);
-    let share = |degree| Share { degree, rank: 0 };
+    let share = |degree| RankShare { degree, rank: 0 };
     let shape =
         WorkspaceShape { sequences: 1, sequence: 15, recompute: Recompute::None, has_gradients: true };
     for (spec, said) in [
@@ -319,7 +319,7 @@ fn rows_that_cannot_be_cut_evenly_are_refused() {
 #[test]
 fn a_degree_that_does_not_divide_is_refused_by_name() {
     let device = Device::apart(1);
-    let share = |degree| Share { degree, rank: 0 };
+    let share = |degree| RankShare { degree, rank: 0 };
     for (name, spec, said) in [
         ("llama", ShardSpec { tensor: share(3), ..ShardSpec::WHOLE }, "4 query heads"),
         ("llama", ShardSpec { tensor: share(4), ..ShardSpec::WHOLE }, "2 key and value heads"),

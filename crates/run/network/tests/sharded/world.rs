@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_kernels::{Device, Value, View, ViewMut};
-use bedplate_network::{Among, Network, Peers, ShardSpec, Share};
+use bedplate_kernels::{BufferValue, Device, View, ViewMut};
+use bedplate_network::{Among, Network, Peers, RankShare, ShardSpec};
 
 use crate::batch::{SEQUENCE, architecture};
 
@@ -34,7 +34,7 @@ impl Layout {
     }
 
     pub(crate) fn spec(self, place: Place) -> ShardSpec {
-        let share = |degree, rank| Share { degree, rank };
+        let share = |degree, rank| RankShare { degree, rank };
         ShardSpec {
             tensor: share(self.tensor, place.tensor),
             has_cut_rows: self.has_cut_rows,
@@ -123,7 +123,7 @@ impl Member {
     }
 }
 
-fn read<E: Value>(device: &Device, from: View<'_, E>) -> Vec<E> {
+fn read<E: BufferValue>(device: &Device, from: View<'_, E>) -> Vec<E> {
     let mut numbers = vec![E::default(); from.len()];
     device.read(from, &mut numbers);
     numbers

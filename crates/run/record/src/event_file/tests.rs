@@ -4,7 +4,7 @@ use bedplate_breakdown::{Breakdown, Part, Span};
 use bedplate_units::{Bytes, Seconds};
 
 use super::*;
-use crate::record::tests::Folder;
+use crate::record::tests::TestFolder;
 
 /// Bit by bit, as in the definition.
 fn checksum(bytes: &[u8]) -> u32 {
@@ -115,7 +115,7 @@ fn check(events: &EventFile, expected: &[(u64, &str, &str)]) {
 
 #[test]
 fn an_independent_reader_finds_what_was_written() {
-    let folder = Folder::new("events");
+    let folder = TestFolder::new("events");
     let mut events = EventFile::create(&folder.0.join("deep/below"), None).unwrap();
     let exposed = |seconds| Span::exposed(Seconds::new(seconds));
     let record = StepRecord {
@@ -161,7 +161,7 @@ fn an_independent_reader_finds_what_was_written() {
 
 #[test]
 fn a_resumed_run_begins_a_file_that_takes_later_steps_back() {
-    let folder = Folder::new("resumed-events");
+    let folder = TestFolder::new("resumed-events");
     let first = EventFile::create(&folder.0, None).unwrap();
     let second = EventFile::create(&folder.0, Some(7)).unwrap();
     let third = EventFile::create(&folder.0, Some(7)).unwrap();
@@ -173,7 +173,7 @@ fn a_resumed_run_begins_a_file_that_takes_later_steps_back() {
 
 #[test]
 fn a_folder_that_cannot_be_made_is_an_error() {
-    let folder = Folder::new("no-events");
+    let folder = TestFolder::new("no-events");
     std::fs::write(folder.0.join("file"), "").unwrap();
     let error = EventFile::create(&folder.0.join("file"), None).err().unwrap();
     assert!(matches!(error, RecordError::Create { .. }));

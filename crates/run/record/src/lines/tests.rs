@@ -6,7 +6,7 @@ use expect_test::expect;
 use proptest::prelude::*;
 
 use super::*;
-use crate::record::tests::Folder;
+use crate::record::tests::TestFolder;
 
 fn step(step: u64) -> StepRecord {
     StepRecord { step, ..StepRecord::default() }
@@ -14,8 +14,8 @@ fn step(step: u64) -> StepRecord {
 
 #[test]
 fn a_record_is_one_line_of_json() {
-    let folder = Folder::new("lines");
-    let mut lines = Lines::create(&folder.0.join("train.jsonl")).unwrap();
+    let folder = TestFolder::new("lines");
+    let mut lines = RecordLines::create(&folder.0.join("train.jsonl")).unwrap();
     let span = Span { exposed: Seconds::new(0.25), hidden: Seconds::new(0.125) };
     let record = StepRecord {
         tokens: 4096,
@@ -40,10 +40,10 @@ fn a_record_is_one_line_of_json() {
 }
 
 /// Steps of the file after a run resumed after `resumes_after` and wrote one more step.
-fn resumed(folder: &Folder, before: &str, resumes_after: u64) -> Result<Vec<u64>, RecordError> {
+fn resumed(folder: &TestFolder, before: &str, resumes_after: u64) -> Result<Vec<u64>, RecordError> {
     let path = folder.0.join("train.jsonl");
     std::fs::write(&path, before).unwrap();
-    let mut lines = Lines::resume(&path, resumes_after, None)?;
+    let mut lines = RecordLines::resume(&path, resumes_after, None)?;
     lines.write_step(&step(resumes_after + 1))?;
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.ends_with('\n'));
@@ -52,11 +52,11 @@ fn resumed(folder: &Folder, before: &str, resumes_after: u64) -> Result<Vec<u64>
 
 #[test]
 fn lines_of_an_abandoned_branch_are_set_aside() {
-    let folder = Folder::new("abandoned-lines");
+    let folder = TestFolder::new("abandoned-lines");
     let (path, aside) = (folder.0.join("train.jsonl"), folder.0.join("aside.jsonl"));
     let lines: Vec<String> = (1..=4).map(|number| format!("{}\n", step_object(&step(number)))).collect();
     std::fs::write(&path, lines.concat() + "{\"step\": 5, \"lo").unwrap();
-    drop(Lines::resume(&path, 2, Some(&aside)).unwrap());
+    drop(RecordLines::resume(&path, 2, Some(&aside)).unwrap());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), lines[..2].concat());
     assert_eq!(std::fs::read_to_string(&aside).unwrap(), lines[2..].concat());
 }
@@ -66,7 +66,7 @@ proptest! {
     fn wherever_the_earlier_run_was_cut_off_the_resumed_one_has_every_step_once(
         steps in 0u64..20, resumes_after in 0u64..20, cut in 0usize..200
     ) {
-        let folder = Folder::new("resumed-lines");
+        let folder = TestFolder::new("resumed-lines");
         let resumes_after = resumes_after.min(steps);
         let mut before: String = (1..=steps).map(|number| format!("{}\n", step_object(&step(number)))).collect();
         let kept: usize = before.lines().take(resumes_after as usize).map(|line| line.len() + 1).sum();
@@ -80,15 +80,15 @@ proptest! {
 
 #[test]
 fn a_run_may_resume_without_a_file() {
-    let folder = Folder::new("no-lines");
-    let mut lines = Lines::resume(&folder.0.join("new.jsonl"), 5, None).unwrap();
+    let folder = TestFolder::new("no-lines");
+    let mut lines = RecordLines::resume(&folder.0.join("new.jsonl"), 5, None).unwrap();
     lines.write_step(&step(6)).unwrap();
     assert_eq!(std::fs::read_to_string(lines.path()).unwrap().lines().count(), 1);
 }
 
 #[test]
 fn a_file_of_something_else_is_left_as_it_is() {
-    let folder = Folder::new("other-lines");
+    let folder = TestFolder::new("other-lines");
     let text = "{\"step\":1}\nnot ours\n{\"step\":2}\n";
     let error = resumed(&folder, text, 2).unwrap_err();
     assert!(matches!(error, RecordError::NotARecord { line: 2, .. }), "{error}");
@@ -98,12 +98,12 @@ fn a_file_of_something_else_is_left_as_it_is() {
 
 #[test]
 fn a_step_that_was_lost_is_added_once_and_in_order() {
-    let folder = Folder::new("completed-lines");
+    let folder = TestFolder::new("completed-lines");
     let path = folder.0.join("train.jsonl");
-    let mut lines = Lines::create(&path).unwrap();
+    let mut lines = RecordLines::create(&path).unwrap();
     lines.write_step(&step(1)).unwrap();
     lines.write_evaluation(&EvaluationRecord { step: 1, ..EvaluationRecord::default() }).unwrap();
-    let mut lines = Lines::resume(&path, 3, None).unwrap();
+    let mut lines = RecordLines::resume(&path, 3, None).unwrap();
     assert!(lines.has_evaluation(1) && !lines.has_evaluation(2));
     let told = [3, 2, 3, 1].map(|number| step(number).to_line());
     lines.complete(&told).unwrap();

@@ -4,12 +4,12 @@ use bedplate_batching::{BlockId, BlockKeys, SequenceId};
 use bedplate_kernels::{Device, Element};
 use bedplate_network::KvPool;
 
-use super::{Core, Parts};
+use super::{Core, EngineParts};
 use crate::ask::Wants;
-use crate::compose::Run;
-use crate::live::{Live, Spare};
-use crate::worker_group::Order;
-use crate::{Event, Teller};
+use crate::compose::TokenRun;
+use crate::live::{LiveSequence, Spare};
+use crate::worker_group::WorkerOrder;
+use crate::{SampleEvent, Teller};
 
 /// Blocks of a prompt that another engine computed.
 pub(crate) struct Adopted {
@@ -24,7 +24,7 @@ impl<E: Element> Core<E> {
     /// Carries out what the plan says about blocks, before anything is written to them.
     pub(super) fn move_blocks(&mut self) {
         self.parts.spill_evicted();
-        let Parts { device, pool, scheduler, .. } = &mut self.parts;
+        let EngineParts { device, pool, scheduler, .. } = &mut self.parts;
         for out in &scheduler.last_step().swapped_out {
             let blocks = out.blocks.iter().map(|block| read_block(device, pool, block.0)).collect();
             self.swapped.insert(out.sequence.0, blocks);
@@ -51,7 +51,7 @@ impl<E: Element> Core<E> {
         }
         let mut copies = Vec::new();
         for (at, live) in self.slots.iter_mut().enumerate() {
-            let Some(Live { spare: spare @ Some(_), .. }) = live else { continue };
+            let Some(LiveSequence { spare: spare @ Some(_), .. }) = live else { continue };
             let Some(Spare { index, block }) = *spare else { continue };
             let sequence = SequenceId(at as u32);
             if preempted.contains(&sequence) {
@@ -68,9 +68,9 @@ impl<E: Element> Core<E> {
 
     /// Copies a block on all ranks.
     pub(super) fn copy_block(&mut self, from: u32, to: u32) {
-        let Parts { device, pool, group, .. } = &mut self.parts;
+        let EngineParts { device, pool, group, .. } = &mut self.parts;
         if let Some(group) = group {
-            group.say(&Order::Copy(vec![(from, to)]));
+            group.say(&WorkerOrder::Copy(vec![(from, to)]));
         }
         pool.copy(device, &[(from, to)]);
     }
@@ -89,7 +89,7 @@ impl<E: Element> Core<E> {
     }
 
     /// The blocks that this step fills and somebody wants.
-    pub(super) fn take_filled(&mut self, runs: &[Run]) -> Vec<Filled> {
+    pub(super) fn take_filled(&mut self, runs: &[TokenRun]) -> Vec<Filled> {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;
         let mut all = Vec::new();
         for run in runs {
@@ -108,7 +108,7 @@ impl<E: Element> Core<E> {
     /// Takes over blocks from elsewhere.
     pub(crate) fn adopt(&mut self, adopted: Adopted) {
         let Adopted { prompt, adapter, first, blocks } = adopted;
-        let Parts { pool, scheduler, keys, .. } = &mut self.parts;
+        let EngineParts { pool, scheduler, keys, .. } = &mut self.parts;
         let end = (first + blocks.len()) * scheduler.options().block_tokens as usize;
         if end > prompt.len() || blocks.iter().any(|block| block.len() != pool.block_bytes()) {
             return;
@@ -121,7 +121,7 @@ impl<E: Element> Core<E> {
         }
         let (cached, given) = scheduler.adopt(&keys);
         self.parts.spill_evicted();
-        let Parts { device, pool, .. } = &mut self.parts;
+        let EngineParts { device, pool, .. } = &mut self.parts;
         for (block, bytes) in given.iter().zip(&blocks[cached as usize - first..]) {
             pool.write(device, block.0, bytes);
         }
@@ -129,7 +129,7 @@ impl<E: Element> Core<E> {
 
     /// Brings blocks of a prompt back that fell out of the pool.
     pub(super) fn restore(&mut self, keys: &BlockKeys) {
-        let Parts { scheduler, spill, .. } = &mut self.parts;
+        let EngineParts { scheduler, spill, .. } = &mut self.parts;
         if !spill.is_used() {
             return;
         }
@@ -139,7 +139,7 @@ impl<E: Element> Core<E> {
         let kept: Vec<Box<[u8]>> = missing().map_while(|key| spill.take(key)).collect();
         let (_, blocks) = scheduler.adopt(&keys.first(cached + kept.len() as u32));
         self.parts.spill_evicted();
-        let Parts { device, pool, spill, .. } = &mut self.parts;
+        let EngineParts { device, pool, spill, .. } = &mut self.parts;
         let mut kept = missing().zip(kept);
         for (block, (_, bytes)) in blocks.iter().zip(&mut kept) {
             pool.write(device, block.0, &bytes);
@@ -148,7 +148,7 @@ impl<E: Element> Core<E> {
     }
 }
 
-impl<E: Element> Parts<E> {
+impl<E: Element> EngineParts<E> {
     /// Keeps blocks that had to leave the pool elsewhere. Whoever lets the scheduler give blocks away calls this before anything is
     /// written to them.
     pub(super) fn spill_evicted(&mut self) {
@@ -174,7 +174,7 @@ impl Filled {
             pool.read_layer(device, layer, block.0, &mut bytes);
             bytes
         };
-        self.teller.tell(Event::Blocks {
+        self.teller.tell(SampleEvent::Blocks {
             first: self.first,
             offset,
             blocks: self.blocks.iter().map(read).collect(),

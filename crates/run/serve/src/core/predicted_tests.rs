@@ -14,8 +14,8 @@ use bedplate_replay::requests::{
 };
 
 use super::Core;
-use crate::engine::{Loaded, Prepared};
-use crate::{Activations, Answer, Ask, Continuation, EngineOptions, Event, Sampling};
+use crate::engine::{LoadedModel, Prepared};
+use crate::{Activations, Answer, Ask, Continuation, EngineOptions, SampleEvent, Sampling};
 
 const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
     "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 67, "max_position_embeddings": 256,
@@ -31,7 +31,7 @@ fn core(options: &EngineOptions) -> Core<f32> {
     let mut weights = Weights::<f32>::zeros(&device, &network);
     network.initialise(&device, 5, &mut weights);
     let weights = PackedWeights::of(&network, &device, &weights, WeightFormat::F32);
-    let loaded = Loaded { device, network, weights };
+    let loaded = LoadedModel { device, network, weights };
     let prepared = Prepared::new(loaded, None, Vec::new(), &[], options, None).expect("there is room");
     Core::new(prepared.parts, Arc::default(), Arc::default())
 }
@@ -84,7 +84,7 @@ fn played(options: &EngineOptions, times: &LinearEngine, load: &[Planned]) -> Ti
         clock += took(times, &core.parts.scheduler.last_step().shape);
         for (number, answer) in answers.iter_mut().enumerate() {
             while let Some(event) = answer.try_next() {
-                if let Event::Token { .. } = event {
+                if let SampleEvent::Token { .. } = event {
                     let since = clock - load[number].at;
                     let first = if told[number].0 == 0 { since } else { told[number].0 };
                     told[number] = (first, since);

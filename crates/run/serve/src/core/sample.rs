@@ -5,10 +5,10 @@ use bedplate_kernels::{Element, NONE, SampleParams};
 
 use super::{Core, Logits};
 use crate::ask::{Continuation, Wants};
-use crate::compose::Run;
-use crate::live::{Job, Live};
+use crate::compose::TokenRun;
+use crate::live::{LiveRequest, LiveSequence};
 use crate::sampler::Sampler;
-use crate::{EndReason, Event, Logprobs, sampler};
+use crate::{EndReason, Logprobs, SampleEvent, sampler};
 
 /// What became of the next token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ enum Sampled {
 
 impl<E: Element> Core<E> {
     /// What a GPU samples, by the places of wanted rows: the next tokens of sequences whose logits it can use as they are.
-    pub(super) fn samples(&mut self, runs: &[Run]) -> Vec<(usize, SampleParams)> {
+    pub(super) fn samples(&mut self, runs: &[TokenRun]) -> Vec<(usize, SampleParams)> {
         let Self { parts, jobs, slots, logits, composed, .. } = self;
         logits.sampled_for.clear();
         if parts.device.is_cpu() {
@@ -32,7 +32,7 @@ impl<E: Element> Core<E> {
         let mut samples = Vec::new();
         for run in runs.iter().filter(|run| run.wanted == 1) {
             let Some(live) = slots[run.sequence.0 as usize].as_ref() else { continue };
-            let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { continue };
+            let Some(text) = jobs.get(&live.request).and_then(LiveRequest::continuation) else { continue };
             let is_plain = live.parser.is_none()
                 && text.logprobs.is_none()
                 && forbidden(live, text, ends(text, &parts.end_tokens)).is_empty();
@@ -46,7 +46,7 @@ impl<E: Element> Core<E> {
     }
 
     /// A token more for a sequence. Whether it has ended.
-    pub(super) fn advance(&mut self, sequence: SequenceId, origin: SequenceId, runs: &[Run]) -> bool {
+    pub(super) fn advance(&mut self, sequence: SequenceId, origin: SequenceId, runs: &[TokenRun]) -> bool {
         let live = self.live(sequence);
         if live.ahead > 0 {
             live.ahead -= 1;
@@ -86,7 +86,7 @@ impl<E: Element> Core<E> {
             Ok(Some((token, logprobs))) => {
                 live.tokens.push(token);
                 self.state.generated_tokens += 1;
-                job.tell(Event::Token { sample: live.sample, token, logprobs });
+                job.tell(SampleEvent::Token { sample: live.sample, token, logprobs });
                 let most = job.continuation().map_or(0, |text| text.most as usize);
                 if live.generated() < most {
                     return Sampled::Token(token);
@@ -95,11 +95,11 @@ impl<E: Element> Core<E> {
             }
             Ok(None) => (None, EndReason::Stop),
             Err(reason) => {
-                job.tell(Event::Failed(format!("the grammar cannot be followed: {reason}")));
+                job.tell(SampleEvent::Failed(format!("the grammar cannot be followed: {reason}")));
                 (None, EndReason::Stop)
             }
         };
-        job.tell(Event::End { sample: live.sample, reason });
+        job.tell(SampleEvent::End { sample: live.sample, reason });
         job.left -= 1;
         if job.left == 0 {
             let request = live.request;
@@ -116,7 +116,7 @@ impl<E: Element> Core<E> {
     ) -> Result<Option<(u32, Option<Logprobs>)>, String> {
         let Self { parts, jobs, slots, logits: Logits { row, changed, mask, found, sampled_for }, .. } = self;
         let Some(live) = slots[sequence.0 as usize].as_mut() else { return Ok(None) };
-        let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { return Ok(None) };
+        let Some(text) = jobs.get(&live.request).and_then(LiveRequest::continuation) else { return Ok(None) };
         let ends = ends(text, &parts.end_tokens);
         let forbidden = forbidden(live, text, ends);
         let mut allowed = None;
@@ -156,14 +156,14 @@ impl<E: Element> Core<E> {
     fn tell_end_of_prompt(&mut self, request: u64, place: usize) {
         let Some(job) = self.close(request) else { return };
         if let Wants::Blocks = job.ask.wants {
-            return job.tell(Event::End { sample: 0, reason: EndReason::Stop });
+            return job.tell(SampleEvent::End { sample: 0, reason: EndReason::Stop });
         }
         let hidden = self.parts.network.architecture().transformer.hidden as usize;
         let mut row = vec![E::default(); hidden];
         self.parts.room.read_hidden(&self.parts.device, place, &mut row);
         let row: Vec<f32> = row.into_iter().map(Element::widen).collect();
         let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-        job.tell(Event::Embedding(row.into_iter().map(|number| number / length).collect()));
+        job.tell(SampleEvent::Embedding(row.into_iter().map(|number| number / length).collect()));
     }
 }
 
@@ -173,7 +173,7 @@ fn ends<'a>(text: &Continuation, of_model: &'a [u32]) -> &'a [u32] {
 }
 
 /// Tokens that may not be sampled yet.
-fn forbidden(live: &Live, text: &Continuation, ends: &[u32]) -> Vec<u32> {
+fn forbidden(live: &LiveSequence, text: &Continuation, ends: &[u32]) -> Vec<u32> {
     let is_early = live.generated() < text.least as usize;
     let forbidden = ends.iter().chain(&text.stop_tokens).filter(|_| is_early);
     forbidden.copied().collect()

@@ -4,9 +4,9 @@ use bedplate_batching::SequenceId;
 use bedplate_kernels::Element;
 
 use super::{Core, IS_HERE};
-use crate::compose::Run;
+use crate::compose::TokenRun;
 use crate::draft::Speculation;
-use crate::live::{Job, Spare};
+use crate::live::{LiveRequest, Spare};
 
 impl<E: Element> Core<E> {
     pub(super) fn ahead_of(&self, sequence: SequenceId) -> usize {
@@ -15,12 +15,12 @@ impl<E: Element> Core<E> {
 
     /// The next token whose keys and values were lost: after a preemption the scheduler counts one of those that were speculative in each
     /// step, and has a row and a place for it.
-    pub(super) fn lost_run(&self, sequence: SequenceId) -> Option<Run> {
+    pub(super) fn lost_run(&self, sequence: SequenceId) -> Option<TokenRun> {
         let live =
             self.slots[sequence.0 as usize].as_ref().filter(|live| live.is_behind && live.ahead > 0)?;
         let first = live.counted() - 1;
         let tokens = vec![live.tokens[first]];
-        Some(Run { sequence, first, tokens, wanted: 0, adapter: live.adapter, spare: None })
+        Some(TokenRun { sequence, first, tokens, wanted: 0, adapter: live.adapter, spare: None })
     }
 
     /// How many speculative tokens there may be for a sequence: those for which it has blocks, or a spare one.
@@ -29,7 +29,8 @@ impl<E: Element> Core<E> {
         let limit = self.parts.network.longest();
         let blocks = if speculative > 0 { self.parts.scheduler.table(sequence).len() } else { 0 };
         let request = self.live(sequence).request;
-        let most = self.jobs.get(&request).and_then(Job::continuation).map_or(1, |text| text.most as usize);
+        let most =
+            self.jobs.get(&request).and_then(LiveRequest::continuation).map_or(1, |text| text.most as usize);
         let live = self.slots[sequence.0 as usize].as_mut().expect(IS_HERE);
         let left = most.saturating_sub(live.generated() + 1).min(limit - live.tokens.len());
         let mut most = speculative.min(left);
@@ -46,7 +47,7 @@ impl<E: Element> Core<E> {
     }
 
     /// The last token of a sequence, and the speculative tokens behind it.
-    pub(super) fn decode_run(&mut self, speculation: Speculation) -> Run {
+    pub(super) fn decode_run(&mut self, speculation: Speculation) -> TokenRun {
         let Speculation { sequence, text, seen, spare, tokens: speculated, .. } = speculation;
         let first = text.len() - 1;
         self.state.drafted_tokens += speculated.len() as u64;
@@ -54,6 +55,6 @@ impl<E: Element> Core<E> {
         // Speculative tokens that turn out wrong are not part of the text that was seen.
         live.seen = seen.min(text.len());
         let tokens: Vec<u32> = text[first..].iter().chain(&speculated).copied().collect();
-        Run { sequence, first, wanted: tokens.len(), tokens, adapter: live.adapter, spare }
+        TokenRun { sequence, first, wanted: tokens.len(), tokens, adapter: live.adapter, spare }
     }
 }

@@ -15,12 +15,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) const CONNECTING: Duration = Duration::from_secs(2);
 
 /// Both directions of a connection with a deadline for each read and write.
-pub(super) struct Link {
+pub(super) struct TransferLink {
     reader: BufReader<TcpStream>,
     writer: BufWriter<TcpStream>,
 }
 
-impl Link {
+impl TransferLink {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(CONNECTING))?;

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::link::Link;
+use super::link::TransferLink;
 use super::{KvKind, MOST_BLOCKS};
 
 /// Bytes of some neighbouring blocks: what one layer has of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct BlockPiece {
     /// The number of the first block in its prompt.
     pub(super) first: usize,
     /// Where the bytes lie in their block.
@@ -22,13 +22,13 @@ pub(super) struct Piece {
     pub(super) blocks: Vec<Box<[u8]>>,
 }
 
-impl Piece {
+impl BlockPiece {
     /// First block, number of blocks, place in a block, bytes of each.
     const HEAD: usize = 16;
 
     pub(super) fn send(
         &self,
-        link: &mut Link,
+        link: &mut TransferLink,
         shared: Option<&SharedBlocks>,
         kind: &KvKind,
     ) -> io::Result<()> {
@@ -48,7 +48,7 @@ impl Piece {
 
     /// The next piece; none after the last.
     pub(super) fn receive(
-        link: &mut Link,
+        link: &mut TransferLink,
         shared: Option<&SharedBlocks>,
         kind: &KvKind,
     ) -> io::Result<Option<Self>> {
@@ -105,7 +105,7 @@ impl Arriving {
     }
 
     /// Takes a piece; the blocks that are complete with it, from the first one on that was not given.
-    pub(super) fn add(&mut self, piece: Piece) -> io::Result<Option<Whole>> {
+    pub(super) fn add(&mut self, piece: BlockPiece) -> io::Result<Option<Whole>> {
         if piece.first < self.given || piece.first + piece.blocks.len() > self.most {
             return Err(wrong());
         }
@@ -198,8 +198,8 @@ mod tests {
         KvKind { config: text(), weights: text(), activations: text(), block_tokens: 16, block_bytes: 6 }
     }
 
-    fn piece(first: usize, offset: usize, blocks: &[&[u8]]) -> Piece {
-        Piece { first, offset, blocks: blocks.iter().map(|block| Box::from(*block)).collect() }
+    fn piece(first: usize, offset: usize, blocks: &[&[u8]]) -> BlockPiece {
+        BlockPiece { first, offset, blocks: blocks.iter().map(|block| Box::from(*block)).collect() }
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut giver, mut taker) =
-            (Link::new(listener.accept().unwrap().0).unwrap(), Link::new(near).unwrap());
+            (TransferLink::new(listener.accept().unwrap().0).unwrap(), TransferLink::new(near).unwrap());
         assert!(giver.is_local() && taker.is_local());
         let own = SharedBlocks::make(64).unwrap();
         let others = SharedBlocks::open(own.name()).unwrap();
@@ -226,13 +226,13 @@ mod tests {
             sent.send(&mut giver, from, &kind()).unwrap();
             giver.send(b"").unwrap();
             giver.flush().unwrap();
-            assert_eq!(Piece::receive(&mut taker, to, &kind()).unwrap().as_ref(), Some(&sent));
-            assert_eq!(Piece::receive(&mut taker, to, &kind()).unwrap(), None);
+            assert_eq!(BlockPiece::receive(&mut taker, to, &kind()).unwrap().as_ref(), Some(&sent));
+            assert_eq!(BlockPiece::receive(&mut taker, to, &kind()).unwrap(), None);
         }
         for wrong in [&b"short"[..], &[0; 16], &[1, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 9, 0, 0, 0]] {
             giver.send(wrong).unwrap();
             giver.flush().unwrap();
-            assert!(Piece::receive(&mut taker, None, &kind()).is_err());
+            assert!(BlockPiece::receive(&mut taker, None, &kind()).is_err());
         }
     }
 
@@ -263,7 +263,7 @@ mod tests {
             let mut given = 0;
             for (first, offset, lens) in pieces {
                 let blocks = lens.iter().map(|len| vec![7; *len].into_boxed_slice()).collect();
-                if let Ok(Some((at, blocks))) = arriving.add(Piece { first, offset, blocks }) {
+                if let Ok(Some((at, blocks))) = arriving.add(BlockPiece { first, offset, blocks }) {
                     prop_assert_eq!(at, given);
                     prop_assert!(blocks.iter().all(|block| block.len() == 6));
                     given += blocks.len();

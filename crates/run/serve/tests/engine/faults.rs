@@ -8,7 +8,7 @@ use bedplate_kernels::{Bf16, Device, KvFormat, WeightFormat};
 use bedplate_network::{Network, PackedWeights};
 use bedplate_random::Random;
 use bedplate_serve::{
-    Activations, Ask, Continuation, Engine, EngineOptions, Event, Grammar, Parser, Refusal, Replica,
+    Activations, Ask, Continuation, Engine, EngineOptions, Grammar, Parser, Refusal, Replica, SampleEvent,
     Sampling, ServeError,
 };
 
@@ -61,7 +61,7 @@ fn a_panic_of_the_engine_reaches_every_request_with_its_words() {
         while let Some(event) = answer.wait() {
             last = Some(event);
         }
-        let Some(Event::Failed(why)) = last else { panic!("it ended with {last:?}") };
+        let Some(SampleEvent::Failed(why)) = last else { panic!("it ended with {last:?}") };
         assert!(why.contains("a bug in its engine: a planted bug"), "{why}");
     }
     let Err(Refusal::Stopped { reason }) = engine.ask(greedy(&[1], 1)) else { panic!("it goes on") };

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device, WeightFormat};
 use bedplate_network::{
-    Architecture, KvPool, Network, PackedWeights, Recompute, Tokens, Weights, Workspace, WorkspaceShape,
+    Architecture, BatchTokens, KvPool, Network, PackedWeights, Recompute, Weights, Workspace, WorkspaceShape,
 };
 use bedplate_serve::{
-    Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Event, Replica, Sampling,
+    Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Replica, SampleEvent, Sampling,
 };
 
 pub(crate) const CONTEXT: usize = 320;
@@ -60,7 +60,7 @@ impl Tiny {
             tokens.resize(shape.sequence, 0);
             let positions: Vec<u32> = (0..shape.sequence as u32).collect();
             let (targets, first_keys) = (vec![u32::MAX; shape.sequence], vec![0; shape.sequence]);
-            let given = Tokens {
+            let given = BatchTokens {
                 tokens: &tokens,
                 targets: &targets,
                 positions: &positions,
@@ -176,19 +176,19 @@ pub(crate) fn listen(mut answer: Answer) -> Told {
             usize::from(sample)
         };
         match event {
-            Event::Admitted { cached_tokens } => told.cached = cached_tokens,
-            Event::Token { sample, token, .. } => {
+            SampleEvent::Admitted { cached_tokens } => told.cached = cached_tokens,
+            SampleEvent::Token { sample, token, .. } => {
                 let at = of(sample);
                 assert_eq!(told.samples[at].1, None, "no token comes after the end");
                 told.samples[at].0.push(token);
             }
-            Event::End { sample, reason } => {
+            SampleEvent::End { sample, reason } => {
                 let at = of(sample);
                 assert_eq!(told.samples[at].1.replace(reason), None, "a sample ends once");
             }
-            Event::Embedding(embedding) => told.embedding = embedding,
-            Event::Failed(reason) => told.failed = Some(reason),
-            Event::Blocks { .. } => panic!("nobody asked for blocks"),
+            SampleEvent::Embedding(embedding) => told.embedding = embedding,
+            SampleEvent::Failed(reason) => told.failed = Some(reason),
+            SampleEvent::Blocks { .. } => panic!("nobody asked for blocks"),
         }
     }
     told

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{Options, Rendezvous, World};
+use bedplate_comm::{Rendezvous, World, WorldOptions};
 use bedplate_kernels::WeightFormat;
 use bedplate_serve::{Activations, Engine, EngineOptions, Model, Replica, WorkerGroup, follow};
 
@@ -37,7 +37,7 @@ fn group(rank: u32, ranks: u32, port: u16) -> WorkerGroup {
     let rendezvous = Rendezvous::on_this_machine(rank, ranks, port, b"a secret of the tests");
     let (join, patience, deadline) =
         (Duration::from_secs(120), Duration::from_secs(120), Duration::from_secs(60));
-    let options = Options { join, patience, deadline, ..Options::default() };
+    let options = WorldOptions { join, patience, deadline, ..WorldOptions::default() };
     WorkerGroup::new(World::join(&rendezvous, &options).unwrap()).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bedplate_serve::{Ask, Continuation, EngineOptions, Event, Replica, Sampling};
+use bedplate_serve::{Ask, Continuation, EngineOptions, Replica, SampleEvent, Sampling};
 
 use crate::fixture::{
     LLAMA, QWEN3, assert_nothing_left, engine, engine_ending, kv_bytes, listen, options, prompts,
@@ -71,7 +71,7 @@ fn log_probabilities_come_with_tokens_that_asked_for_them() {
     let mut answer = engine.ask(Ask::text(prompts(1)[0].clone(), text)).unwrap();
     let mut seen = 0;
     while let Some(event) = answer.wait() {
-        if let Event::Token { token, logprobs, .. } = event {
+        if let SampleEvent::Token { token, logprobs, .. } = event {
             let logprobs = logprobs.unwrap();
             assert_eq!(logprobs.top.len(), 3);
             assert_eq!(logprobs.top[0], (token, logprobs.of_token), "the greedy token is the most likely");
@@ -93,7 +93,7 @@ fn a_sample_that_is_ended_gets_no_more_tokens_and_the_others_are_what_they_would
     let mut answer = engine.ask(ask(prompt, 3, sampling, 200)).unwrap();
     let mut told = vec![Vec::new(); 3];
     while let Some(event) = answer.wait() {
-        if let Event::Token { sample, token, .. } = event {
+        if let SampleEvent::Token { sample, token, .. } = event {
             told[usize::from(sample)].push(token);
             if sample == 1 && told[1].len() == 5 {
                 answer.ender().end(1);

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use bedplate_network::{Kind, Network, Region, Tensor};
+use bedplate_network::{Network, Region, Tensor, TensorKind};
 use bedplate_random::{STEP, fraction, mix, nth};
 use bedplate_transformer::Family;
 
 use crate::{AdapterConfig, TrainError};
 
 /// One adapted matrix of `outputs x inputs`.
-pub(super) struct Entry {
+pub(super) struct AdaptedMatrix {
     pub(super) block: usize,
     /// Of the module, as files have it.
     pub(super) name: String,
@@ -62,25 +62,25 @@ impl Sharing {
     }
 }
 
-pub(super) fn count(entries: &[Entry]) -> (usize, usize) {
+pub(super) fn count(entries: &[AdaptedMatrix]) -> (usize, usize) {
     let len = entries.last().map_or(0, |entry| entry.b.end);
     (len, entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0))
 }
 
 /// One of the two matrices of an adapter, and how PEFT stores it.
-pub(super) struct Part {
+pub(super) struct AdapterMatrix {
     pub(super) name: String,
     pub(super) range: Range<usize>,
     pub(super) shape: [usize; 2],
     pub(super) is_turned: bool,
 }
 
-impl Entry {
-    pub(super) fn parts(&self, rank: usize) -> [Part; 2] {
+impl AdaptedMatrix {
+    pub(super) fn parts(&self, rank: usize) -> [AdapterMatrix; 2] {
         let stem = format!("base_model.model.{}", self.name);
         let (a, b) = (self.a.clone(), self.b.clone());
         let (a_shape, b_shape) = ([rank, self.inputs], [self.outputs, rank]);
-        let part = |name: String, range, shape, is_turned| Part { name, range, shape, is_turned };
+        let part = |name: String, range, shape, is_turned| AdapterMatrix { name, range, shape, is_turned };
         if self.is_embedding {
             // What is added is `A B` there, a row of `A` per rank and a column per token.
             return [
@@ -95,9 +95,14 @@ impl Entry {
     }
 }
 
-impl Entry {
+impl AdaptedMatrix {
     /// One of the two matrices as parts of the whole adapter's.
-    pub(super) fn add_regions(&self, part: Part, rank: usize, regions: &mut Vec<(Region, Range<usize>)>) {
+    pub(super) fn add_regions(
+        &self,
+        part: AdapterMatrix,
+        rank: usize,
+        regions: &mut Vec<(Region, Range<usize>)>,
+    ) {
         let Places { outputs, inputs, whole: [all_outputs, all_inputs] } = &self.places;
         if part.range == self.a {
             let shape = [rank, *all_inputs];
@@ -114,7 +119,7 @@ impl Entry {
     }
 }
 
-impl Part {
+impl AdapterMatrix {
     pub(super) fn stored_shape(&self) -> Vec<usize> {
         let [rows, columns] = self.shape;
         if self.is_turned { vec![columns, rows] } else { vec![rows, columns] }
@@ -152,7 +157,7 @@ pub(super) fn entries(
     network: &Network,
     config: &AdapterConfig,
     is_here: &dyn Fn(usize) -> bool,
-) -> Result<Vec<Entry>, TrainError> {
+) -> Result<Vec<AdaptedMatrix>, TrainError> {
     let (targets, rank) = (targets(network, config), config.rank);
     let is_tied = network.architecture().transformer.has_tied_embeddings;
     let tied = targets.iter().find(|target| ["lm_head", "embed_tokens", "wte"].contains(&target.as_str()));
@@ -166,7 +171,7 @@ pub(super) fn entries(
     if let Some(unknown) = targets.iter().find(|target| !all().any(|tensor| is_wanted(tensor, target))) {
         return Err(TrainError::NoSuchTarget { target: unknown.clone() });
     }
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<AdaptedMatrix> = Vec::new();
     for (block, table) in network.blocks().iter().enumerate() {
         for tensor in &table.tensors {
             if !targets.iter().any(|target| is_wanted(tensor, target)) {
@@ -189,10 +194,10 @@ pub(super) fn entries(
             };
             let start = entries.last().map_or(0, |entry| entry.b.end);
             let middle = start + rank * inputs;
-            entries.push(Entry {
+            entries.push(AdaptedMatrix {
                 block,
                 name: module(tensor).to_owned(),
-                is_embedding: tensor.kind == Kind::Embedding,
+                is_embedding: tensor.kind == TensorKind::Embedding,
                 weight: tensor.range.clone(),
                 outputs,
                 inputs,
@@ -216,7 +221,7 @@ fn module(tensor: &Tensor) -> &str {
     tensor.name.trim_end_matches(".weight")
 }
 
-impl Entry {
+impl AdaptedMatrix {
     /// The first `A`: uniform within one over the root of the inputs, as PEFT draws it. It depends on the seed and the name of
     /// the matrix alone, however that is cut.
     pub(super) fn first_a(&self, network: &Network, rank: usize, seed: u64) -> Vec<f32> {

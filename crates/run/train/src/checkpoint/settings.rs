@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use bedplate_checkpoint::Facts;
+use bedplate_checkpoint::RunFacts;
 use bedplate_data::Packing;
 use bedplate_network::Architecture;
 use serde_json::{Map, Value};
@@ -12,14 +12,14 @@ use crate::setup::Data;
 use crate::{Decay, LearningRate, TrainConfig};
 
 /// The settings that differ from those of now in a way that the steps done before a checkpoint would have noticed.
-pub(crate) fn changes(facts: &Facts, now: &Settings) -> Vec<Change> {
-    let then = Settings(facts.settings.clone());
+pub(crate) fn changes(facts: &RunFacts, now: &CurveSettings) -> Vec<Change> {
+    let then = CurveSettings(facts.settings.clone());
     let has_same_rates = match (then.learning_rate(), now.learning_rate()) {
         (Some(then), Some(now)) => (0..facts.step).all(|step| then.at(step) == now.at(step)),
         _ => false,
     };
     let keys: BTreeSet<&String> = then.0.keys().chain(now.0.keys()).collect();
-    let of = |settings: &Settings, key: &String| settings.0.get(key).cloned().unwrap_or(Value::Null);
+    let of = |settings: &CurveSettings, key: &String| settings.0.get(key).cloned().unwrap_or(Value::Null);
     keys.into_iter()
         .filter(|key| !(has_same_rates && SCHEDULE.contains(&key.as_str())))
         .map(|key| Change { key: key.clone(), was: of(&then, key), is: of(now, key) })
@@ -47,7 +47,7 @@ impl fmt::Display for Change {
 
 /// Everything that decides the loss curve, by key. Where files are and how fast the run is do not.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Settings(pub(super) BTreeMap<String, Value>);
+pub(crate) struct CurveSettings(pub(super) BTreeMap<String, Value>);
 
 /// Keys that count by the learning rates they give: a change that leaves the rates of all past steps as they were is none.
 const SCHEDULE: [&str; 6] = [
@@ -63,7 +63,7 @@ const SCHEDULE: [&str; 6] = [
 const IDLE: [&str; 6] =
     ["torch_dtype", "dtype", "transformers_version", "architectures", "use_cache", "pad_token_id"];
 
-impl Settings {
+impl CurveSettings {
     /// `weights` is the checksum of the weights that the run began with, where these were given.
     pub(crate) fn of(
         config: &TrainConfig,
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn settings(changes: &[(&str, Value)]) -> Settings {
+    fn settings(changes: &[(&str, Value)]) -> CurveSettings {
         let mut settings = BTreeMap::from([
             ("optimizer.learning_rate".to_owned(), json!(1e-3)),
             ("optimizer.decay".to_owned(), json!("warmup-stable-decay")),
@@ -151,11 +151,11 @@ mod tests {
             ("data.seed".to_owned(), json!(1)),
         ]);
         changes.iter().for_each(|(key, value)| drop(settings.insert((*key).to_owned(), value.clone())));
-        Settings(settings)
+        CurveSettings(settings)
     }
 
     fn changes(then: &[(&str, Value)], now: &[(&str, Value)], step: u64) -> String {
-        let facts = Facts { step, settings: settings(then).0, ..Facts::default() };
+        let facts = RunFacts { step, settings: settings(then).0, ..RunFacts::default() };
         let changes = super::changes(&facts, &settings(now));
         changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
     }

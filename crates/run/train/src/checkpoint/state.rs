@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use bedplate_checkpoint::{Checkpoint, Facts, Held, Region, Wanted};
+use bedplate_checkpoint::{Checkpoint, HeldPart, Region, RunFacts, WantedPart};
 
 use crate::TrainError;
 use crate::trained::Trained;
 use crate::trainer::Trainer;
-use crate::upkeep::{PARTS, State};
+use crate::upkeep::{PARTS, TrainedState};
 
 /// Where the numbers of a region lie, one after the other.
 #[derive(Debug, Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct Lying {
     range: Range<usize>,
 }
 
-impl<'a, E: Trained> State<'a, E> {
+impl<'a, E: Trained> TrainedState<'a, E> {
     pub(super) fn held<'b>(&'b self, lying: &'b [Lying]) -> Regions<'a, 'b, E> {
         Regions { state: self, lying }
     }
@@ -28,11 +28,11 @@ impl<'a, E: Trained> State<'a, E> {
 
 /// The state by region.
 pub(super) struct Regions<'a, 'b, E: Trained> {
-    state: &'b State<'a, E>,
+    state: &'b TrainedState<'a, E>,
     lying: &'b [Lying],
 }
 
-impl<E: Trained> Held for Regions<'_, '_, E> {
+impl<E: Trained> HeldPart for Regions<'_, '_, E> {
     fn read(&self, region: usize, range: Range<usize>, values: &mut [f32]) {
         let Lying { part, owned, range: of } = &self.lying[region];
         self.state.read_part(*part, *owned, of.start + range.start..of.start + range.end, values);
@@ -78,7 +78,7 @@ impl<E: Trained> Trainer<E> {
         }
         let (regions, lying): (Vec<Region>, Vec<Lying>) = regions.into_iter().unzip();
         checkpoint.load(&regions, &mut Restoring { trainer: self, lying: &lying })?;
-        let Facts { step, samples, .. } = checkpoint.facts();
+        let RunFacts { step, samples, .. } = checkpoint.facts();
         (self.step, self.samples) = (*step, *samples);
         self.spread()
     }
@@ -95,7 +95,7 @@ struct Restoring<'a, E: Trained> {
     lying: &'a [Lying],
 }
 
-impl<E: Trained> Wanted for Restoring<'_, E> {
+impl<E: Trained> WantedPart for Restoring<'_, E> {
     fn write(&mut self, region: usize, range: Range<usize>, values: &[f32]) {
         let Lying { part, owned, range: of } = &self.lying[region];
         self.trainer.write_part(*part, *owned, of.start + range.start..of.start + range.end, values);

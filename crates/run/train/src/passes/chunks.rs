@@ -9,12 +9,12 @@ use bedplate_network::{Network, Workspace, WorkspaceShape, cut_rows};
 use super::mail::Mail;
 use crate::links::Exchange;
 use crate::pipeline;
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::trained::Trained;
 
 /// The chunks of blocks that a rank computes, and its connections to neighbouring stages.
 pub(crate) struct Chunks<E: Trained> {
-    pub(super) chunks: Vec<Chunk<E>>,
+    pub(super) chunks: Vec<SequenceChunk<E>>,
     pub(super) mail: Option<Mail<E>>,
     /// A micro-batch that does not count.
     pub(super) idle: Batch,
@@ -24,7 +24,7 @@ pub(crate) struct Chunks<E: Trained> {
     pub(super) rows: Vec<usize>,
 }
 
-pub(super) struct Chunk<E: Trained> {
+pub(super) struct SequenceChunk<E: Trained> {
     pub(super) blocks: Range<usize>,
     pub(super) workspace: Workspace<E>,
     pub(super) in_flight: usize,
@@ -37,7 +37,7 @@ impl<E: Trained> Chunks<E> {
     pub(crate) fn new(
         device: &Device,
         network: &Network,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         shape: WorkspaceShape,
         micro_batches: usize,
     ) -> Self {
@@ -49,9 +49,9 @@ impl<E: Trained> Chunks<E> {
             let in_flight = pipeline::in_flight(&passes, chunk);
             let workspace = Workspace::of_stage(device, network, blocks.clone(), in_flight, shape);
             let shares = (0..in_flight).map(|_| device.zeros(shares)).collect();
-            Chunk { blocks, workspace, in_flight, shares }
+            SequenceChunk { blocks, workspace, in_flight, shares }
         };
-        let mut chunks: Vec<Chunk<E>> = (0..stage.chunks).map(chunk).collect();
+        let mut chunks: Vec<SequenceChunk<E>> = (0..stage.chunks).map(chunk).collect();
         let stream = chunks[0].workspace.room(0).output().len();
         let mail = ranks.links.as_ref().map(|links| Mail {
             streams: Exchange::new(&links.streams, stream),

@@ -6,7 +6,7 @@ use bedplate_network::Room;
 
 use crate::links::Exchange;
 use crate::pipeline::{Direction, Pass};
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::trained::Trained;
 
 /// Messages to and from neighbouring stages.
@@ -20,7 +20,7 @@ pub(super) struct Mail<E: Trained> {
 /// Has the message come that the next pass begins with.
 pub(super) fn expect<E: Trained>(
     device: &Device,
-    ranks: &Ranks,
+    ranks: &RunRanks,
     mail: &mut Option<Mail<E>>,
     next: Option<&Pass>,
 ) -> Result<(), CommError> {
@@ -37,7 +37,7 @@ pub(super) fn expect<E: Trained>(
 }
 
 impl<E: Trained> Mail<E> {
-    pub(super) fn finish(&mut self, ranks: &Ranks) -> Result<(), CommError> {
+    pub(super) fn finish(&mut self, ranks: &RunRanks) -> Result<(), CommError> {
         self.streams.finish(ranks)?;
         self.shares.as_mut().map_or(Ok(()), |shares| shares.finish(ranks))
     }
@@ -46,7 +46,7 @@ impl<E: Trained> Mail<E> {
     pub(super) fn forward_shares(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         room: &mut Room<'_, E>,
         shares: &mut Buffer<f32>,
         is_first: bool,
@@ -71,7 +71,7 @@ impl<E: Trained> Mail<E> {
     pub(super) fn backward_shares(
         &mut self,
         device: &Device,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         room: &mut Room<'_, E>,
         shares: &mut Buffer<f32>,
         is_first: bool,

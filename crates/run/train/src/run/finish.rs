@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use bedplate_checkpoint::{Checkpoint, Shards};
 use bedplate_kernels::Device;
-use bedplate_network::{Format, Network};
+use bedplate_network::{Network, TensorFormat};
 
-use super::{Observer, Run, Summary};
+use super::{Observer, Run, RunSummary};
 use crate::checkpoint::MODEL_FOLDER;
 use crate::trained::Trained;
 use crate::trainer::Trainer;
 use crate::{Precision, TrainError, export};
 
 impl<E: Trained> Run<'_, E> {
-    pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
+    pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<RunSummary, TrainError> {
         let was_stopped = self.trainer.step < self.config.training.steps;
         let is_first = self.trainer.ranks().is_first();
         self.settle(observer, true)?;
@@ -26,7 +26,7 @@ impl<E: Trained> Run<'_, E> {
         if let Some(membership) = self.options.membership.as_ref().filter(|_| is_first) {
             membership.end();
         }
-        Ok(Summary {
+        Ok(RunSummary {
             steps: self.trainer.step,
             was_stopped,
             loss: self.loss,
@@ -71,8 +71,8 @@ impl<E: Trained> Run<'_, E> {
             return self.export_adapted(&checkpoint, folder);
         }
         let format = match self.config.training.precision {
-            Precision::F32 => Format::F32,
-            Precision::Bf16 | Precision::Fp8 => Format::Bf16,
+            Precision::F32 => TensorFormat::F32,
+            Precision::Bf16 | Precision::Fp8 => TensorFormat::Bf16,
         };
         let shards = Shards { format, ..Shards::default() };
         bedplate_checkpoint::to_hugging_face(&checkpoint, folder, shards)?;

@@ -10,7 +10,7 @@ use bedplate_layout::Layout;
 use super::shapes::Shapes;
 use super::{Observer, Past, Run, RunOptions, Wish};
 use crate::optimizer::Steps;
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::trained::Trained;
 use crate::{Membership, TrainConfig, TrainError};
 
@@ -146,7 +146,7 @@ impl Regrouping<'_> {
     /// Ranks beyond whole replicas give what they hold to the others before they leave.
     fn hand_over(&self, world: &World, past: &mut Past, kept: u32) -> Result<(), TrainError> {
         let layout = Layout { data: world.size(), ..Layout::default() };
-        let ranks = Ranks::among(world, layout, false, None)?;
+        let ranks = RunRanks::among(world, layout, false, None)?;
         // What they hold lies where they compute.
         let device = past.open_device(self.config, Some(world), 1)?;
         past.recovered.hand_over(&device, &ranks, kept as usize, &Steps::of(self.config))
@@ -166,7 +166,7 @@ impl Regrouping<'_> {
 
     fn rejoin(
         &self,
-        (rendezvous, options): (bedplate_comm::Rendezvous, bedplate_comm::Options),
+        (rendezvous, options): (bedplate_comm::Rendezvous, bedplate_comm::WorldOptions),
         past: &mut Past,
         membership: &Membership,
     ) -> Result<Next, TrainError> {

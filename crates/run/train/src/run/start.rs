@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
-use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
+use crate::checkpoint::{self, CurveSettings, METRICS_FILE, MODEL_FOLDER};
 use crate::memory;
 use crate::output_lock;
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::recovered_state::RecoveredState;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
@@ -50,7 +50,7 @@ pub(super) fn meet(
     config: &TrainConfig,
     options: &RunOptions<'_>,
     shapes: &Shapes<'_>,
-) -> Result<Ranks, TrainError> {
+) -> Result<RunRanks, TrainError> {
     let layout = match world.epoch() {
         0 => shapes.first(world.size())?,
         _ => shapes.on(world.size()).expect("ranks regroup as whole replicas"),
@@ -61,12 +61,12 @@ pub(super) fn meet(
         membership.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
     }
     let copying = options.membership.as_ref().filter(|_| config.training.copy_every > 0);
-    Ranks::among(world, layout, shapes.has_tied_ends(), copying.map(Membership::node))
+    RunRanks::among(world, layout, shapes.has_tied_ends(), copying.map(Membership::node))
 }
 
 impl<'a, E: Trained> Run<'a, E> {
     pub(super) fn prepare(
-        ranks: Arc<Ranks>,
+        ranks: Arc<RunRanks>,
         config: &'a TrainConfig,
         options: &'a RunOptions<'a>,
         shapes: &'a Shapes<'a>,
@@ -112,7 +112,7 @@ impl<'a, E: Trained> Run<'a, E> {
             Some(path) if ranks.is_first() => Some(fingerprint(path)?),
             _ => None,
         };
-        let settings = Settings::of(config, trainer.network.architecture(), &data, weights);
+        let settings = CurveSettings::of(config, trainer.network.architecture(), &data, weights);
         let mut resumed = Resumed { newest: past.newest.take(), ..Resumed::default() };
         let begun = match is_anew {
             true => trainer.take_over(&mut past.recovered),
@@ -200,7 +200,7 @@ impl Past {
     }
 }
 
-fn threads(asked: usize, ranks: &Ranks) -> usize {
+fn threads(asked: usize, ranks: &RunRanks) -> usize {
     if asked > 0 {
         return asked;
     }
@@ -214,7 +214,7 @@ fn resume<E: Trained>(
     checkpoints: &Checkpoints,
     config: &TrainConfig,
     options: &RunOptions<'_>,
-    settings: &Settings,
+    settings: &CurveSettings,
 ) -> Result<Resumed, TrainError> {
     let is_first = trainer.ranks.is_first();
     let found = is_first.then(|| starting_point(checkpoints, config, options, settings)).transpose();
@@ -267,7 +267,7 @@ fn starting_point(
     checkpoints: &Checkpoints,
     config: &TrainConfig,
     options: &RunOptions<'_>,
-    settings: &Settings,
+    settings: &CurveSettings,
 ) -> Result<Beginning, TrainError> {
     let folder = || config.output.folder.clone();
     let (checkpoint, mut remarks) = match &options.resume {
@@ -298,7 +298,7 @@ fn starting_point(
 /// Remarks on settings that have changed since a checkpoint; an error unless they are accepted.
 fn changes(
     checkpoint: &Checkpoint,
-    settings: &Settings,
+    settings: &CurveSettings,
     is_accepted: bool,
 ) -> Result<Vec<String>, TrainError> {
     let changes = checkpoint::changes(checkpoint.facts(), settings);

@@ -104,7 +104,7 @@ pub struct RunOptions<'a> {
 
 /// How a run ended.
 #[derive(Debug, Clone)]
-pub struct Summary {
+pub struct RunSummary {
     pub steps: u64,
     /// Asked to stop before the last step.
     pub was_stopped: bool,
@@ -121,7 +121,7 @@ pub struct Summary {
     pub had_place: bool,
 }
 
-impl Summary {
+impl RunSummary {
     /// Of a process for which there was no place at the end.
     pub(super) fn not_needed() -> Self {
         Self {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bedplate_comm::{CommError, Elements};
 use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
 use bedplate_layout::Sharding;
-use bedplate_network::{Block, Held, Network, Section, Weights};
+use bedplate_network::{Block, HeldBlock, Network, Section, Weights};
 
 use super::{splits_gradients, splits_weights};
 use crate::optimizer::{self, Stretch};
-use crate::ranks::{Ranks, Sharers};
+use crate::ranks::{RunRanks, Sharers};
 use crate::trained::Trained;
 
 /// A range of a block, with the optimizer's state of its numbers.
@@ -26,7 +26,7 @@ pub(crate) struct Owned<E: Trained> {
     /// Elements of the range that are of tensors; behind them there is only padding, as much as the number of ranks asks for.
     pub(crate) used: usize,
     /// Where weights are split: what is gathered.
-    pub(super) shard: Option<Arc<Held<E>>>,
+    pub(super) shard: Option<Arc<HeldBlock<E>>>,
     /// Whether the section has been gathered.
     pub(super) is_here: bool,
     /// Where weights are computed with in another format.
@@ -44,7 +44,7 @@ impl<E: Trained> Owned<E> {
         table: &Block,
         block: usize,
         section: &Section,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         learns: bool,
     ) -> Result<Self, CommError> {
         let (place, count) = ranks.sharers(section.is_expert).share();
@@ -73,7 +73,7 @@ impl<E: Trained> Owned<E> {
         })
     }
 
-    pub(super) fn sharers<'a>(&self, ranks: &'a Ranks) -> &'a Sharers {
+    pub(super) fn sharers<'a>(&self, ranks: &'a RunRanks) -> &'a Sharers {
         ranks.sharers(self.is_expert)
     }
 
@@ -82,7 +82,7 @@ impl<E: Trained> Owned<E> {
     }
 
     /// Whether this rank gives a tensor of this range to a checkpoint: numbers that several ranks have are given by the first.
-    pub(crate) fn is_given(&self, ranks: &Ranks, is_cut: bool) -> bool {
+    pub(crate) fn is_given(&self, ranks: &RunRanks, is_cut: bool) -> bool {
         let is_second_table = ranks.tied.is_some() && self.block == 0 && ranks.at().pipeline > 0;
         self.sharers(ranks).is_first_copy() && !is_second_table && (is_cut || ranks.at().tensor == 0)
     }
@@ -121,7 +121,7 @@ impl<E: Trained> Owned<E> {
         &self,
         device: &Device,
         network: &Network,
-        ranks: &Ranks,
+        ranks: &RunRanks,
         gradients: &Weights<f32>,
     ) -> f64 {
         if !self.is_given(ranks, true) {
@@ -282,7 +282,7 @@ impl<E: Trained> Owned<E> {
 }
 
 /// A part that nobody reads now.
-fn alone<E: Trained>(shard: &mut Arc<Held<E>>) -> &mut Held<E> {
+fn alone<E: Trained>(shard: &mut Arc<HeldBlock<E>>) -> &mut HeldBlock<E> {
     Arc::get_mut(shard).expect("weights are changed when no rank gathers them")
 }
 

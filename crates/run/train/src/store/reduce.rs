@@ -5,24 +5,24 @@ use std::sync::Arc;
 use bedplate_comm::{CommError, Elements, Group, Pending, Reduction};
 use bedplate_kernels::Device;
 use bedplate_layout::Sharding;
-use bedplate_network::{Held, Network};
+use bedplate_network::{HeldBlock, Network};
 
-use super::{Owned, Store, splits_gradients};
-use crate::ranks::Ranks;
+use super::{Owned, WeightStore, splits_gradients};
+use crate::ranks::RunRanks;
 use crate::trained::Trained;
 
 /// A block's gradient that is being added up over ranks.
 pub(super) enum Reducing {
     /// As a whole, or in place to this rank's share.
-    Whole { block: usize, pending: Pending<Held<f32>> },
+    Whole { block: usize, pending: Pending<HeldBlock<f32>> },
     /// One micro-batch's, to a part that is then added to the sum.
-    Split { owned: usize, pending: Pending<(Held<f32>, Held<f32>)> },
+    Split { owned: usize, pending: Pending<(HeldBlock<f32>, HeldBlock<f32>)> },
 }
 
 /// Split gradients of one length that exist at once: one is computed while the one before is added up.
 const AT_ONCE: usize = 2;
 
-impl<E: Trained> Store<E> {
+impl<E: Trained> WeightStore<E> {
     /// Sets all sums to zero.
     pub(crate) fn clear_gradients(&mut self, device: &Device) {
         self.gradients.fill(device, 0.0);
@@ -32,7 +32,13 @@ impl<E: Trained> Store<E> {
     }
 
     /// Makes room for a block's gradient, if there is none yet.
-    pub(crate) fn open_gradient(&mut self, device: &Device, network: &Network, ranks: &Ranks, block: usize) {
+    pub(crate) fn open_gradient(
+        &mut self,
+        device: &Device,
+        network: &Network,
+        ranks: &RunRanks,
+        block: usize,
+    ) {
         if self.gradients.has_block(block) {
             return;
         }
@@ -50,13 +56,13 @@ impl<E: Trained> Store<E> {
 
     /// Whether enough gradients of a length are under way and none is free.
     fn is_full(&self, len: usize) -> bool {
-        let has_len = |held: &Held<f32>| Elements::view(held).len() == len;
+        let has_len = |held: &HeldBlock<f32>| Elements::view(held).len() == len;
         let is_under_way = |reducing: &&Reducing| matches!(reducing, Reducing::Split { owned, .. } if self.owned[*owned].section.len() == len);
         let under_way = self.reducing.iter().filter(is_under_way).count();
         !self.spare_gradients.iter().any(has_len) && under_way >= AT_ONCE
     }
 
-    fn spare_gradient(&mut self, device: &Device, ranks: &Ranks, len: usize) -> Option<Held<f32>> {
+    fn spare_gradient(&mut self, device: &Device, ranks: &RunRanks, len: usize) -> Option<HeldBlock<f32>> {
         match self.spare_gradients.iter().position(|held| Elements::view(held).len() == len) {
             Some(index) => Some(self.spare_gradients.swap_remove(index)),
             None => {
@@ -67,7 +73,7 @@ impl<E: Trained> Store<E> {
     }
 
     /// A micro-batch has added to a block's gradient; `is_last` says that no other will in this step.
-    pub(crate) fn gradient_ready(&mut self, device: &Device, ranks: &Ranks, block: usize, is_last: bool) {
+    pub(crate) fn gradient_ready(&mut self, device: &Device, ranks: &RunRanks, block: usize, is_last: bool) {
         let is_split = splits_gradients(self.sharding);
         if !is_split && !is_last || !self.gradients.has_block(block) {
             return;
@@ -86,12 +92,12 @@ impl<E: Trained> Store<E> {
     }
 
     /// The group over which a section's whole gradient is added up.
-    fn reducers(&self, ranks: &Ranks, owned: usize) -> Option<Arc<Group>> {
+    fn reducers(&self, ranks: &RunRanks, owned: usize) -> Option<Arc<Group>> {
         let sharers = self.owned[owned].sharers(ranks);
         if self.sharding == Sharding::None { sharers.copies.clone() } else { sharers.split.clone() }
     }
 
-    fn start_whole(&mut self, device: &Device, ranks: &Ranks, index: usize) {
+    fn start_whole(&mut self, device: &Device, ranks: &RunRanks, index: usize) {
         let Some(group) = self.reducers(ranks, index) else { return };
         let block = self.owned[index].block;
         let held = self.gradients.take(block);
@@ -104,7 +110,7 @@ impl<E: Trained> Store<E> {
         }
     }
 
-    fn reduce_now(&mut self, device: &Device, ranks: &Ranks, index: usize) {
+    fn reduce_now(&mut self, device: &Device, ranks: &RunRanks, index: usize) {
         let Some(group) = self.reducers(ranks, index) else { return };
         let Owned { block, section, .. } = &self.owned[index];
         let numbers = self.gradients.block_mut(*block).range(section.clone());
@@ -115,7 +121,7 @@ impl<E: Trained> Store<E> {
         ranks.note(outcome);
     }
 
-    fn start_split(&mut self, device: &Device, ranks: &Ranks, index: usize) {
+    fn start_split(&mut self, device: &Device, ranks: &RunRanks, index: usize) {
         let (block, len) = (self.owned[index].block, self.owned[index].range.len());
         let held = self.gradients.take(block);
         let Some(group) = self.owned[index].sharers(ranks).split.clone() else {
@@ -129,7 +135,7 @@ impl<E: Trained> Store<E> {
         }
     }
 
-    fn split_now(&mut self, device: &Device, ranks: &Ranks, index: usize, held: &Held<f32>) {
+    fn split_now(&mut self, device: &Device, ranks: &RunRanks, index: usize, held: &HeldBlock<f32>) {
         let (section, len) = (self.owned[index].section.clone(), self.owned[index].range.len());
         let whole = Elements::view(held).range(section);
         let Some(group) = self.owned[index].sharers(ranks).split.clone() else {
@@ -142,7 +148,7 @@ impl<E: Trained> Store<E> {
         self.spare_gradients.push(part);
     }
 
-    fn settle(&mut self, device: &Device, ranks: &Ranks, reducing: Reducing) {
+    fn settle(&mut self, device: &Device, ranks: &RunRanks, reducing: Reducing) {
         match reducing {
             Reducing::Whole { block, pending } => {
                 let (held, outcome) = ranks.waits.time(|| pending.wait());
@@ -163,7 +169,7 @@ impl<E: Trained> Store<E> {
         &mut self,
         device: &Device,
         network: &Network,
-        ranks: &Ranks,
+        ranks: &RunRanks,
     ) -> Result<(), CommError> {
         for reducing in std::mem::take(&mut self.reducing) {
             self.settle(device, ranks, reducing);
@@ -194,7 +200,7 @@ impl<E: Trained> Store<E> {
     }
 
     /// The square of the norm of all gradients that this rank counts: each number counts on one rank.
-    pub(crate) fn sum_of_squares(&self, device: &Device, network: &Network, ranks: &Ranks) -> f64 {
+    pub(crate) fn sum_of_squares(&self, device: &Device, network: &Network, ranks: &RunRanks) -> f64 {
         self.owned.iter().map(|owned| owned.sum_of_squares(device, network, ranks, &self.gradients)).sum()
     }
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{Options, Rendezvous, World};
+use bedplate_comm::{Rendezvous, World, WorldOptions};
 use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::Bf16;
@@ -13,7 +13,7 @@ use bedplate_network::Architecture;
 
 use super::*;
 use crate::passes::Weighing;
-use crate::ranks::Ranks;
+use crate::ranks::RunRanks;
 use crate::trainer::First;
 use crate::{AdapterConfig, TrainConfig};
 
@@ -70,7 +70,7 @@ fn share<E: Trained>(trainer: &Trainer<E>) -> Vec<Batch> {
 
 fn trainer<E: Trained>(world: World, layout: Layout, config: &TrainConfig, first: First) -> Trainer<E> {
     let device = Device::cpu(1);
-    let ranks = Arc::new(Ranks::of(world, layout, false, Some("")).unwrap());
+    let ranks = Arc::new(RunRanks::of(world, layout, false, Some("")).unwrap());
     let architecture = Architecture::from_config(Source::new("config.json", LLAMA)).unwrap();
     let network = ranks.network(&device, architecture, SEQUENCE).unwrap();
     Trainer::with(ranks, network, device, config.clone(), first).unwrap()
@@ -82,12 +82,12 @@ fn port() -> u16 {
 
 fn join(rank: u32, count: u32, port: u16) -> World {
     let wait = Duration::from_secs(120);
-    let options = Options { join: wait, patience: wait, deadline: wait, ..Options::default() };
+    let options = WorldOptions { join: wait, patience: wait, deadline: wait, ..WorldOptions::default() };
     let rendezvous = Rendezvous::on_this_machine(rank, count, port, b"a secret of the tests");
     World::join(&rendezvous, &options).unwrap()
 }
 
-type Bits = Vec<(Piece, Vec<u32>)>;
+type Bits = Vec<(SectionPiece, Vec<u32>)>;
 
 /// The state, and the copy of the rank before where that is of the same step, as bits.
 fn bits<E: Trained>(trainer: Trainer<E>) -> Bits {
@@ -221,7 +221,7 @@ fn ranks_that_leave_say_what_they_know() {
                     let left =
                         rank.checked_sub(u32::from(rank > 1)).filter(|_| fates[rank as usize] != Lost)?;
                     let together = Layout { data: 3, ..Layout::default() };
-                    let ranks = Ranks::of(join(left, 3, ports[1]), together, false, None).unwrap();
+                    let ranks = RunRanks::of(join(left, 3, ports[1]), together, false, None).unwrap();
                     recovered.hand_over(&Device::cpu(1), &ranks, 2, &Steps::of(config)).unwrap();
                     let alone = Layout { data: 1, ..layout };
                     let world = (left < 2).then(|| join(left, 2, ports[2]))?;

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_checkpoint::Checkpoint;
-use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate, train_tokenizer};
+use bedplate_data::{CorpusKind, CorpusOptions, CorpusWriter, TrainingOptions, generate, train_tokenizer};
 use bedplate_diag::Diagnostic;
 use bedplate_record::{EvaluationRecord, StepRecord};
 use bedplate_report::Phase;
-use bedplate_train::{Observer, Published, Resume, RunOptions, Setup, Summary, TrainConfig, TrainError, run};
+use bedplate_train::{
+    Observer, Published, Resume, RunOptions, RunSummary, Setup, TrainConfig, TrainError, run,
+};
 
 /// A folder that goes away with the test.
 pub(crate) struct Place(PathBuf);
@@ -30,13 +32,13 @@ impl Place {
     }
 
     pub(crate) fn write_corpus(&self, name: &str, documents: std::ops::Range<u64>) {
-        let sample: Vec<String> = (0..150).map(|number| generate(Kind::Stories, 1, number)).collect();
+        let sample: Vec<String> = (0..150).map(|number| generate(CorpusKind::Stories, 1, number)).collect();
         let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
         let tokenizer = train_tokenizer(sample.iter().map(String::as_str), &options).unwrap();
         let options = CorpusOptions::text(&tokenizer);
         let mut writer = CorpusWriter::create(&self.path(name), &tokenizer, options).unwrap();
         for number in documents {
-            let text = generate(Kind::Stories, 1, number);
+            let text = generate(CorpusKind::Stories, 1, number);
             writer.push_text(&tokenizer.encode(&text).unwrap(), text.len() as u64).unwrap();
         }
         writer.finish().unwrap();
@@ -118,13 +120,13 @@ impl Observer for Notes {
     }
 }
 
-pub(crate) fn go(config: &TrainConfig, resume: Resume) -> (Result<Summary, TrainError>, Notes) {
+pub(crate) fn go(config: &TrainConfig, resume: Resume) -> (Result<RunSummary, TrainError>, Notes) {
     let mut notes = Notes::default();
     let summary = run(config, &RunOptions { resume, ..RunOptions::default() }, &mut notes);
     (summary, notes)
 }
 
-pub(crate) fn code(result: Result<Summary, TrainError>) -> &'static str {
+pub(crate) fn code(result: Result<RunSummary, TrainError>) -> &'static str {
     result.unwrap_err().page().code
 }
 

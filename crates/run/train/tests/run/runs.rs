@@ -124,7 +124,7 @@ fn spoilt_weights(place: &Place, spoilt: f32) -> PathBuf {
             (name.clone(), tensor.shape.clone(), values)
         })
         .collect();
-    bedplate_network::write_tensors(&file, bedplate_network::Format::F32, stored.metadata(), &tensors)
+    bedplate_network::write_tensors(&file, bedplate_network::TensorFormat::F32, stored.metadata(), &tensors)
         .unwrap();
     weights
 }

@@ -12,7 +12,7 @@ use super::PostTraining;
 use crate::candidate::fit;
 use crate::engine::TimedReplica;
 use crate::estimate::Steady;
-use crate::{DeployError, Load, Need, Options, ServingLayout, Supply};
+use crate::{DeployError, DeployOptions, Need, OfferedLoad, ServingLayout, Supply};
 
 /// The rollouts of a step.
 pub(super) struct Rolled {
@@ -63,26 +63,26 @@ pub(super) fn rollout(
 fn need<'a>(question: &PostTraining<'a>) -> Need<'a> {
     Need {
         model: question.model,
-        load: Load::new(question.batch.input, question.batch.longest_output(), 1.0),
+        load: OfferedLoad::new(question.batch.input, question.batch.longest_output(), 1.0),
         traced: None,
         objectives: Objectives::default(),
         constants: question.serving,
         site: None,
         alternatives: &[],
-        options: Options {
+        options: DeployOptions {
             engine: question.engine,
             weights: question.weights.clone(),
             kv: vec![Precision::Bf16],
             chunks: vec![8192],
             seed: question.seed,
-            ..Options::default()
+            ..DeployOptions::default()
         },
     }
 }
 
 /// Seconds of all answers, at the rate of a full replica, and of the longest one.
 fn estimate(question: &PostTraining<'_>, need: &Need<'_>, replica: &Replica, replicas: u32) -> f64 {
-    let load = Load { output: question.batch.mean_output(), ..need.load };
+    let load = OfferedLoad { output: question.batch.mean_output(), ..need.load };
     let steady = Steady { replica, load };
     let each = (question.batch.sequences() as f64 / f64::from(replicas.max(1))).ceil();
     let batch = (each as u32).clamp(1, steady.most_sequences().max(1));

@@ -5,9 +5,9 @@ use bedplate_layout::{ComputePrecision, Recompute, Sharding};
 use bedplate_perf::{Offload, Task};
 use bedplate_transformer::Family;
 
-use super::{Job, Lacks};
+use super::{Lacks, TrainingJob};
 
-pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
+pub(super) fn settings(job: &TrainingJob<'_>) -> Result<String, Lacks> {
     job.check_accelerate()?;
     let mut lines = vec!["# plan.yaml".to_owned()];
     lines.extend(job.accelerate_file()?);
@@ -64,7 +64,7 @@ pub(super) fn block_class(family: Family) -> Option<&'static str> {
     })
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     fn check_accelerate(&self) -> Result<(), Lacks> {
         let layout = self.layout;
         let is_split = layout.tensor > 1 || layout.context > 1;

@@ -4,7 +4,7 @@ use bedplate_layout::{ComputePrecision, Recompute, Sharding};
 use bedplate_perf::{Dispatcher, Offload, Task};
 use bedplate_transformer::Optimizer;
 
-use super::{Job, Lacks};
+use super::{Lacks, TrainingJob};
 
 /// Our names, and the stem of the recipes of that model.
 const STEMS: [(&str, &str); 43] = [
@@ -57,7 +57,7 @@ const STEMS: [(&str, &str); 43] = [
 const PRETRAINING_ONLY: [&str; 6] =
     ["llama2_7b", "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt3_175b"];
 
-pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
+pub(super) fn settings(job: &TrainingJob<'_>) -> Result<String, Lacks> {
     let stem = STEMS.iter().find(|(name, _)| *name == job.model.name).map(|(_, stem)| *stem);
     let stem = stem.ok_or(Lacks::Model)?;
     if job.workload.task != Task::Pretrain && PRETRAINING_ONLY.contains(&stem) {
@@ -95,7 +95,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     Ok(text.join("\n"))
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     fn bridge_overrides(&self) -> Result<Vec<String>, Lacks> {
         let (layout, workload) = (self.layout, self.workload);
         let mut lines = vec![

@@ -5,9 +5,9 @@ use bedplate_perf::{Offload, Task};
 use bedplate_transformer::Optimizer;
 
 use super::accelerate::block_class;
-use super::{Job, Lacks};
+use super::{Lacks, TrainingJob};
 
-pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
+pub(super) fn settings(job: &TrainingJob<'_>) -> Result<String, Lacks> {
     job.check_deepspeed()?;
     let mut lines = vec!["# plan.json".to_owned(), job.deepspeed_file()?, String::new()];
     lines.extend(job.node_remark());
@@ -25,7 +25,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     Ok(lines.join("\n"))
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     fn check_deepspeed(&self) -> Result<(), Lacks> {
         let layout = self.layout;
         let splits_weights = matches!(layout.sharding, Sharding::Weights | Sharding::WeightsWithin(_));

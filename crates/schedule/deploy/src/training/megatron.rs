@@ -4,9 +4,9 @@ use bedplate_layout::{ComputePrecision, Recompute, Schedule, Sharding};
 use bedplate_perf::{Dispatcher, ExpertOverlap, Offload, Task};
 use bedplate_transformer::{Mixture, Optimizer};
 
-use super::{Job, Lacks, megatron_model};
+use super::{Lacks, TrainingJob, megatron_model};
 
-pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
+pub(super) fn settings(job: &TrainingJob<'_>) -> Result<String, Lacks> {
     if let Task::Lora { .. } = job.workload.task {
         return Err(Lacks::Adapters);
     }
@@ -40,7 +40,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     Ok(text.join("\n"))
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     /// The variable that orders communication before computation, which Megatron insists on up to Hopper, and which
     /// Megatron-FSDP forbids.
     fn connections(&self) -> Option<String> {

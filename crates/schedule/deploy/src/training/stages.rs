@@ -2,7 +2,7 @@
 
 use bedplate_layout::{Ends, StageLayers};
 
-use super::{Job, Lacks};
+use super::{Lacks, TrainingJob};
 
 /// Layers of each chunk, in the order in which a micro-batch passes them. Chunk `c` belongs to stage `c mod stages`; a stage
 /// deals its layers evenly, with the shorter chunks where the embedding and the head are. `None` where a chunk has no layer.
@@ -19,7 +19,7 @@ fn layers_per_chunk(stages: &[u64], chunks_per_stage: u64) -> Option<Vec<u64>> {
     chunks.iter().all(|layers| *layers > 0).then_some(chunks)
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     /// Chunks of layers over all stages.
     pub(super) fn chunks(&self) -> u64 {
         u64::from(self.layout.pipeline) * u64::from(self.layout.virtual_stages)

@@ -4,7 +4,7 @@ use bedplate_layout::{ComputePrecision, Ends, Recompute, Schedule, Sharding, Sta
 use bedplate_perf::{Dispatcher, Offload, Task};
 use bedplate_transformer::{Optimizer, Transformer, builtin};
 
-use super::{Job, Lacks};
+use super::{Lacks, TrainingJob};
 
 /// A model of torchtitan: where it is, and the configuration to start from.
 struct Known {
@@ -58,7 +58,7 @@ impl Known {
     }
 }
 
-pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
+pub(super) fn settings(job: &TrainingJob<'_>) -> Result<String, Lacks> {
     let known = MODELS.iter().find(|known| known.is(job.model)).ok_or(Lacks::Model)?;
     job.check_torchtitan(known)?;
     let (imports, registry) = job.titan_model(known)?;
@@ -92,7 +92,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     Ok(file.join("\n"))
 }
 
-impl Job<'_> {
+impl TrainingJob<'_> {
     fn check_torchtitan(&self, known: &Known) -> Result<(), Lacks> {
         let layout = self.layout;
         let kv_heads = self.model.layers().next().map_or(1, |layer| layer.attention.kv_heads());

@@ -7,7 +7,7 @@
 
 use bedplate_deploy::TimedReplica;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, Engine, Latency, Lengths, Parallel, Prefixes, Replica, ServedModel,
+    ClosedLoop, Deployment, Engine, Latency, LengthSpread, Parallel, Prefixes, Replica, ServedModel,
     ServingConstants, WeightFormat, closed_loop,
 };
 use bedplate_replay::requests::{
@@ -38,8 +38,8 @@ fn looped_with_prefix(replica: &Replica, users: u32, (input, output): (u32, u32)
     let load = ClosedLoop {
         concurrency: users,
         requests: users * 10,
-        input: Lengths::fixed(input),
-        output: Lengths::fixed(output),
+        input: LengthSpread::fixed(input),
+        output: LengthSpread::fixed(output),
         prefixes: Prefixes { cached_share: f64::from(percent) / 100.0, kept: 0 },
     };
     closed_loop(replica, &load).expect("the requests fit")

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use bedplate_deploy::launch::{Pool, Software, launch, pools};
 use bedplate_deploy::{Pattern, Pictures, Plan, Workers};
-use bedplate_perf::serving::Adapters;
+use bedplate_perf::serving::LoadedAdapters;
 use bedplate_transformer::Image;
 
 use crate::support::question;
@@ -35,7 +35,7 @@ fn each_plan(mut see: impl FnMut(&str, &dyn Fn(Software) -> Vec<Pool>, &dyn Fn(S
         let mut question = question(model, cluster, (4000, 500, 1.0), (0.0, 0.0));
         // Adapters of a rank that is no choice of vLLM's, and images, with every other plan.
         if at % 2 == 1 {
-            question.options.adapters = Some(Adapters { loaded: 6, rank: 24 });
+            question.options.adapters = Some(LoadedAdapters { loaded: 6, rank: 24 });
             let image = Image { patches: 4096, tokens: 256 };
             question.options.images = Some(Pictures { per_request: 2, image });
         }

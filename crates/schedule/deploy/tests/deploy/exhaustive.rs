@@ -1,6 +1,6 @@
 //! The search against the obvious: every number of every replica, each replayed.
 
-use bedplate_deploy::{Options, Plan, Pooling, ServingLayout, Stage, Workers, fit, search};
+use bedplate_deploy::{DeployOptions, Plan, Pooling, ReplayStage, ServingLayout, Workers, fit, search};
 use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_transformer::Precision;
 
@@ -37,7 +37,7 @@ fn holds(question: &Question, layout: ServingLayout, replicas: u32) -> bool {
     let share = need.options.share;
     [4, 8, 16, 32, 64, 128, 256].into_iter().any(|max_seqs| {
         let plan = Plan::Aggregated(Workers { layout, replicas, max_seqs });
-        let stage = Stage::new(&need, &question.supply, plan).expect("the layout is legal");
+        let stage = ReplayStage::new(&need, &question.supply, plan).expect("the layout is legal");
         let seeds = [need.options.seed, need.options.seed + 1];
         seeds.into_iter().all(|seed| stage.play(5.0, seed).is_ok_and(|shown| shown.holds(share)))
     })
@@ -52,12 +52,12 @@ fn no_plan_of_one_pool_uses_fewer_gpus_than_the_one_found() {
     ];
     for (model, load, limits) in cases {
         let mut question = question(model, "p5en.48xlarge:1", load, limits);
-        question.options = Options {
+        question.options = DeployOptions {
             weights: vec![WeightFormat::Fp8],
             kv: vec![Precision::Bf16],
             chunks: vec![8192],
             pooling: Pooling::Aggregated,
-            ..Options::default()
+            ..DeployOptions::default()
         };
         let found = search(&question.need(), question.supplies()).map(|answer| answer.best.plan.gpus()).ok();
         let fewest = fewest_gpus(&question);

@@ -1,18 +1,18 @@
 //! What held-out measurements say about a plan, and which of near ties is taken.
 
 use bedplate_calibrate::serving::ServingErrors;
-use bedplate_deploy::{Answer, Edge, Outlook, front_outlook, outlook, search};
+use bedplate_deploy::{DeployAnswer, Edge, Outlook, front_outlook, outlook, search};
 use bedplate_replay::requests::picoseconds;
 use proptest::prelude::*;
 
 use crate::support::{Question, question};
 
-fn expected(question: &Question, answer: &Answer) -> Option<Outlook> {
+fn expected(question: &Question, answer: &DeployAnswer) -> Option<Outlook> {
     let best = &answer.best;
     outlook(&question.need(), &question.supply, &best.plan, &best.shown, &ServingErrors::builtin())
 }
 
-fn answered(question: &Question) -> Answer {
+fn answered(question: &Question) -> DeployAnswer {
     search(&question.need(), question.supplies()).expect("some deployment holds")
 }
 
@@ -62,7 +62,7 @@ fn of_near_ties_the_cheapest_is_not_always_taken() {
     let exact = answered(&question);
     question.options.near = 0.1;
     let near = answered(&question);
-    let dollars = |answer: &Answer| answer.best.dollars_per_hour.expect("it has a price");
+    let dollars = |answer: &DeployAnswer| answer.best.dollars_per_hour.expect("it has a price");
     assert!(dollars(&near) >= dollars(&exact) && dollars(&near) <= 1.1 * dollars(&exact));
     for other in &near.others {
         let is_cheaper = other.held.dollars_per_hour < near.best.dollars_per_hour;

@@ -1,7 +1,7 @@
 //! Images in prompts.
 
 use bedplate_deploy::launch::{Software, launch};
-use bedplate_deploy::{Load, Pattern, Pictures, Plan, Workers, fit, search};
+use bedplate_deploy::{OfferedLoad, Pattern, Pictures, Plan, Workers, fit, search};
 use bedplate_diag::Source;
 use bedplate_perf::serving::{ServedModel, StepShape, WeightFormat};
 use bedplate_transformer::Configuration;
@@ -20,7 +20,7 @@ fn asked(images: u32, side: u32) -> Question {
     if images > 0 {
         let image = question.model.vision.as_ref().expect("it has one").image(side, side);
         let pictures = Pictures { per_request: images, image };
-        question.load = Load::new(500 + pictures.tokens() as u32, 100, 5.0);
+        question.load = OfferedLoad::new(500 + pictures.tokens() as u32, 100, 5.0);
         question.options.images = Some(pictures);
     }
     question

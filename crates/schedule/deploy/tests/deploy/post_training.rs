@@ -1,6 +1,6 @@
 //! Steps of post-training, and the price of thinking longer.
 
-use bedplate_deploy::posttrain::{Batch, PostTraining, RlAnswer, Sharing, posttrain};
+use bedplate_deploy::posttrain::{PostTraining, RlAnswer, RolloutBatch, Sharing, posttrain};
 use bedplate_deploy::test_time::{Effort, test_time};
 use bedplate_deploy::{DeployError, search};
 use bedplate_perf::Constants;
@@ -19,7 +19,7 @@ fn planned(
     let (serving, training) = (ServingConstants::builtin(), Constants::builtin());
     let mut question = PostTraining {
         model: &model,
-        batch: Batch { prompts: 64, samples: 8, input: 500, output: Lengths::Between(200, 2000) },
+        batch: RolloutBatch { prompts: 64, samples: 8, input: 500, output: Lengths::Between(200, 2000) },
         engine: Engine::Vllm,
         weights: vec![WeightFormat::Bf16],
         reward: Seconds::new(0.0),

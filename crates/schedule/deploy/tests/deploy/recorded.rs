@@ -1,6 +1,6 @@
 //! Loads that are taken from a trace.
 
-use bedplate_deploy::{DeployError, Load, Longer, search};
+use bedplate_deploy::{DeployError, Longer, OfferedLoad, search};
 use bedplate_perf::serving::WeightFormat;
 use bedplate_replay::requests::{Planned, Prefix, TracedLoad, picoseconds};
 
@@ -9,7 +9,7 @@ use crate::support::{Question, question};
 fn asked(requests: Vec<Planned>) -> Question {
     let mut question = question("llama-3.1-8b", "p5en.48xlarge:1", (1, 1, 1.0), (1000.0, 25.0));
     let traced = TracedLoad::new(requests).expect("it has requests");
-    question.load = Load::recorded(&traced, traced.per_second.expect("it has a rate"));
+    question.load = OfferedLoad::recorded(&traced, traced.per_second.expect("it has a rate"));
     question.traced = Some(traced);
     question.options.weights = vec![WeightFormat::Fp8];
     question

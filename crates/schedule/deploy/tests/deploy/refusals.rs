@@ -1,6 +1,6 @@
 //! Questions without an answer say why, and name the nearest one that has one.
 
-use bedplate_deploy::{DeployError, Failing, Options, Pooling, search};
+use bedplate_deploy::{DeployError, DeployOptions, Failing, Pooling, search};
 use bedplate_diag::Diagnostic;
 use bedplate_perf::serving::WeightFormat;
 
@@ -15,7 +15,7 @@ fn refused(question: &Question) -> (DeployError, String) {
 #[test]
 fn a_model_that_does_not_fit_says_by_how_much_and_where_it_would() {
     let mut question = question("llama-3.1-405b", "p5.48xlarge:1", (1000, 100, 1.0), (0.0, 0.0));
-    question.options = Options { weights: vec![WeightFormat::Bf16], ..Options::default() };
+    question.options = DeployOptions { weights: vec![WeightFormat::Bf16], ..DeployOptions::default() };
     let (error, help) = refused(&question);
     assert!(matches!(&error, DeployError::DoesNotFit { .. }), "{error}");
     assert!(error.to_string().contains("GB per GPU more"), "{error}");

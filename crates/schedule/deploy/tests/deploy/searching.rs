@@ -1,6 +1,6 @@
 //! What the search finds.
 
-use bedplate_deploy::{Load, Pattern, Plan, Pooling, Verdict, explain, search};
+use bedplate_deploy::{OfferedLoad, Pattern, Plan, Pooling, Verdict, explain, search};
 use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_replay::requests::{Lengths, SharedPrefix, seconds};
 use bedplate_transformer::Precision;
@@ -132,7 +132,7 @@ proptest! {
                 prop_assert_eq!(first.best.shown.share, second.best.shown.share);
                 prop_assert!(first.best.plan.gpus() <= question.supply.gpus());
                 prop_assert!(first.best.shown.share >= need.options.share);
-                let cost = |held: &bedplate_deploy::Held| held.dollars_per_hour.expect("priced");
+                let cost = |held: &bedplate_deploy::HeldPlan| held.dollars_per_hour.expect("priced");
                 prop_assert!(first.others.iter().all(|other| cost(&other.held) >= cost(&first.best)));
                 for tried in &first.tried {
                     prop_assert!(!tried.verdict.to_string().is_empty());
@@ -196,7 +196,7 @@ fn shared_prefixes_and_shorter_lengths_need_fewer_gpus() {
     question.load.shared = Some(SharedPrefix { percent: 80, groups: 1_000_000 });
     let unkept = gpus(&question);
     question.load.shared = None;
-    question.load = Load::drawn(Lengths::Between(500, 2500), Lengths::Between(50, 350), 20.0);
+    question.load = OfferedLoad::drawn(Lengths::Between(500, 2500), Lengths::Between(50, 350), 20.0);
     let shorter = gpus(&question);
     assert!(shared < all && shared < unkept && shorter < all, "{all} {shared} {unkept} {shorter}");
 }

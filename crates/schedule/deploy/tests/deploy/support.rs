@@ -1,7 +1,7 @@
 //! Questions in one line.
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_deploy::{Load, Need, Options, Supply};
+use bedplate_deploy::{DeployOptions, Need, OfferedLoad, Supply};
 use bedplate_perf::serving::{ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, TracedLoad, picoseconds};
 use bedplate_topology::Cluster;
@@ -11,10 +11,10 @@ pub(crate) struct Question {
     pub(crate) model: ServedModel,
     pub(crate) supply: Supply,
     pub(crate) constants: ServingConstants,
-    pub(crate) load: Load,
+    pub(crate) load: OfferedLoad,
     pub(crate) traced: Option<TracedLoad>,
     pub(crate) objectives: Objectives,
-    pub(crate) options: Options,
+    pub(crate) options: DeployOptions,
 }
 
 pub(crate) fn supply(cluster: &str) -> Supply {
@@ -35,10 +35,10 @@ pub(crate) fn question(
         model: ServedModel::named(model).expect("the model is built in"),
         supply: supply(cluster),
         constants: ServingConstants::builtin(),
-        load: Load::new(input, output, per_second),
+        load: OfferedLoad::new(input, output, per_second),
         traced: None,
         objectives: Objectives { ttft: limit(ttft), itl: limit(itl), end_to_end: None },
-        options: Options::default(),
+        options: DeployOptions::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Many legal layouts of models of every kind, as jobs to launch.
 
-use bedplate_deploy::training::Job;
+use bedplate_deploy::training::TrainingJob;
 use bedplate_layout::{Batch, Layout};
 use bedplate_perf::{Dispatcher, ExpertOverlap, Offload, Task, Workload};
 use bedplate_transformer::{Optimizer, Transformer, builtin};
@@ -16,9 +16,9 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn job(&self) -> Job<'_> {
+    pub(crate) fn job(&self) -> TrainingJob<'_> {
         let world = u32::try_from(self.layout.world()).expect("layouts of the corpus are small");
-        Job {
+        TrainingJob {
             model: &self.model,
             layout: &self.layout,
             workload: &self.workload,

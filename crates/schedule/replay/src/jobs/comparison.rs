@@ -1,13 +1,13 @@
 //! Policies side by side: means over seeds with their standard errors, ratios to the first policy, and winners.
 
-use super::{Policy, Summary};
+use super::{ReplayPolicy, ReplaySummary};
 
 /// What one policy did under one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    pub policy: Policy,
+    pub policy: ReplayPolicy,
     pub seed: u64,
-    pub summary: Summary,
+    pub summary: ReplaySummary,
 }
 
 /// Every policy under every seed, seed by seed; never empty.
@@ -32,7 +32,7 @@ impl Mean {
 }
 
 /// A name, and what it measures.
-type Measure = (&'static str, fn(&Summary) -> f64);
+type Measure = (&'static str, fn(&ReplaySummary) -> f64);
 
 /// Policies whose mean is within this factor of the best one are as good.
 const CLOSE: f64 = 1.05;
@@ -53,7 +53,7 @@ impl Comparison {
     }
 
     /// In the order of the runs.
-    pub fn policies(&self) -> Vec<Policy> {
+    pub fn policies(&self) -> Vec<ReplayPolicy> {
         self.first_runs().map(|run| run.policy).collect()
     }
 
@@ -71,22 +71,22 @@ impl Comparison {
         self.0.iter().all(|run| run.summary.rejected == run.summary.jobs)
     }
 
-    pub fn summaries(&self, policy: Policy) -> impl Iterator<Item = &Summary> {
+    pub fn summaries(&self, policy: ReplayPolicy) -> impl Iterator<Item = &ReplaySummary> {
         self.0.iter().filter(move |run| run.policy == policy).map(|run| &run.summary)
     }
 
-    pub fn mean(&self, policy: Policy, figure: impl Fn(&Summary) -> f64) -> Mean {
+    pub fn mean(&self, policy: ReplayPolicy, figure: impl Fn(&ReplaySummary) -> f64) -> Mean {
         Mean::of(&self.summaries(policy).map(figure).collect::<Vec<_>>())
     }
 
     /// Over the runs that know it; `None` where none does.
-    pub fn fairness(&self, policy: Policy) -> Option<Mean> {
+    pub fn fairness(&self, policy: ReplayPolicy) -> Option<Mean> {
         let known: Vec<f64> = self.summaries(policy).filter_map(|summary| summary.fairness).collect();
         (!known.is_empty()).then(|| Mean::of(&known))
     }
 
     /// A figure over that of the first policy, seed by seed.
-    pub fn ratio(&self, policy: Policy, figure: impl Fn(&Summary) -> f64) -> Mean {
+    pub fn ratio(&self, policy: ReplayPolicy, figure: impl Fn(&ReplaySummary) -> f64) -> Mean {
         let base = self.summaries(self.0[0].policy);
         let ratios =
             self.summaries(policy).zip(base).map(|(own, base)| figure(own) / figure(base).max(1e-12));
@@ -94,7 +94,7 @@ impl Comparison {
     }
 
     /// The best policies by each measure, by means over seeds, with those within a twentieth of the best.
-    pub fn winners(&self) -> Vec<(&'static str, Vec<Policy>)> {
+    pub fn winners(&self) -> Vec<(&'static str, Vec<ReplayPolicy>)> {
         let measures: [Measure; 4] = [
             ("mean wait", |summary| summary.wait.mean.0 as f64),
             ("slowdown", |summary| summary.bounded_slowdown),
@@ -105,16 +105,16 @@ impl Comparison {
         measures.map(|(name, measure)| (name, self.best_by(measure))).into()
     }
 
-    fn best_by(&self, measure: fn(&Summary) -> f64) -> Vec<Policy> {
+    fn best_by(&self, measure: fn(&ReplaySummary) -> f64) -> Vec<ReplayPolicy> {
         let means = self.policies().into_iter().map(|policy| (self.mean(policy, measure).mean, policy));
-        let mut means: Vec<(f64, Policy)> = means.collect();
+        let mut means: Vec<(f64, ReplayPolicy)> = means.collect();
         means.sort_by(|a, b| a.0.total_cmp(&b.0));
         let least = means[0].0;
         means.into_iter().take_while(|(mean, _)| *mean <= least * CLOSE).map(|(_, policy)| policy).collect()
     }
 
     /// Jobs that did not end as they should under a policy, in the first seed, by what became of them.
-    pub fn unended(&self, policy: Policy) -> Vec<(usize, &'static str)> {
+    pub fn unended(&self, policy: ReplayPolicy) -> Vec<(usize, &'static str)> {
         let Some(summary) = self.summaries(policy).next() else { return Vec::new() };
         let parts = [
             (summary.rejected, "can never run on this cluster"),
@@ -133,12 +133,13 @@ mod tests {
     use super::*;
 
     fn run(name: &str, seed: u64, wait: u64, utilisation: f64) -> Run {
-        let mut summary = Summary { bounded_slowdown: wait as f64, utilisation, ..Summary::default() };
+        let mut summary =
+            ReplaySummary { bounded_slowdown: wait as f64, utilisation, ..ReplaySummary::default() };
         (summary.wait.mean, summary.wait.longest) = (Span(wait), Span(2 * wait));
-        Run { policy: Policy::find(name).unwrap(), seed, summary }
+        Run { policy: ReplayPolicy::find(name).unwrap(), seed, summary }
     }
 
-    fn names(policies: &[Policy]) -> Vec<&str> {
+    fn names(policies: &[ReplayPolicy]) -> Vec<&str> {
         policies.iter().map(|policy| policy.name).collect()
     }
 
@@ -160,7 +161,7 @@ mod tests {
             best.sort_unstable();
             assert_eq!(best, ["conservative", "easy"], "{measure}");
         }
-        let ours = Policy::find("ours").unwrap();
+        let ours = ReplayPolicy::find("ours").unwrap();
         let ratio = comparison.ratio(ours, |summary| summary.bounded_slowdown);
         assert_eq!((ratio.mean, ratio.standard_error), (2.0, 0.0));
     }

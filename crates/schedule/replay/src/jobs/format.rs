@@ -6,7 +6,7 @@ use super::lines::lines;
 use super::{Trace, TraceError, jsonl, openb, philly, sacct, swf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum TraceFormat {
     /// Standard Workload Format.
     Swf,
     /// The CSV of the Philly trace.
@@ -19,13 +19,13 @@ pub enum Format {
     Jsonl,
 }
 
-impl Format {
-    pub const ALL: [(&'static str, Format); 5] = [
-        ("swf", Format::Swf),
-        ("philly", Format::Philly),
-        ("openb", Format::Openb),
-        ("sacct", Format::Sacct),
-        ("jsonl", Format::Jsonl),
+impl TraceFormat {
+    pub const ALL: [(&'static str, TraceFormat); 5] = [
+        ("swf", TraceFormat::Swf),
+        ("philly", TraceFormat::Philly),
+        ("openb", TraceFormat::Openb),
+        ("sacct", TraceFormat::Sacct),
+        ("jsonl", TraceFormat::Jsonl),
     ];
 
     pub fn name(self) -> &'static str {
@@ -34,7 +34,7 @@ impl Format {
 }
 
 /// The format, detected from the first non-empty line.
-pub fn detect(source: Source<'_>) -> Option<Format> {
+pub fn detect(source: Source<'_>) -> Option<TraceFormat> {
     let first = lines(source).next()?.text;
     let has = |columns: &[&str]| {
         let titles: Vec<&str> = first.split(',').map(str::trim).collect();
@@ -49,28 +49,28 @@ pub fn detect(source: Source<'_>) -> Option<Format> {
         fields.len() == 18 && fields.iter().all(|field| field.parse::<f64>().is_ok())
     };
     match first {
-        json if json.starts_with('{') => Some(Format::Jsonl),
-        comment if comment.starts_with(';') => Some(Format::Swf),
-        _ if has(&philly::COLUMNS) => Some(Format::Philly),
-        _ if has(&openb::COLUMNS) => Some(Format::Openb),
-        _ if is_sacct() => Some(Format::Sacct),
-        _ if is_swf_row() => Some(Format::Swf),
+        json if json.starts_with('{') => Some(TraceFormat::Jsonl),
+        comment if comment.starts_with(';') => Some(TraceFormat::Swf),
+        _ if has(&philly::COLUMNS) => Some(TraceFormat::Philly),
+        _ if has(&openb::COLUMNS) => Some(TraceFormat::Openb),
+        _ if is_sacct() => Some(TraceFormat::Sacct),
+        _ if is_swf_row() => Some(TraceFormat::Swf),
         _ => None,
     }
 }
 
 /// Reads a trace, in the given format or the one detected.
-pub fn read(source: Source<'_>, format: Option<Format>) -> Result<Trace, TraceError> {
+pub fn read(source: Source<'_>, format: Option<TraceFormat>) -> Result<Trace, TraceError> {
     if lines(source).next().is_none() {
         return Err(TraceError::Empty { place: source.whole() });
     }
     let format = format.or_else(|| detect(source));
     let trace = match format.ok_or_else(|| TraceError::UnknownFormat { place: source.line(1) })? {
-        Format::Swf => swf::read(source)?,
-        Format::Philly => philly::read(source)?,
-        Format::Openb => openb::read(source)?,
-        Format::Sacct => sacct::read(source)?,
-        Format::Jsonl => jsonl::read(source)?,
+        TraceFormat::Swf => swf::read(source)?,
+        TraceFormat::Philly => philly::read(source)?,
+        TraceFormat::Openb => openb::read(source)?,
+        TraceFormat::Sacct => sacct::read(source)?,
+        TraceFormat::Jsonl => jsonl::read(source)?,
     };
     match trace.jobs.is_empty() {
         true => Err(TraceError::Empty { place: source.whole() }),

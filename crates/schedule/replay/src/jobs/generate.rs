@@ -29,7 +29,7 @@ use bedplate_random::Random;
 
 /// What a job is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum JobKind {
     Evaluation,
     Debugging,
     FineTuning,
@@ -38,7 +38,7 @@ pub enum Kind {
 
 /// The kinds of a load, with their parameters.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mixture {
+pub struct LoadMixture {
     kinds: [KindParameters; 4],
     elasticity: Elasticity,
 }
@@ -54,7 +54,7 @@ enum Elasticity {
 
 #[derive(Debug, Clone, PartialEq)]
 struct KindParameters {
-    kind: Kind,
+    kind: JobKind,
     /// Share of the jobs.
     share: f64,
     /// GPUs with their weights.
@@ -69,14 +69,16 @@ struct KindParameters {
 
 const LONGEST: f64 = 14.0 * 86_400.0;
 
-impl Mixture {
+impl LoadMixture {
     /// Fitted to the cluster Seren of Shanghai AI Laboratory.
-    pub const SEREN: Mixture =
-        Mixture { kinds: [EVALUATION, DEBUGGING, FINE_TUNING, PRE_TRAINING], elasticity: Elasticity::Some };
+    pub const SEREN: LoadMixture = LoadMixture {
+        kinds: [EVALUATION, DEBUGGING, FINE_TUNING, PRE_TRAINING],
+        elasticity: Elasticity::Some,
+    };
 
     /// The fine-tuning and pre-training of [`Mixture::SEREN`] alone, all of it elastic and of one QOS: the kind of load on which
     /// schedulers with elastic sizes are compared (Pollux, Sia).
-    pub const TRAINING: Mixture = Mixture {
+    pub const TRAINING: LoadMixture = LoadMixture {
         kinds: [
             KindParameters { share: 0.0, ..EVALUATION },
             KindParameters { share: 0.0, ..DEBUGGING },
@@ -88,7 +90,7 @@ impl Mixture {
 }
 
 const EVALUATION: KindParameters = KindParameters {
-    kind: Kind::Evaluation,
+    kind: JobKind::Evaluation,
     share: 0.62,
     sizes: &[(1, 0.85), (2, 0.06), (4, 0.04), (8, 0.05)],
     median: 100.0,
@@ -96,7 +98,7 @@ const EVALUATION: KindParameters = KindParameters {
     endings: [0.504, 0.05, 0.446],
 };
 const DEBUGGING: KindParameters = KindParameters {
-    kind: Kind::Debugging,
+    kind: JobKind::Debugging,
     share: 0.30,
     sizes: &[(1, 0.6), (2, 0.1), (4, 0.08), (8, 0.17), (16, 0.05)],
     median: 110.0,
@@ -104,7 +106,7 @@ const DEBUGGING: KindParameters = KindParameters {
     endings: [0.504, 0.05, 0.446],
 };
 const FINE_TUNING: KindParameters = KindParameters {
-    kind: Kind::FineTuning,
+    kind: JobKind::FineTuning,
     share: 0.0675,
     sizes: &[(8, 0.55), (16, 0.25), (32, 0.15), (64, 0.05)],
     median: 900.0,
@@ -112,7 +114,7 @@ const FINE_TUNING: KindParameters = KindParameters {
     endings: [0.45, 0.30, 0.25],
 };
 const PRE_TRAINING: KindParameters = KindParameters {
-    kind: Kind::PreTraining,
+    kind: JobKind::PreTraining,
     share: 0.0125,
     sizes: &[(64, 0.35), (128, 0.30), (256, 0.20), (512, 0.10), (1024, 0.05)],
     median: 2_600.0,
@@ -123,7 +125,7 @@ const PRE_TRAINING: KindParameters = KindParameters {
 /// What to generate.
 #[derive(Debug, Clone)]
 pub struct Generator {
-    pub mixture: Mixture,
+    pub mixture: LoadMixture,
     pub jobs: usize,
     /// Of the window of submissions; `None` keeps run times as fitted and derives the window from
     /// jobs and load. A given window scales run times to meet the load.
@@ -187,12 +189,12 @@ impl Generator {
         let parameters = &self.mixture.kinds[random.choose(&weights)];
         let (user, account) = people.choose(random);
         let qos = trace.qos.place(match (parameters.kind, self.mixture.elasticity) {
-            (Kind::PreTraining, Elasticity::Some) => "high",
-            (Kind::FineTuning | Kind::PreTraining, _) => "normal",
-            (Kind::Evaluation | Kind::Debugging, _) => "low",
+            (JobKind::PreTraining, Elasticity::Some) => "high",
+            (JobKind::FineTuning | JobKind::PreTraining, _) => "normal",
+            (JobKind::Evaluation | JobKind::Debugging, _) => "low",
         });
         let members = match parameters.kind {
-            Kind::Evaluation => random.exponential(MEAN_BATCH).ceil() as usize,
+            JobKind::Evaluation => random.exponential(MEAN_BATCH).ceil() as usize,
             _ => 1,
         };
         let members = members.clamp(1, self.jobs - jobs.len());
@@ -226,9 +228,9 @@ impl Generator {
             job.rates = Some(strong_scaling(elastic, nodes, share));
         }
         match parameters.kind {
-            Kind::PreTraining => job.checkpoint_every = Some(Span::minutes(30)),
-            Kind::FineTuning => job.checkpoint_every = Some(Span::hours(1)),
-            Kind::Evaluation | Kind::Debugging => job.minimum_run_time = Span::hours(2),
+            JobKind::PreTraining => job.checkpoint_every = Some(Span::minutes(30)),
+            JobKind::FineTuning => job.checkpoint_every = Some(Span::hours(1)),
+            JobKind::Evaluation | JobKind::Debugging => job.minimum_run_time = Span::hours(2),
         }
         job
     }
@@ -264,7 +266,7 @@ fn strong_scaling(elastic: Elastic, asked: u32, share: f64) -> Rates {
 fn weight((place, parameters): (usize, &KindParameters)) -> (usize, f64) {
     // The mean of an exponential rounded up: 1/(1 - e^(-1/m)).
     let members = match parameters.kind {
-        Kind::Evaluation => 1.0 / (1.0 - (-1.0 / MEAN_BATCH).exp()),
+        JobKind::Evaluation => 1.0 / (1.0 - (-1.0 / MEAN_BATCH).exp()),
         _ => 1.0,
     };
     (place, parameters.share / members)
@@ -329,7 +331,7 @@ mod tests {
 
     fn generator(jobs: usize) -> Generator {
         let (gpus, gpus_per_node, seed) = (80_000, 8, 1);
-        Generator { mixture: Mixture::SEREN, jobs, days: None, load: 0.85, gpus, gpus_per_node, seed }
+        Generator { mixture: LoadMixture::SEREN, jobs, days: None, load: 0.85, gpus, gpus_per_node, seed }
     }
 
     /// Row Seren of AcmeTrace's cluster_summary.csv.
@@ -381,7 +383,7 @@ mod tests {
 
     #[test]
     fn every_node_brings_less_than_the_one_before_it() {
-        let trace = Generator { mixture: Mixture::TRAINING, ..generator(2_000) }.generate();
+        let trace = Generator { mixture: LoadMixture::TRAINING, ..generator(2_000) }.generate();
         for job in &trace.jobs {
             let (elastic, rates) = (job.elastic.expect("all are"), job.rates.as_ref().expect("all have"));
             let Size::Nodes { nodes, .. } = job.size else { panic!("sizes are in nodes") };

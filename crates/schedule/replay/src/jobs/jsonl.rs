@@ -8,7 +8,7 @@ use bedplate_gangs::{Closeness, Elastic, Preemption, Rates, Span, Time};
 use bedplate_topology::Level;
 use serde_json::{Map, Value, json};
 
-use super::lines::{Line, lines};
+use super::lines::{JobLine, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 /// Every field.
@@ -70,12 +70,12 @@ pub fn write_jsonl(trace: &Trace) -> String {
 }
 
 struct Fields<'a> {
-    line: Line<'a>,
+    line: JobLine<'a>,
     object: Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
-    fn parse(line: Line<'a>) -> Result<Self, TraceError> {
+    fn parse(line: JobLine<'a>) -> Result<Self, TraceError> {
         let value: Value = serde_json::from_str(line.text)
             .map_err(|error| line.bad(format!("it is not a JSON object: {}", shown(&error.to_string()))))?;
         let Value::Object(object) = value else {

@@ -6,20 +6,21 @@ use super::TraceError;
 
 /// A line of a trace, counted from 1.
 #[derive(Clone, Copy)]
-pub(crate) struct Line<'a> {
+pub(crate) struct JobLine<'a> {
     pub(crate) source: Source<'a>,
     pub(crate) number: usize,
     pub(crate) text: &'a str,
 }
 
 /// The non-empty lines of a text, without a byte order mark.
-pub(crate) fn lines<'a>(source: Source<'a>) -> impl Iterator<Item = Line<'a>> {
+pub(crate) fn lines<'a>(source: Source<'a>) -> impl Iterator<Item = JobLine<'a>> {
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(source.text);
-    let lines = text.lines().zip(1..).map(move |(text, number)| Line { source, number, text: text.trim() });
+    let lines =
+        text.lines().zip(1..).map(move |(text, number)| JobLine { source, number, text: text.trim() });
     lines.filter(|line| !line.text.is_empty())
 }
 
-impl Line<'_> {
+impl JobLine<'_> {
     pub(crate) fn bad(&self, reason: impl Into<String>) -> TraceError {
         TraceError::BadLine { reason: reason.into(), near: None, place: self.source.line(self.number) }
     }
@@ -37,7 +38,7 @@ pub(crate) struct Header<const N: usize> {
 }
 
 impl<const N: usize> Header<N> {
-    pub(crate) fn read(line: Line<'_>, wanted: [&'static str; N]) -> Result<Self, TraceError> {
+    pub(crate) fn read(line: JobLine<'_>, wanted: [&'static str; N]) -> Result<Self, TraceError> {
         let titles: Vec<&str> = line.text.split(',').map(str::trim).collect();
         let mut places = [0; N];
         for (place, column) in places.iter_mut().zip(wanted) {
@@ -50,7 +51,7 @@ impl<const N: usize> Header<N> {
     }
 
     /// The wanted fields of a row.
-    pub(crate) fn fields<'a>(&self, line: Line<'a>) -> Result<[&'a str; N], TraceError> {
+    pub(crate) fn fields<'a>(&self, line: JobLine<'a>) -> Result<[&'a str; N], TraceError> {
         let fields: Vec<&str> = line.text.split(',').map(str::trim).collect();
         if fields.len() != self.columns {
             let (found, expected) = (fields.len(), self.columns);
@@ -61,7 +62,7 @@ impl<const N: usize> Header<N> {
 }
 
 /// A finite number that is not negative.
-pub(crate) fn number(line: Line<'_>, field: &str, what: &str) -> Result<f64, TraceError> {
+pub(crate) fn number(line: JobLine<'_>, field: &str, what: &str) -> Result<f64, TraceError> {
     let number: Option<f64> = field.parse().ok();
     number
         .filter(|number| number.is_finite() && *number >= 0.0 && *number < 1e12)
@@ -69,7 +70,7 @@ pub(crate) fn number(line: Line<'_>, field: &str, what: &str) -> Result<f64, Tra
 }
 
 /// A whole number up to a limit.
-pub(crate) fn whole(line: Line<'_>, field: &str, what: &str, most: u32) -> Result<u32, TraceError> {
+pub(crate) fn whole(line: JobLine<'_>, field: &str, what: &str, most: u32) -> Result<u32, TraceError> {
     let number = number(line, field, what)?;
     if number.fract() != 0.0 || number > f64::from(most) {
         return Err(line.bad(format!("the {what} `{}` is not a whole number up to {most}", shown(field))));

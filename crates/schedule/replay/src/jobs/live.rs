@@ -5,39 +5,39 @@
 
 use bedplate_gangs::{NodeShare, Span, Then, Time};
 
-use super::Record;
+use super::JobRecord;
 
 /// Why GPU time was wasted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum WasteCause {
     Failure,
     Preemption,
     Resize,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
+pub(crate) struct LiveJob {
     pub(crate) shares: Vec<NodeShare>,
     /// GPUs held; a shared one counts by its share.
     pub(crate) gpus: f64,
     /// GPUs per node of the gang.
     pub(crate) gpus_per_node: f64,
-    pub(crate) pace: Pace,
+    pub(crate) pace: GangPace,
     /// Milliseconds before work continues, and why.
     overhead: f64,
-    cause: Cause,
+    cause: WasteCause,
     /// The cost of work since it began, in order: sizes and places change.
     pieces: Vec<Piece>,
     /// Accounted for up to this time.
     since: Time,
-    pub(crate) phase: Phase,
+    pub(crate) phase: JobPhase,
     /// Later orders invalidate scheduled ends.
     pub(crate) epoch: u32,
 }
 
 /// How fast a gang works with the nodes it has.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Pace {
+pub(crate) struct GangPace {
     /// Work per millisecond.
     pub(crate) rate: f64,
     /// GPU milliseconds for each millisecond of work that count as useful: what it takes with nodes close
@@ -62,24 +62,24 @@ struct Cost {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum JobPhase {
     Running,
     Stopping(Then),
     Suspended,
 }
 
-impl Live {
+impl LiveJob {
     pub(crate) fn new(
         shares: Vec<NodeShare>,
         gpu_share: Option<u16>,
-        pace: Pace,
+        pace: GangPace,
         now: Time,
         epoch: u32,
     ) -> Self {
         let whole = shares.first().map_or(0, NodeShare::gpus);
         let gpus_per_node = gpu_share.map_or(f64::from(whole), |share| f64::from(share) / 1000.0);
         let gpus = gpus_per_node * shares.len() as f64;
-        let (overhead, cause) = (0.0, Cause::Failure);
+        let (overhead, cause) = (0.0, WasteCause::Failure);
         Self {
             shares,
             gpus,
@@ -89,20 +89,20 @@ impl Live {
             cause,
             pieces: Vec::new(),
             since: now,
-            phase: Phase::Running,
+            phase: JobPhase::Running,
             epoch,
         }
     }
 
     /// Updates the record to `now`.
-    pub(crate) fn advance(&mut self, record: &mut Record, now: Time) {
+    pub(crate) fn advance(&mut self, record: &mut JobRecord, now: Time) {
         let passed = now.since(self.since).0 as f64;
         self.since = now;
-        if self.phase == Phase::Suspended {
+        if self.phase == JobPhase::Suspended {
             return;
         }
         record.held += passed * self.gpus;
-        if self.phase != Phase::Running {
+        if self.phase != JobPhase::Running {
             return;
         }
         let idle = passed.min(self.overhead);
@@ -141,13 +141,13 @@ impl Live {
     }
 
     /// Adds time in which the gang does no work.
-    pub(crate) fn pause(&mut self, length: Span, cause: Cause) {
+    pub(crate) fn pause(&mut self, length: Span, cause: WasteCause) {
         self.overhead += length.0 as f64;
         self.cause = cause;
     }
 
     /// Falls back to the newest checkpoint; later work is lost.
-    pub(crate) fn fall_back(&mut self, record: &mut Record, every: Option<Span>, cause: Cause) {
+    pub(crate) fn fall_back(&mut self, record: &mut JobRecord, every: Option<Span>, cause: WasteCause) {
         let saved = every.map_or(0.0, |every| (record.done / every.0 as f64).floor() * every.0 as f64);
         let lost = self.take_cost_beyond(saved, record.done);
         record.lose(cause, lost.held);
@@ -156,12 +156,12 @@ impl Live {
     }
 
     /// When the work will be done if nothing changes.
-    pub(crate) fn ends(&self, record: &Record, duration: Span) -> Time {
+    pub(crate) fn ends(&self, record: &JobRecord, duration: Span) -> Time {
         self.reaches(record, duration.0 as f64)
     }
 
     /// When this much work will be done.
-    pub(crate) fn reaches(&self, record: &Record, work: f64) -> Time {
+    pub(crate) fn reaches(&self, record: &JobRecord, work: f64) -> Time {
         let left = (work - record.done).max(0.0);
         self.since + Span(1).times(self.overhead + left / self.pace.rate.max(1e-9)).max(Span(1))
     }

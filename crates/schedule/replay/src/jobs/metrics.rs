@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use bedplate_gangs::{Span, Time};
 
 use super::simulate::End;
-use super::{Outcome, Record, Trace, TraceJob};
+use super::{JobRecord, Outcome, Trace, TraceJob};
 
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Summary {
+pub struct ReplaySummary {
     pub jobs: usize,
     /// Jobs that did all their work.
     pub ended: usize,
@@ -84,19 +84,19 @@ impl GpuTime {
 
 /// Jobs by requested GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Class {
+pub struct JobClass {
     pub name: &'static str,
     pub most_gpus: u32,
 }
 
-impl Class {
-    pub const ALL: [Class; 6] = [
-        Class { name: "no GPU", most_gpus: 0 },
-        Class { name: "1", most_gpus: 1 },
-        Class { name: "2-8", most_gpus: 8 },
-        Class { name: "9-64", most_gpus: 64 },
-        Class { name: "65-512", most_gpus: 512 },
-        Class { name: ">512", most_gpus: u32::MAX },
+impl JobClass {
+    pub const ALL: [JobClass; 6] = [
+        JobClass { name: "no GPU", most_gpus: 0 },
+        JobClass { name: "1", most_gpus: 1 },
+        JobClass { name: "2-8", most_gpus: 8 },
+        JobClass { name: "9-64", most_gpus: 64 },
+        JobClass { name: "65-512", most_gpus: 512 },
+        JobClass { name: ">512", most_gpus: u32::MAX },
     ];
 
     fn of(job: &TraceJob) -> usize {
@@ -107,13 +107,13 @@ impl Class {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClassSummary {
-    pub class: Class,
+    pub class: JobClass,
     pub jobs: usize,
     pub wait: Distribution,
     pub bounded_slowdown: f64,
 }
 
-impl Summary {
+impl ReplaySummary {
     pub fn of(trace: &Trace, outcome: &Outcome) -> Self {
         let count = |end: End| outcome.records.iter().filter(|record| record.end == end).count();
         let judged = Judged::all(trace, outcome);
@@ -172,7 +172,7 @@ impl<'a> Judged<'a> {
         trace.jobs.iter().zip(&outcome.records).filter_map(|(job, record)| Self::new(job, record)).collect()
     }
 
-    fn new(job: &'a TraceJob, record: &Record) -> Option<Self> {
+    fn new(job: &'a TraceJob, record: &JobRecord) -> Option<Self> {
         let (start, end): (Time, Time) = (record.first_start?, record.ended?);
         let turnaround = end.since(job.submit).as_seconds();
         let slowdown = (turnaround / job.duration.max(SHORTEST).as_seconds()).max(1.0);
@@ -214,8 +214,8 @@ impl Distribution {
 
 fn by_size(judged: &[Judged<'_>]) -> Vec<ClassSummary> {
     let mut classes = Vec::new();
-    for (place, class) in Class::ALL.into_iter().enumerate() {
-        let of_class = || judged.iter().filter(move |each| Class::of(each.job) == place);
+    for (place, class) in JobClass::ALL.into_iter().enumerate() {
+        let of_class = || judged.iter().filter(move |each| JobClass::of(each.job) == place);
         let spans: Vec<Span> = of_class().map(|each| each.wait).collect();
         if !spans.is_empty() {
             classes.push(ClassSummary {
@@ -234,7 +234,7 @@ fn possible_work(trace: &Trace, outcome: &Outcome) -> f64 {
     jobs.fold(0.0, |sum, (job, _)| sum + job.gpu_time())
 }
 
-fn gpu_time(trace: &Trace, records: &[Record]) -> GpuTime {
+fn gpu_time(trace: &Trace, records: &[JobRecord]) -> GpuTime {
     let mut sum = GpuTime::default();
     for (job, record) in trace.jobs.iter().zip(records) {
         sum.held += record.held;

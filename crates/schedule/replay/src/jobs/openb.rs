@@ -6,7 +6,7 @@
 use bedplate_diag::Source;
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Header, Line, lines, number, whole};
+use super::lines::{Header, JobLine, lines, number, whole};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 pub(crate) const COLUMNS: [&str; 11] = [
@@ -40,7 +40,7 @@ pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
     Ok(trace)
 }
 
-fn pod(line: Line<'_>, fields: [&str; 11], trace: &mut Trace) -> Result<Option<TraceJob>, TraceError> {
+fn pod(line: JobLine<'_>, fields: [&str; 11], trace: &mut Trace) -> Result<Option<TraceJob>, TraceError> {
     let [name, cpus, memory, gpus, milli, spec, qos, phase, created, deleted, scheduled] = fields;
     if deleted.is_empty() {
         return Ok(None);

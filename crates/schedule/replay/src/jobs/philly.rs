@@ -5,7 +5,7 @@
 use bedplate_diag::{Source, shown};
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Header, Line, lines, number, whole};
+use super::lines::{Header, JobLine, lines, number, whole};
 use super::{Size, Trace, TraceError, TraceJob};
 use crate::timestamp::Timestamp;
 
@@ -30,7 +30,7 @@ pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
     Ok(trace)
 }
 
-fn gpus_of(line: Line<'_>, field: &str) -> Result<u32, TraceError> {
+fn gpus_of(line: JobLine<'_>, field: &str) -> Result<u32, TraceError> {
     let gpus = whole(line, field, "number of GPUs", 1_000_000)?;
     if gpus == 0 { Err(line.bad("the job has no GPUs")) } else { Ok(gpus) }
 }

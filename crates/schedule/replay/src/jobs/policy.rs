@@ -4,7 +4,7 @@ use bedplate_gangs::{Backfill, Expected, Packing, QueueOrder, Rates, Score, Sett
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct ReplayPolicy {
     pub name: &'static str,
     pub about: &'static str,
     backfill: BackfillKind,
@@ -37,17 +37,17 @@ const fn policy(
     about: &'static str,
     backfill: BackfillKind,
     [has_topology, is_elastic, preempts]: [bool; 3],
-) -> Policy {
+) -> ReplayPolicy {
     let sizes = if is_elastic { Sizes::Elastic(SizesBy::Request) } else { Sizes::Fixed };
-    Policy { name, about, backfill, has_topology, sizes, preempts }
+    ReplayPolicy { name, about, backfill, has_topology, sizes, preempts }
 }
 
 /// Reservations that a large Slurm site keeps (`bf_max_job_test`).
 const SLURM_RESERVED: usize = 1_000;
 
-impl Policy {
+impl ReplayPolicy {
     /// Backfill as most compare with.
-    pub(crate) const EASY: Policy = policy(
+    pub(crate) const EASY: ReplayPolicy = policy(
         "easy",
         "backfill behind one reservation in order of arrival, first nodes that fit",
         BackfillKind::Easy,
@@ -55,7 +55,7 @@ impl Policy {
     );
 
     /// Sizes by predicted throughput, as Pollux and Sia have them.
-    const GOODPUT: Policy = Policy {
+    const GOODPUT: ReplayPolicy = ReplayPolicy {
         sizes: Sizes::Elastic(SizesBy::Goodput),
         ..policy(
             "goodput",
@@ -65,7 +65,7 @@ impl Policy {
         )
     };
 
-    pub const ALL: [Policy; 13] = [
+    pub const ALL: [ReplayPolicy; 13] = [
         policy(
             "fifo",
             "strict order of arrival, first nodes that fit",
@@ -132,13 +132,13 @@ impl Policy {
     ];
 
     /// The rules of a site, which come from its file.
-    pub const SITE: Policy =
+    pub const SITE: ReplayPolicy =
         policy("site", "the rules of the site's file", BackfillKind::Ours, [true, true, true]);
 
     /// Those compared by default.
     pub const USUAL: [&'static str; 3] = ["easy", "conservative", "ours"];
 
-    pub fn find(name: &str) -> Option<Policy> {
+    pub fn find(name: &str) -> Option<ReplayPolicy> {
         Self::ALL.into_iter().find(|policy| policy.name == name)
     }
 
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn ours_is_the_scheduler_as_it_comes() {
-        assert_eq!(Policy::find("ours").unwrap().settings(), Settings::default());
-        assert!(Policy::USUAL.iter().all(|name| Policy::find(name).is_some()));
+        assert_eq!(ReplayPolicy::find("ours").unwrap().settings(), Settings::default());
+        assert!(ReplayPolicy::USUAL.iter().all(|name| ReplayPolicy::find(name).is_some()));
     }
 }

@@ -8,7 +8,7 @@
 use bedplate_diag::{Source, shown};
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Line, lines};
+use super::lines::{JobLine, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 use crate::timestamp::Timestamp;
 
@@ -108,7 +108,7 @@ struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    fn read(line: Line<'a>) -> Result<Self, TraceError> {
+    fn read(line: JobLine<'a>) -> Result<Self, TraceError> {
         let titles: Vec<&str> = line.text.split('|').map(str::trim).collect();
         if let Some(column) = COLUMNS.into_iter().find(|column| !titles.contains(column)) {
             return Err(TraceError::MissingColumn { column, place: line.source.line(line.number) });
@@ -117,7 +117,7 @@ impl<'a> Header<'a> {
     }
 
     /// A row; `sacct` does not escape the separator in names of jobs, so what is too much belongs to the name.
-    fn row<'b>(&'b self, line: Line<'b>) -> Result<Row<'b>, TraceError> {
+    fn row<'b>(&'b self, line: JobLine<'b>) -> Result<Row<'b>, TraceError> {
         let mut fields: Vec<&str> = line.text.split('|').map(str::trim).collect();
         let surplus = fields.len().saturating_sub(self.titles.len());
         if let Some(name) = self.name.filter(|_| surplus > 0) {
@@ -134,7 +134,7 @@ impl<'a> Header<'a> {
 }
 
 struct Row<'a> {
-    line: Line<'a>,
+    line: JobLine<'a>,
     titles: &'a [&'a str],
     fields: Vec<&'a str>,
 }

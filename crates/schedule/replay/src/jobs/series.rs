@@ -5,7 +5,7 @@ use bedplate_topology::NodeId;
 
 /// One moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
+pub struct SeriesSample {
     pub at: Time,
     /// Share of the GPUs held, on average since the last sample.
     pub utilisation: f64,
@@ -16,9 +16,9 @@ pub struct Sample {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct JobSeries {
     pub step: Span,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<SeriesSample>,
 }
 
 /// Steps in the window of submissions.
@@ -26,7 +26,7 @@ const STEPS: u64 = 400;
 /// A queue that takes very long to drain is not sampled to its end.
 const MOST: usize = 4_000;
 
-impl Series {
+impl JobSeries {
     pub(crate) fn over(window: Span) -> Self {
         Self { step: Span((window.0 / STEPS).max(1000)), samples: Vec::new() }
     }
@@ -42,7 +42,7 @@ impl Series {
     pub(crate) fn take(&mut self, scheduler: &Scheduler, held_gpu_ms: f64) {
         let at = self.next();
         let capacity = f64::from(scheduler.cluster().gpu_count().max(1)) * self.step.0 as f64;
-        self.samples.push(Sample {
+        self.samples.push(SeriesSample {
             at,
             utilisation: held_gpu_ms / capacity,
             waiting: scheduler.queue_length(),

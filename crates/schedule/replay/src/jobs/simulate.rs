@@ -13,14 +13,14 @@ use bedplate_gangs::{
 use bedplate_topology::{Cluster, NodeId};
 
 use super::failures::FailureStream;
-use super::live::{Cause, Live, Pace, Phase};
-use super::workload::Workload;
-use super::{Ending, Estimates, Failures, Policy, Series, Trace};
+use super::live::{GangPace, JobPhase, LiveJob, WasteCause};
+use super::workload::ReplayWorkload;
+use super::{Ending, Estimates, Failures, JobSeries, ReplayPolicy, Trace};
 
 /// The conditions of a replay.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    pub policy: Policy,
+    pub policy: ReplayPolicy,
     /// Rules that take the place of the policy's, which then only gives its name.
     pub site: Option<Settings>,
     pub estimates: Estimates,
@@ -37,7 +37,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub fn new(policy: Policy) -> Self {
+    pub fn new(policy: ReplayPolicy) -> Self {
         Self {
             policy,
             site: None,
@@ -53,13 +53,13 @@ impl Replay {
 
     /// The rules of a site, as its file has them.
     pub fn of_site(site: Settings) -> Self {
-        Self { site: Some(site), ..Self::new(Policy::SITE) }
+        Self { site: Some(site), ..Self::new(ReplayPolicy::SITE) }
     }
 }
 
 /// How far a replay has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReplayProgress {
     pub ended: usize,
     pub jobs: usize,
     pub now: Time,
@@ -69,9 +69,9 @@ pub struct Progress {
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// One for each job of the trace, in its order.
-    pub records: Vec<Record>,
-    pub series: Series,
-    pub largest: Vec<Timeline>,
+    pub records: Vec<JobRecord>,
+    pub series: JobSeries,
+    pub largest: Vec<JobTimeline>,
     pub gpus: u32,
     pub window: Span,
     /// When the last job ended.
@@ -90,7 +90,7 @@ pub struct Outcome {
 
 /// The outcome of one job.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Record {
+pub struct JobRecord {
     pub first_start: Option<Time>,
     pub ended: Option<Time>,
     pub end: End,
@@ -126,7 +126,7 @@ pub enum End {
 
 /// The course of one job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timeline {
+pub struct JobTimeline {
     /// Its place in the trace.
     pub job: usize,
     pub segments: Vec<Segment>,
@@ -140,12 +140,12 @@ pub struct Segment {
     pub nodes: u32,
 }
 
-impl Record {
-    pub(crate) fn lose(&mut self, cause: Cause, gpu_ms: f64) {
+impl JobRecord {
+    pub(crate) fn lose(&mut self, cause: WasteCause, gpu_ms: f64) {
         match cause {
-            Cause::Failure => self.lost_to_failures += gpu_ms,
-            Cause::Preemption => self.lost_to_preemption += gpu_ms,
-            Cause::Resize => self.lost_to_resizing += gpu_ms,
+            WasteCause::Failure => self.lost_to_failures += gpu_ms,
+            WasteCause::Preemption => self.lost_to_preemption += gpu_ms,
+            WasteCause::Resize => self.lost_to_resizing += gpu_ms,
         }
     }
 }
@@ -155,7 +155,7 @@ pub fn simulate(
     trace: &Trace,
     cluster: &Cluster,
     replay: &Replay,
-    progress: &mut dyn FnMut(Progress),
+    progress: &mut dyn FnMut(ReplayProgress),
 ) -> Outcome {
     let mut simulation = Simulation::new(trace, cluster, replay);
     simulation.play(progress);
@@ -197,18 +197,18 @@ enum Due {
 struct Simulation<'a> {
     trace: &'a Trace,
     replay: &'a Replay,
-    workload: Workload<'a>,
+    workload: ReplayWorkload<'a>,
     scheduler: Scheduler,
     now: Time,
     heap: BinaryHeap<Reverse<(Time, Due)>>,
     failures: Option<FailureStream>,
     next_submission: usize,
-    live: BTreeMap<usize, Live>,
+    live: BTreeMap<usize, LiveJob>,
     /// Which attempt of a job is in the scheduler: ids are never used twice.
     attempts: BTreeMap<usize, u64>,
     leaving: BTreeMap<usize, Vec<NodeId>>,
     /// Restart costs owed at the next start.
-    owed: BTreeMap<usize, Cause>,
+    owed: BTreeMap<usize, WasteCause>,
     epoch: u32,
     held: f64,
     held_since_sample: f64,
@@ -222,7 +222,7 @@ struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     fn new(trace: &'a Trace, cluster: &'a Cluster, replay: &'a Replay) -> Self {
-        let (scheduler, workload) = Workload::new(trace, cluster, replay);
+        let (scheduler, workload) = ReplayWorkload::new(trace, cluster, replay);
         let stream = |failures| FailureStream::new(failures, cluster.node_count(), replay.seed);
         let window = trace.window();
         Self {
@@ -246,8 +246,8 @@ impl<'a> Simulation<'a> {
             inbox: Vec::new(),
             courses: largest(trace, replay.largest).into_iter().map(|job| (job, Vec::new())).collect(),
             outcome: Outcome {
-                records: vec![Record::default(); trace.jobs.len()],
-                series: Series::over(window),
+                records: vec![JobRecord::default(); trace.jobs.len()],
+                series: JobSeries::over(window),
                 largest: Vec::new(),
                 gpus: cluster.gpu_count(),
                 window,
@@ -264,7 +264,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn play(&mut self, progress: &mut dyn FnMut(Progress)) {
+    fn play(&mut self, progress: &mut dyn FnMut(ReplayProgress)) {
         let mut rounds = 0;
         while self.open > 0 {
             let Some(now) = self.next_time() else {
@@ -285,7 +285,7 @@ impl<'a> Simulation<'a> {
             rounds += 1;
             if rounds % PROGRESS_EVERY == 0 {
                 let jobs = self.trace.jobs.len();
-                progress(Progress { ended: jobs - self.open, jobs, now });
+                progress(ReplayProgress { ended: jobs - self.open, jobs, now });
             }
         }
     }
@@ -294,7 +294,7 @@ impl<'a> Simulation<'a> {
         let now = self.now;
         let records = &mut self.outcome.records;
         self.live.iter_mut().for_each(|(index, live)| live.advance(&mut records[*index], now));
-        let timelines = self.courses.into_iter().map(|(job, segments)| Timeline { job, segments });
+        let timelines = self.courses.into_iter().map(|(job, segments)| JobTimeline { job, segments });
         self.outcome.largest = timelines.collect();
         self.outcome
     }
@@ -415,7 +415,7 @@ impl<'a> Simulation<'a> {
 
     /// A stopped gang is gone: it comes back, or it is over.
     fn gone(&mut self, index: usize) {
-        let Some(Phase::Stopping(then)) = self.live.get(&index).map(|live| live.phase) else {
+        let Some(JobPhase::Stopping(then)) = self.live.get(&index).map(|live| live.phase) else {
             return;
         };
         self.inbox.push(Event::Ended { job: self.id(index), outcome: Ended::Failed });
@@ -481,7 +481,7 @@ impl<'a> Simulation<'a> {
         self.epoch += 1;
         let pace = self.pace(index, &shares);
         let job = &self.trace.jobs[index];
-        let mut live = Live::new(shares, job.gpu_share, pace, self.now, self.epoch);
+        let mut live = LiveJob::new(shares, job.gpu_share, pace, self.now, self.epoch);
         if let Some(cause) = self.owed.remove(&index) {
             live.pause(self.replay.restart, cause);
         }
@@ -497,12 +497,12 @@ impl<'a> Simulation<'a> {
     }
 
     /// The pace of a job on these nodes.
-    fn pace(&self, index: usize, shares: &[NodeShare]) -> Pace {
+    fn pace(&self, index: usize, shares: &[NodeShare]) -> GangPace {
         self.workload.pace(index, shares.len() as u32, self.scheduler.slowdown_across(shares))
     }
 
     /// Changes a running gang after accounting for its work so far, and reschedules its end.
-    fn change(&mut self, index: usize, change: impl FnOnce(&mut Live)) {
+    fn change(&mut self, index: usize, change: impl FnOnce(&mut LiveJob)) {
         let Some(live) = self.live.get_mut(&index) else {
             return;
         };
@@ -516,7 +516,7 @@ impl<'a> Simulation<'a> {
         live.shares = shares;
         live.pace = pace;
         self.end_segment(index);
-        if self.live[&index].phase == Phase::Running {
+        if self.live[&index].phase == JobPhase::Running {
             self.begin_segment(index);
             self.expect_end(index);
             self.watch_checkpoint(index);
@@ -546,10 +546,10 @@ impl<'a> Simulation<'a> {
 
     fn stop(&mut self, index: usize, grace: Span, why: StopReason, then: Then) {
         let cause = match why {
-            StopReason::PreemptedBy(_) => Cause::Preemption,
-            _ => Cause::Failure,
+            StopReason::PreemptedBy(_) => WasteCause::Preemption,
+            _ => WasteCause::Failure,
         };
-        self.outcome.preemptions += u64::from(cause == Cause::Preemption);
+        self.outcome.preemptions += u64::from(cause == WasteCause::Preemption);
         if then == Then::Suspend {
             return self.suspend(index);
         }
@@ -571,7 +571,7 @@ impl<'a> Simulation<'a> {
         }
         self.epoch += 1;
         live.epoch = self.epoch;
-        live.phase = Phase::Stopping(then);
+        live.phase = JobPhase::Stopping(then);
         let gone = self.now + grace.min(STOPPING).max(Span(1));
         self.heap.push(Reverse((gone, Due::Gone { index, epoch: self.epoch })));
     }
@@ -579,19 +579,19 @@ impl<'a> Simulation<'a> {
     fn suspend(&mut self, index: usize) {
         let gpus = self.live.get(&index).map_or(0.0, |live| live.gpus);
         self.held -= gpus;
-        self.change(index, |live| live.phase = Phase::Suspended);
+        self.change(index, |live| live.phase = JobPhase::Suspended);
     }
 
     fn resume(&mut self, index: usize) {
         let gpus = self.live.get(&index).map_or(0.0, |live| live.gpus);
         self.held += gpus;
-        self.change(index, |live| live.phase = Phase::Running);
+        self.change(index, |live| live.phase = JobPhase::Running);
     }
 
     fn shrink(&mut self, index: usize, nodes: Vec<NodeId>, grace: Span) {
         self.outcome.resizes += 1;
         let resize = self.replay.resize;
-        self.change(index, |live| live.pause(resize, Cause::Resize));
+        self.change(index, |live| live.pause(resize, WasteCause::Resize));
         self.leaving.insert(index, nodes);
         let left = self.now + grace.min(STOPPING).max(Span(1));
         self.heap.push(Reverse((left, Due::Left { index })));
@@ -604,7 +604,7 @@ impl<'a> Simulation<'a> {
         self.change(index, |live| {
             let all = live.shares.iter().cloned().chain(shares).collect();
             live.set_shares(all);
-            live.pause(resize, Cause::Resize);
+            live.pause(resize, WasteCause::Resize);
         });
         self.held += self.live.get(&index).map_or(0.0, |live| live.gpus) - before;
     }
@@ -615,7 +615,7 @@ impl<'a> Simulation<'a> {
         if let Some(live) = self.live.get_mut(&index) {
             let record = &mut self.outcome.records[index];
             live.advance(record, self.now);
-            live.fall_back(record, every, Cause::Failure);
+            live.fall_back(record, every, WasteCause::Failure);
             record.interruptions += 1;
         }
         self.last_change = self.now;
@@ -625,7 +625,7 @@ impl<'a> Simulation<'a> {
         self.change(index, |live| {
             let kept = live.shares.iter().filter(|share| !lost.contains(&share.node)).cloned();
             live.set_shares(kept.chain(shares).collect());
-            live.pause(restart, Cause::Failure);
+            live.pause(restart, WasteCause::Failure);
         });
     }
 

@@ -7,7 +7,7 @@
 use bedplate_diag::{Source, shown};
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Line, lines};
+use super::lines::{JobLine, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 const FIELDS: usize = 18;
@@ -26,7 +26,7 @@ pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
     Ok(trace)
 }
 
-fn job(line: Line<'_>, trace: &mut Trace) -> Result<Option<TraceJob>, TraceError> {
+fn job(line: JobLine<'_>, trace: &mut Trace) -> Result<Option<TraceJob>, TraceError> {
     let fields = fields(line)?;
     let known = |index: usize| Some(fields[index]).filter(|value| *value >= 0.0);
     let processors = known(4).filter(|count| *count > 0.0).or(known(7)).filter(|count| *count > 0.0);
@@ -54,7 +54,7 @@ fn job(line: Line<'_>, trace: &mut Trace) -> Result<Option<TraceJob>, TraceError
     Ok(Some(job))
 }
 
-fn fields(line: Line<'_>) -> Result<[f64; FIELDS], TraceError> {
+fn fields(line: JobLine<'_>) -> Result<[f64; FIELDS], TraceError> {
     let mut fields = [-1.0; FIELDS];
     let mut count = 0;
     for text in line.text.split_whitespace() {

@@ -11,12 +11,12 @@ use super::workload::possible_work;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trace {
     pub jobs: Vec<TraceJob>,
-    pub users: Names,
-    pub accounts: Names,
-    pub qos: Names,
-    pub partitions: Names,
+    pub users: TraceNames,
+    pub accounts: TraceNames,
+    pub qos: TraceNames,
+    pub partitions: TraceNames,
     /// Remarks on what is odd but not wrong.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<TraceRemark>,
 }
 
 /// One job. Users, accounts, QOS and partitions are indices into the trace's lists of names.
@@ -89,7 +89,7 @@ impl Ending {
 
 /// An oddity of a trace, and in how many lines it occurs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remark {
+pub struct TraceRemark {
     pub what: &'static str,
     pub count: usize,
 }
@@ -174,7 +174,7 @@ impl Trace {
 
     pub(crate) fn remark(&mut self, what: &'static str, count: usize) {
         if count > 0 {
-            self.remarks.push(Remark { what, count });
+            self.remarks.push(TraceRemark { what, count });
         }
     }
 
@@ -221,18 +221,18 @@ impl Trace {
 
 /// Distinct names by index. Index 0 is the empty name: unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
+pub struct TraceNames {
     names: Vec<String>,
     places: BTreeMap<String, u32>,
 }
 
-impl Default for Names {
+impl Default for TraceNames {
     fn default() -> Self {
         Self { names: vec![String::new()], places: BTreeMap::from([(String::new(), 0)]) }
     }
 }
 
-impl Names {
+impl TraceNames {
     pub fn place(&mut self, name: &str) -> u32 {
         if let Some(place) = self.places.get(name) {
             return *place;

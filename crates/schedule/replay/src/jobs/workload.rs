@@ -7,15 +7,15 @@ use bedplate_gangs::{
 use bedplate_random::Random;
 use bedplate_topology::{Cluster, NodeId};
 
-use super::live::Pace;
-use super::{Estimates, Names, Policy, Replay, Trace, TraceJob};
+use super::live::GangPace;
+use super::{Estimates, Replay, ReplayPolicy, Trace, TraceJob, TraceNames};
 
 /// Separates these draws from others of the same seed.
 const PREDICTION_STREAM: u64 = 0x7072_6564_6963_7465;
 
 /// What all requests of a replay share.
 #[derive(Debug)]
-pub(crate) struct Workload<'a> {
+pub(crate) struct ReplayWorkload<'a> {
     trace: &'a Trace,
     cluster: &'a Cluster,
     /// The scheduler's number of each account, queue, partition and QOS that the trace names.
@@ -24,7 +24,7 @@ pub(crate) struct Workload<'a> {
     per_node: u16,
     /// The factor by which the furthest nodes have less bandwidth than neighbours.
     worst: f64,
-    policy: Policy,
+    policy: ReplayPolicy,
     estimates: Estimates,
     prediction_error: f64,
     seed: u64,
@@ -38,7 +38,7 @@ struct Resolved {
     qos: Vec<QosId>,
 }
 
-impl<'a> Workload<'a> {
+impl<'a> ReplayWorkload<'a> {
     /// The scheduler under the policy or the site's rules, and the workload for it.
     pub(crate) fn new(trace: &'a Trace, cluster: &'a Cluster, replay: &Replay) -> (Scheduler, Self) {
         let (settings, names) = match &replay.site {
@@ -85,7 +85,7 @@ impl<'a> Workload<'a> {
 
     /// The pace of a job on this many nodes, of which the furthest have `slower` times less bandwidth than
     /// neighbours.
-    pub(crate) fn pace(&self, index: usize, nodes: u32, slower: f64) -> Pace {
+    pub(crate) fn pace(&self, index: usize, nodes: u32, slower: f64) -> GangPace {
         let job = &self.trace.jobs[index];
         let (asked, _) = job.size.shape(self.per_node);
         let size = f64::from(nodes) / f64::from(asked.max(1));
@@ -93,7 +93,7 @@ impl<'a> Workload<'a> {
         let by_share = || expected.map_or(size, |expected| expected.speed(nodes, asked));
         let speed = job.rates.as_ref().map_or_else(by_share, |rates| rates.speed(nodes, asked));
         let stretch = expected.filter(|_| nodes > 1).map_or(1.0, |expected| expected.stretch(slower));
-        Pace { rate: speed / stretch, worth: job.gpus() * (size / speed).min(1.0) }
+        GangPace { rate: speed / stretch, worth: job.gpus() * (size / speed).min(1.0) }
     }
 
     fn expected(&self, job: &TraceJob, nodes: u32) -> Option<Expected> {
@@ -154,7 +154,7 @@ impl<'a> Workload<'a> {
 
 /// GPU milliseconds of the jobs that a cluster can run.
 pub(crate) fn possible_work(trace: &Trace, cluster: &Cluster) -> f64 {
-    let (mut scheduler, workload) = Workload::new(trace, cluster, &Replay::new(Policy::EASY));
+    let (mut scheduler, workload) = ReplayWorkload::new(trace, cluster, &Replay::new(ReplayPolicy::EASY));
     let can_run = |index: usize| scheduler.never(&workload.request(index, JobId(index as u64))).is_none();
     let possible: Vec<bool> = (0..trace.jobs.len()).map(can_run).collect();
     trace.jobs.iter().zip(possible).filter(|(_, can_run)| *can_run).map(|(job, _)| job.gpu_time()).sum()
@@ -162,8 +162,8 @@ pub(crate) fn possible_work(trace: &Trace, cluster: &Cluster) -> f64 {
 
 /// The trace with a limit for every job, so that another replay of it plans with the same.
 pub fn with_limits(trace: &Trace, cluster: &Cluster, estimates: Estimates, seed: u64) -> Trace {
-    let replay = Replay { estimates, seed, ..Replay::new(Policy::EASY) };
-    let (_, workload) = Workload::new(trace, cluster, &replay);
+    let replay = Replay { estimates, seed, ..Replay::new(ReplayPolicy::EASY) };
+    let (_, workload) = ReplayWorkload::new(trace, cluster, &replay);
     let mut limited = trace.clone();
     for (index, job) in limited.jobs.iter_mut().enumerate().filter(|(_, job)| job.time_limit.is_none()) {
         job.assigned_limit = Some(workload.limit(index));
@@ -215,7 +215,7 @@ fn or<'a>(name: &'a str, otherwise: &'a str) -> &'a str {
 }
 
 /// QOS `high` comes before all others and may preempt `low`, which comes last.
-fn qos_table(names: &Names) -> Vec<Qos> {
+fn qos_table(names: &TraceNames) -> Vec<Qos> {
     let low: Vec<QosId> = places(names, "low").collect();
     let row = |name: &str| {
         let (priority, preempts) = match name {
@@ -228,7 +228,7 @@ fn qos_table(names: &Names) -> Vec<Qos> {
     names.iter().map(row).collect()
 }
 
-fn places<'a>(names: &'a Names, wanted: &'a str) -> impl Iterator<Item = QosId> + 'a {
+fn places<'a>(names: &'a TraceNames, wanted: &'a str) -> impl Iterator<Item = QosId> + 'a {
     names.iter().zip(0..).filter(move |(name, _)| *name == wanted).map(|(_, place)| QosId(place))
 }
 

@@ -7,14 +7,14 @@ const BITS: u32 = 6;
 const PER_OCTAVE: u64 = 1 << BITS;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Histogram {
+pub(crate) struct ReplayHistogram {
     counts: Vec<u64>,
     count: u64,
     sum: u128,
     longest: Picoseconds,
 }
 
-impl Histogram {
+impl ReplayHistogram {
     pub(crate) fn add(&mut self, value: Picoseconds, weight: u64) {
         if weight == 0 {
             return;
@@ -111,7 +111,7 @@ mod tests {
             base in 1u64..100_000, slope in 0u64..100, decodes in 1u32..50, context in 0u64..1000, steps in 1u32..300,
         ) {
             let stretch = Stretch { began: 0, time: DecodeTime { base, slope }, decodes, context };
-            let (mut at_once, mut one_by_one) = (Histogram::default(), Histogram::default());
+            let (mut at_once, mut one_by_one) = (ReplayHistogram::default(), ReplayHistogram::default());
             at_once.add_stretch(&stretch, 0, steps);
             for step in 0..steps {
                 one_by_one.add(stretch.step(step), decodes.into());

@@ -43,11 +43,11 @@ pub use engine::{DecodeTime, LinearEngine, Picoseconds, StepTime, picoseconds, s
 pub use error::{PAGES, TraceError};
 pub use fleet::{Arrangement, Disaggregated, Fleet, Objectives, Pool, Scaling, Transfer};
 pub use load::{Arrivals, GeneratedLoad, Lengths, SharedPrefix, Thinking, Turns};
-pub use outcome::{Fate, Outcome, Record, Spread};
+pub use outcome::{Fate, Outcome, RequestRecord, Spread};
 pub use planned::{Planned, Prefix};
 pub use scaling::replica_to_close;
-pub use series::{Series, Window};
+pub use series::{SeriesWindow, WindowSeries};
 pub use simulate::simulate;
 pub use source::Traffic;
 pub use trace::{TOKENS_PER_HASH, read_trace};
-pub use traced::{Shared, Tokens, TracedLoad};
+pub use traced::{SharedPrefixes, TokenLengths, TracedLoad};

@@ -4,8 +4,8 @@ use bedplate_batching::RequestRefusal;
 
 use super::engine::{Picoseconds, seconds};
 use super::fleet::Objectives;
-use super::histogram::Histogram;
-use super::series::Series;
+use super::histogram::ReplayHistogram;
+use super::series::WindowSeries;
 
 /// The outcome of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Fate {
 
 /// One request of a replay, in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
+pub struct RequestRecord {
     pub fate: Fate,
     pub arrived: Picoseconds,
     /// When its first token was generated, of any sample.
@@ -37,7 +37,7 @@ pub struct Record {
     pub cached_tokens: u32,
 }
 
-impl Record {
+impl RequestRecord {
     pub fn ttft(&self) -> Picoseconds {
         self.first_token - self.arrived
     }
@@ -88,7 +88,7 @@ impl Spread {
         Self { count: count as u64, mean: (sum / count as u128) as u64, p50, p90, p95, p99, longest }
     }
 
-    pub(crate) fn of_histogram(histogram: &Histogram) -> Self {
+    pub(crate) fn of_histogram(histogram: &ReplayHistogram) -> Self {
         Self {
             count: histogram.count(),
             mean: histogram.mean(),
@@ -103,8 +103,8 @@ impl Spread {
 
 /// Counts kept while a replay runs.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
-    pub(crate) gaps: Histogram,
+pub(crate) struct ReplayTally {
+    pub(crate) gaps: ReplayHistogram,
     pub(crate) steps: u64,
     pub(crate) events: u64,
     pub(crate) preemptions: u64,
@@ -153,22 +153,23 @@ pub struct Outcome {
     /// Time that replicas were paid for, in seconds.
     pub replica_seconds: f64,
     pub dollars: f64,
-    pub series: Series,
-    pub records: Vec<Record>,
+    pub series: WindowSeries,
+    pub records: Vec<RequestRecord>,
 }
 
 impl Outcome {
     pub(crate) fn new(
-        records: Vec<Record>,
-        series: Series,
-        tally: &Tally,
+        records: Vec<RequestRecord>,
+        series: WindowSeries,
+        tally: &ReplayTally,
         objectives: &Objectives,
         ended: Picoseconds,
     ) -> Self {
         let count = |is: fn(&Fate) -> bool| records.iter().filter(|record| is(&record.fate)).count() as u64;
         let finished = || records.iter().filter(|record| record.fate == Fate::Finished);
         let began = records.iter().map(|record| record.arrived).min().unwrap_or(0);
-        let sum = |tokens: fn(&Record) -> u32| finished().map(|record| u64::from(tokens(record))).sum();
+        let sum =
+            |tokens: fn(&RequestRecord) -> u32| finished().map(|record| u64::from(tokens(record))).sum();
         let paid = (tally.replica_time as f64).max(1.0);
         Self {
             requests: records.len() as u64,
@@ -177,10 +178,10 @@ impl Outcome {
             dropped: count(|fate| *fate == Fate::Dropped),
             unfinished: count(|fate| *fate == Fate::Underway),
             duration: ended.saturating_sub(began),
-            ttft: Spread::of(finished().map(Record::ttft).collect()),
+            ttft: Spread::of(finished().map(RequestRecord::ttft).collect()),
             token_gap: Spread::of_histogram(&tally.gaps),
-            itl: Spread::of(finished().filter_map(Record::itl).collect()),
-            end_to_end: Spread::of(finished().map(Record::end_to_end).collect()),
+            itl: Spread::of(finished().filter_map(RequestRecord::itl).collect()),
+            end_to_end: Spread::of(finished().map(RequestRecord::end_to_end).collect()),
             prompt_tokens: sum(|record| record.prompt_tokens),
             cached_tokens: sum(|record| record.cached_tokens),
             output_tokens: sum(|record| record.generated_tokens),

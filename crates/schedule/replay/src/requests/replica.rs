@@ -4,12 +4,12 @@ use bedplate_batching::{AdmitReason, CountedBlocks, Scheduler, StepShape};
 
 use super::engine::{DecodeTimes, PER_NANOSECOND, Picoseconds};
 use super::fleet::{Pool, Transfer};
-use super::outcome::Tally;
+use super::outcome::ReplayTally;
 use super::stretch::Stretch;
 
 /// A step, or a stretch of them, in progress.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Running {
+pub(crate) struct RunningStep {
     /// Steps after which it is completed.
     pub(crate) steps: u32,
     pub(crate) began: Picoseconds,
@@ -23,7 +23,7 @@ pub(crate) struct Running {
 
 /// Whether a replica takes requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ReplicaState {
     Starting {
         ready: Picoseconds,
     },
@@ -41,12 +41,12 @@ struct Cohort {
 }
 
 #[derive(Debug)]
-pub(crate) struct Replica {
+pub(crate) struct SimulatedReplica {
     /// Index of its pool.
     pub(crate) pool: usize,
     pub(crate) scheduler: Scheduler<CountedBlocks>,
-    pub(crate) state: State,
-    pub(crate) running: Option<Running>,
+    pub(crate) state: ReplicaState,
+    pub(crate) running: Option<RunningStep>,
     /// Since when it is paid for.
     pub(crate) since: Picoseconds,
     /// When its link to the decode pool is free.
@@ -57,11 +57,11 @@ pub(crate) struct Replica {
     paused: Vec<Picoseconds>,
 }
 
-impl Replica {
+impl SimulatedReplica {
     pub(crate) fn new(
         pool: usize,
         scheduler: Scheduler<CountedBlocks>,
-        state: State,
+        state: ReplicaState,
         since: Picoseconds,
     ) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Replica {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.state == State::Open
+        self.state == ReplicaState::Open
     }
 
     /// Plans and starts the next step. `first_token` is the time at which a request that was transferred here got its first token.
@@ -121,7 +121,7 @@ impl Replica {
             None => began.saturating_add(pool.engine.prefill(&shape)),
         };
         let blocks_used = self.scheduler.occupancy().used();
-        self.running = Some(Running { steps, began: now, ends, stretch, shape, blocks_used, waiting });
+        self.running = Some(RunningStep { steps, began: now, ends, stretch, shape, blocks_used, waiting });
     }
 
     /// Ends a stretch after the step during which a request arrived. Returns that time.
@@ -137,7 +137,7 @@ impl Replica {
 
     /// Brings the scheduler to its state at `now`, in the middle of a stretch.
     pub(crate) fn settle(&mut self, now: Picoseconds) {
-        if let Some(Running { steps, stretch: Some(stretch), .. }) = &self.running
+        if let Some(RunningStep { steps, stretch: Some(stretch), .. }) = &self.running
             && *steps > 1
         {
             let begun = stretch.steps_begun(now, *steps).max(1);
@@ -147,7 +147,7 @@ impl Replica {
     }
 
     /// Counts the gaps between tokens that a completed step made.
-    pub(crate) fn count_gaps(&mut self, running: &Running, tally: &mut Tally) {
+    pub(crate) fn count_gaps(&mut self, running: &RunningStep, tally: &mut ReplayTally) {
         if running.shape.decodes == 0 {
             return;
         }
@@ -161,7 +161,7 @@ impl Replica {
     }
 
     /// Counts the gap of a sequence that continued after a recomputation.
-    pub(crate) fn count_pause(&mut self, sequence: u32, now: Picoseconds, tally: &mut Tally) {
+    pub(crate) fn count_pause(&mut self, sequence: u32, now: Picoseconds, tally: &mut ReplayTally) {
         tally.gaps.add(now - self.paused[sequence as usize], 1);
     }
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::fleet::Scaling;
-use super::replica::Replica;
+use super::replica::SimulatedReplica;
 
 impl Scaling {
     /// Enough replicas for these sequences at the target number per replica, within the bounds. What runs replicas and what
@@ -15,7 +15,7 @@ impl Scaling {
 }
 
 /// What a pool should have for the sequences that it holds.
-pub(crate) fn desired_replicas(scaling: &Scaling, pool: usize, replicas: &[Replica]) -> u32 {
+pub(crate) fn desired_replicas(scaling: &Scaling, pool: usize, replicas: &[SimulatedReplica]) -> u32 {
     let present = replicas.iter().filter(|replica| replica.pool == pool);
     scaling.desired(present.map(|replica| replica.scheduler.load().sequences).sum())
 }

@@ -10,7 +10,7 @@ const FIRST_WINDOW: Picoseconds = 1_000_000_000;
 
 /// One window of a replay. Amounts are sums over the window; integrals are in replica-seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Window {
+pub struct SeriesWindow {
     pub arrived: u32,
     pub finished: u32,
     /// Finished and within the objectives.
@@ -28,9 +28,9 @@ pub struct Window {
     pub busy_seconds: f64,
 }
 
-impl Window {
-    fn join(self, other: Window) -> Window {
-        Window {
+impl SeriesWindow {
+    fn join(self, other: SeriesWindow) -> SeriesWindow {
+        SeriesWindow {
             arrived: self.arrived + other.arrived,
             finished: self.finished + other.finished,
             good: self.good + other.good,
@@ -47,12 +47,12 @@ impl Window {
 
 /// A replay in windows.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Series {
+pub struct WindowSeries {
     pub window: Picoseconds,
-    pub windows: Vec<Window>,
+    pub windows: Vec<SeriesWindow>,
 }
 
-impl Default for Series {
+impl Default for WindowSeries {
     fn default() -> Self {
         Self { window: FIRST_WINDOW, windows: Vec::with_capacity(MOST_WINDOWS) }
     }
@@ -60,7 +60,7 @@ impl Default for Series {
 
 /// What a replica's step adds to the windows it spans.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Span {
+pub(crate) struct StepSpan {
     pub(crate) output_tokens: u64,
     pub(crate) prompt_tokens: u64,
     /// Share of the replica's KV blocks in use.
@@ -68,22 +68,22 @@ pub(crate) struct Span {
     pub(crate) waiting: u32,
 }
 
-impl Series {
+impl WindowSeries {
     /// The window of a time.
-    pub(crate) fn at(&mut self, time: Picoseconds) -> &mut Window {
+    pub(crate) fn at(&mut self, time: Picoseconds) -> &mut SeriesWindow {
         let mut index = (time / self.window) as usize;
         while index >= MOST_WINDOWS {
             self.coarsen();
             index = (time / self.window) as usize;
         }
         if self.windows.len() <= index {
-            self.windows.resize(index + 1, Window::default());
+            self.windows.resize(index + 1, SeriesWindow::default());
         }
         &mut self.windows[index]
     }
 
     /// Spreads a step evenly over the windows between its beginning and its end.
-    pub(crate) fn spread(&mut self, began: Picoseconds, ended: Picoseconds, span: &Span) {
+    pub(crate) fn spread(&mut self, began: Picoseconds, ended: Picoseconds, span: &StepSpan) {
         self.at(ended);
         let whole = (ended - began).max(1) as f64;
         let mut from = began;

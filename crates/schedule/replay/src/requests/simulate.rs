@@ -11,19 +11,19 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use bedplate_batching::{
-    AdmitReason, BlockKeys, Candidate, Load, OptionsFlaw, PrefixIndex, Progress, Request, RequestId, Route,
-    Router, Start, TenantId,
+    AdmitReason, BlockKeys, Load, OptionsFlaw, PrefixIndex, ReplicaCandidate, Request, RequestId, Route,
+    Router, SequenceProgress, SequenceStart, TenantId,
 };
 
 use super::engine::{PER_NANOSECOND, Picoseconds};
 use super::fleet::{Arrangement, Fleet, Pool};
 use super::next::NextEnd;
-use super::outcome::{Fate, Outcome, Record, Tally};
+use super::outcome::{Fate, Outcome, ReplayTally, RequestRecord};
 use super::planned::Planned;
-use super::replica::{Replica, Running, State};
+use super::replica::{ReplicaState, RunningStep, SimulatedReplica};
 use super::scaling::{desired_replicas, replica_to_close};
-use super::series::{Series, Span};
-use super::source::{Source, Traffic};
+use super::series::{StepSpan, WindowSeries};
+use super::source::{RequestSource, Traffic};
 
 /// Runs traffic through a fleet until every request has ended.
 pub fn simulate(traffic: Traffic, fleet: &Fleet<'_>) -> Result<Outcome, OptionsFlaw> {
@@ -44,9 +44,9 @@ struct Simulation<'a> {
     fleet: &'a Fleet<'a>,
     pools: Vec<&'a Pool<'a>>,
     now: Picoseconds,
-    source: Source,
+    source: RequestSource,
     routers: Vec<Router>,
-    replicas: Vec<Replica>,
+    replicas: Vec<SimulatedReplica>,
     next_end: NextEnd,
     /// Replicas that may be able to start a step.
     touched: Vec<usize>,
@@ -62,19 +62,19 @@ struct Simulation<'a> {
     planned: Vec<Planned>,
     /// By request: samples that have not finished.
     unfinished: Vec<u16>,
-    records: Vec<Record>,
+    records: Vec<RequestRecord>,
     underway: u64,
     /// When the last answer reached whoever had asked.
     answered: Picoseconds,
     /// By pool: what its router knows of every replica; those of other pools are closed.
-    candidates: Vec<Vec<Candidate>>,
+    candidates: Vec<Vec<ReplicaCandidate>>,
     /// What replicas have cached, roughly.
     prefix_index: PrefixIndex,
     /// By replica: the most blocks of a prompt that it can have.
     bounds: Vec<u32>,
-    progress: Vec<Progress>,
-    series: Series,
-    tally: Tally,
+    progress: Vec<SequenceProgress>,
+    series: WindowSeries,
+    tally: ReplayTally,
 }
 
 impl<'a> Simulation<'a> {
@@ -86,13 +86,13 @@ impl<'a> Simulation<'a> {
                 return Err(OptionsFlaw::Zero { what: "the number of replicas" });
             }
             for _ in 0..pool.replicas {
-                replicas.push(Replica::new(index, pool.new_scheduler()?, State::Open, 0));
+                replicas.push(SimulatedReplica::new(index, pool.new_scheduler()?, ReplicaState::Open, 0));
             }
         }
         let mut simulation = Self {
             fleet,
             now: 0,
-            source: Source::new(traffic),
+            source: RequestSource::new(traffic),
             routers: pools.iter().map(|pool| Router::new(pool.router)).collect(),
             next_end: NextEnd::new(replicas.len()),
             replicas,
@@ -112,8 +112,8 @@ impl<'a> Simulation<'a> {
             prefix_index: PrefixIndex::default(),
             bounds: Vec::new(),
             progress: Vec::new(),
-            series: Series::default(),
-            tally: Tally::default(),
+            series: WindowSeries::default(),
+            tally: ReplayTally::default(),
         };
         (0..simulation.replicas.len()).for_each(|index| simulation.show_router(index));
         Ok(simulation)
@@ -192,7 +192,7 @@ impl<'a> Simulation<'a> {
         let Some(planned) = self.source.take() else { return };
         let request = self.records.len() as u64;
         self.series.at(self.now).arrived += 1;
-        self.records.push(Record {
+        self.records.push(RequestRecord {
             fate: Fate::Underway,
             arrived: self.now,
             first_token: self.now,
@@ -225,9 +225,9 @@ impl<'a> Simulation<'a> {
         let has_more = planned.output_tokens > 1;
         let (output_tokens, samples, start) = match pool {
             DECODE if !has_more => return None,
-            DECODE => (planned.output_tokens, planned.samples, Start::Transferred),
-            _ if is_split && has_more => (1, planned.samples.min(1), Start::Prompt),
-            _ => (planned.output_tokens, planned.samples, Start::Prompt),
+            DECODE => (planned.output_tokens, planned.samples, SequenceStart::Transferred),
+            _ if is_split && has_more => (1, planned.samples.min(1), SequenceStart::Prompt),
+            _ => (planned.output_tokens, planned.samples, SequenceStart::Prompt),
         };
         let patience = planned.patience.filter(|_| pool == FRONT);
         Some(Request {
@@ -291,12 +291,12 @@ impl<'a> Simulation<'a> {
     /// Shows the router of a replica's pool what became of the replica.
     fn show_router(&mut self, index: usize) {
         let replica = &self.replicas[index];
-        let closed = Candidate { load: Load::default(), cached_tokens: 0, is_open: false };
+        let closed = ReplicaCandidate { load: Load::default(), cached_tokens: 0, is_open: false };
         for candidates in &mut self.candidates {
             candidates.resize(self.replicas.len(), closed);
         }
         self.candidates[replica.pool][index] =
-            Candidate { load: replica.scheduler.load(), cached_tokens: 0, is_open: replica.is_open() };
+            ReplicaCandidate { load: replica.scheduler.load(), cached_tokens: 0, is_open: replica.is_open() };
     }
 
     fn end_step(&mut self, index: usize) {
@@ -328,11 +328,11 @@ impl<'a> Simulation<'a> {
     }
 
     /// Adds a completed step to the sums and to the series.
-    fn account(&mut self, index: usize, running: &Running, started: usize) {
+    fn account(&mut self, index: usize, running: &RunningStep, started: usize) {
         let replica = &self.replicas[index];
         let occupancy = replica.scheduler.occupancy();
         let blocks = f64::from(running.blocks_used.max(occupancy.used()));
-        let span = Span {
+        let span = StepSpan {
             output_tokens: u64::from(running.shape.decodes) * u64::from(running.steps) + started as u64,
             prompt_tokens: running.shape.prefill_tokens,
             kv: f64::from(running.blocks_used) / f64::from(occupancy.total),
@@ -347,7 +347,7 @@ impl<'a> Simulation<'a> {
         self.series.spread(running.began, running.ends, &span);
     }
 
-    fn note_start(&mut self, index: usize, progress: Progress) {
+    fn note_start(&mut self, index: usize, progress: SequenceProgress) {
         if progress.generated > 1 {
             self.replicas[index].count_pause(progress.sequence.0, self.now, &mut self.tally);
             return;
@@ -362,7 +362,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    fn finish_sequence(&mut self, index: usize, progress: Progress) {
+    fn finish_sequence(&mut self, index: usize, progress: SequenceProgress) {
         let request = progress.request.0;
         let at = request as usize;
         let pool = self.replicas[index].pool;
@@ -411,8 +411,8 @@ impl<'a> Simulation<'a> {
 
     fn open_replica(&mut self) {
         let Some(Reverse((_, index))) = self.starting.pop() else { return };
-        if matches!(self.replicas[index].state, State::Starting { .. }) {
-            self.replicas[index].state = State::Open;
+        if matches!(self.replicas[index].state, ReplicaState::Starting { .. }) {
+            self.replicas[index].state = ReplicaState::Open;
             self.show_router(index);
         }
         let pool = self.replicas[index].pool;
@@ -425,8 +425,9 @@ impl<'a> Simulation<'a> {
         let Some(scaling) = self.pools[pool].scaling else { return };
         self.next_scaling[pool] = Some(self.now.saturating_add(scaling.interval.max(1)));
         let desired = desired_replicas(&scaling, pool, &self.replicas) as usize;
-        let counted = |replica: &Replica| {
-            replica.pool == pool && matches!(replica.state, State::Open | State::Starting { .. })
+        let counted = |replica: &SimulatedReplica| {
+            replica.pool == pool
+                && matches!(replica.state, ReplicaState::Open | ReplicaState::Starting { .. })
         };
         let present = self.replicas.iter().filter(|replica| counted(replica)).count();
         for _ in present..desired {
@@ -434,7 +435,12 @@ impl<'a> Simulation<'a> {
             let scheduler = scheduler.expect("the same settings made the first replicas");
             let ready = self.now.saturating_add(scaling.cold_start);
             self.starting.push(Reverse((ready, self.replicas.len())));
-            self.replicas.push(Replica::new(pool, scheduler, State::Starting { ready }, self.now));
+            self.replicas.push(SimulatedReplica::new(
+                pool,
+                scheduler,
+                ReplicaState::Starting { ready },
+                self.now,
+            ));
             self.show_router(self.replicas.len() - 1);
         }
         if desired < present {
@@ -448,16 +454,16 @@ impl<'a> Simulation<'a> {
         let open = open.filter(|(_, replica)| replica.pool == pool && replica.is_open());
         let loads = open.map(|(index, replica)| (index, replica.scheduler.load().sequences));
         let Some(index) = replica_to_close(loads) else { return };
-        self.replicas[index].state = State::Draining;
+        self.replicas[index].state = ReplicaState::Draining;
         self.show_router(index);
         self.close_if_drained(index);
     }
 
     fn close_if_drained(&mut self, index: usize) {
         let replica = &mut self.replicas[index];
-        let is_drained = replica.state == State::Draining && replica.scheduler.is_empty();
+        let is_drained = replica.state == ReplicaState::Draining && replica.scheduler.is_empty();
         if is_drained && replica.link_free <= self.now {
-            replica.state = State::Gone;
+            replica.state = ReplicaState::Gone;
             self.pay(index);
         }
     }
@@ -472,7 +478,8 @@ impl<'a> Simulation<'a> {
     }
 
     fn into_outcome(mut self) -> Outcome {
-        let staying = (0..self.replicas.len()).filter(|index| self.replicas[*index].state != State::Gone);
+        let staying =
+            (0..self.replicas.len()).filter(|index| self.replicas[*index].state != ReplicaState::Gone);
         for index in staying.collect::<Vec<_>>() {
             self.pay(index);
         }

@@ -16,7 +16,7 @@ pub enum Traffic {
 }
 
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct RequestSource {
     recorded: std::vec::IntoIter<Planned>,
     generator: Option<Generator>,
     /// The next independent request.
@@ -28,7 +28,7 @@ pub(crate) struct Source {
     drawn: u64,
 }
 
-impl Source {
+impl RequestSource {
     pub(crate) fn new(traffic: Traffic) -> Self {
         let (mut recorded, generator) = match traffic {
             Traffic::Trace(requests) => (requests, None),

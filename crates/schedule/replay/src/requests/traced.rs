@@ -12,12 +12,12 @@ use super::planned::{Planned, Prefix};
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracedLoad {
     requests: Vec<Planned>,
-    pub prompt: Tokens,
-    pub output: Tokens,
+    pub prompt: TokenLengths,
+    pub output: TokenLengths,
     /// Tokens of the longest request, its prompt and its answer.
     pub longest_request: u64,
     /// `None` where the trace has no hashes of prompts.
-    pub shared: Option<Shared>,
+    pub shared: Option<SharedPrefixes>,
     /// `None` where all requests came within a second, which says nothing about a rate.
     pub per_second: Option<f64>,
     /// The rate of the busiest minute, where the trace is longer than that.
@@ -26,7 +26,7 @@ pub struct TracedLoad {
 
 /// How long the prompts or the answers are.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Tokens {
+pub struct TokenLengths {
     pub mean: f64,
     /// The standard deviation.
     pub deviation: f64,
@@ -37,7 +37,7 @@ pub struct Tokens {
 
 /// What prompts have in common with earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shared {
+pub struct SharedPrefixes {
     /// Of all prompt tokens, the share that an earlier prompt began with too.
     pub share: f64,
     /// Tokens of these beginnings, each counted once.
@@ -51,10 +51,10 @@ impl TracedLoad {
         requests.sort_by_key(|planned| planned.at);
         let longest = |planned: &Planned| u64::from(planned.prompt_tokens) + u64::from(planned.output_tokens);
         Some(Self {
-            prompt: Tokens::of(requests.iter().map(|planned| planned.prompt_tokens))?,
-            output: Tokens::of(requests.iter().map(|planned| planned.output_tokens))?,
+            prompt: TokenLengths::of(requests.iter().map(|planned| planned.prompt_tokens))?,
+            output: TokenLengths::of(requests.iter().map(|planned| planned.output_tokens))?,
             longest_request: requests.iter().map(longest).max()?,
-            shared: Shared::of(&requests),
+            shared: SharedPrefixes::of(&requests),
             per_second: rate(&requests),
             busiest_minute: busiest_minute(&requests),
             requests,
@@ -112,7 +112,7 @@ impl Prefix {
     }
 }
 
-impl Tokens {
+impl TokenLengths {
     fn of(tokens: impl Iterator<Item = u32>) -> Option<Self> {
         let mut sorted: Vec<u32> = tokens.collect();
         sorted.sort_unstable();
@@ -140,7 +140,7 @@ impl Tokens {
     }
 }
 
-impl Shared {
+impl SharedPrefixes {
     fn of(requests: &[Planned]) -> Option<Self> {
         // Blocks by everything up to their end, and whether they came again.
         let mut seen: BTreeMap<u64, bool> = BTreeMap::new();

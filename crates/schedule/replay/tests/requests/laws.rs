@@ -41,7 +41,7 @@ proptest! {
             prop_assert!(record.cached_tokens < record.prompt_tokens);
         }
         let windows = &outcome.series.windows;
-        let sum = |of: fn(&bedplate_replay::requests::Window) -> f64| windows.iter().map(of).sum::<f64>();
+        let sum = |of: fn(&bedplate_replay::requests::SeriesWindow) -> f64| windows.iter().map(of).sum::<f64>();
         prop_assert_eq!(sum(|window| f64::from(window.arrived)), 600.0);
         prop_assert_eq!(sum(|window| f64::from(window.good)), outcome.good as f64);
         prop_assert!((sum(|window| window.output_tokens) - outcome.output_tokens as f64).abs() < 1e-3);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_batching::{
-    AdmitReason, BlockKeys, Candidate, Request, Router, RoutingPolicy, Scheduler, TenantId,
+    AdmitReason, BlockKeys, ReplicaCandidate, Request, Router, RoutingPolicy, Scheduler, TenantId,
 };
 use bedplate_replay::requests::{Picoseconds, Planned, Pool, StepTime};
 
@@ -88,9 +88,9 @@ fn arrive(
         keys,
         ..Request::new(id, planned.prompt_tokens, planned.output_tokens)
     };
-    let candidates: Vec<Candidate> = replicas
+    let candidates: Vec<ReplicaCandidate> = replicas
         .iter()
-        .map(|replica| Candidate {
+        .map(|replica| ReplicaCandidate {
             load: replica.scheduler.load(),
             cached_tokens: if pool.router.policy == RoutingPolicy::Prefix {
                 replica.scheduler.cached_tokens(&request.keys, planned.prompt_tokens)

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bedplate_breakdown::Part;
-use bedplate_checkpoint::{Checkpoints, Facts, Held, Keep, Region, Saving, SavingOptions};
-use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate, train_tokenizer};
+use bedplate_checkpoint::{Checkpoints, HeldPart, Keep, Region, RunFacts, Saving, SavingOptions};
+use bedplate_data::{CorpusKind, CorpusOptions, CorpusWriter, TrainingOptions, generate, train_tokenizer};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_record::StepRecord;
 use bedplate_terminal::present::{Column, Table};
@@ -155,14 +155,14 @@ impl State {
             Saving::start(checkpoints.store(), &attempt, 0, self.regions.clone(), SavingOptions::default())?;
         saving.complete(self);
         let part = saving.wait()?;
-        checkpoints.publish(&attempt, vec![part], Facts { step: 1, ..Facts::default() })?;
+        checkpoints.publish(&attempt, vec![part], RunFacts { step: 1, ..RunFacts::default() })?;
         let seconds = began.elapsed().as_secs_f64();
         let _ = fs::remove_dir_all(&output);
         Ok(self.bytes() as f64 / seconds)
     }
 }
 
-impl Held for State {
+impl HeldPart for State {
     fn read(&self, _region: usize, range: Range<usize>, values: &mut [f32]) {
         values.copy_from_slice(&self.numbers[range]);
     }
@@ -346,7 +346,7 @@ impl Training {
 }
 
 fn write_corpus(folder: &Path) -> Result<(), CliError> {
-    let texts: Vec<String> = (0..300).map(|number| generate(Kind::Stories, 1, number)).collect();
+    let texts: Vec<String> = (0..300).map(|number| generate(CorpusKind::Stories, 1, number)).collect();
     let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
     let tokenizer = train_tokenizer(texts.iter().map(String::as_str), &options)?;
     let mut writer =

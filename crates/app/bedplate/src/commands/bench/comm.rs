@@ -14,7 +14,7 @@ mod work;
 use std::path::PathBuf;
 
 use bedplate_catalog::CollectiveCurve;
-use bedplate_comm::{Algorithm, Format, Operation};
+use bedplate_comm::{Algorithm, ElementFormat, Operation};
 use bedplate_diag::Page;
 use bedplate_kernels::{Device, DeviceChoice};
 use bedplate_local::host::{host_entry, overlay_path};
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     op: Vec<Operations>,
     /// Format of the numbers
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = question::format)]
-    format: Format,
+    format: ElementFormat,
     /// How our ranks reach each other
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     transport: Vec<Transport>,
@@ -174,7 +174,7 @@ impl Arguments {
     fn cases(&self) -> Result<Vec<Case>, CliError> {
         let most = self.ranks.iter().copied().max().unwrap_or(1);
         let sizes: usize = self.sizes.iter().map(|word| word.0.len()).sum();
-        if self.save.is_some() && (sizes > CollectiveCurve::MOST || self.format != Format::F32) {
+        if self.save.is_some() && (sizes > CollectiveCurve::MOST || self.format != ElementFormat::F32) {
             let message = "--save takes up to 16 sizes, in f32".to_owned();
             return Err(ProgramError::Usage { message }.into());
         }

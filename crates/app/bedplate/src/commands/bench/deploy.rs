@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use bedplate_calibrate::serving::{ServingCases, ServingErrors};
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_deploy::{Answer, Load, Need, Options, Supply, search};
+use bedplate_deploy::{DeployAnswer, DeployOptions, Need, OfferedLoad, Supply, search};
 use bedplate_perf::serving::{ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, picoseconds};
 use bedplate_terminal::present::{Column, Table};
@@ -85,7 +85,7 @@ fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), CliErro
         let supply = Supply::of_cluster(&cluster, catalog, Purchase::OnDemand, None)?;
         let need = Need {
             model: &ServedModel::named(name)?,
-            load: Load::new(input, output, per_second),
+            load: OfferedLoad::new(input, output, per_second),
             traced: None,
             objectives: Objectives {
                 ttft: Some(picoseconds(ttft)),
@@ -95,7 +95,7 @@ fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), CliErro
             constants: &constants,
             site: None,
             alternatives: &[],
-            options: Options { near: ServingErrors::builtin().near(), ..Options::default() },
+            options: DeployOptions { near: ServingErrors::builtin().near(), ..DeployOptions::default() },
         };
         let began = Instant::now();
         let answer = search(&need, &[supply]);
@@ -125,7 +125,7 @@ fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), CliErro
     ))
 }
 
-fn table(measured: &[(&str, String, f64, Answer)]) -> Table {
+fn table(measured: &[(&str, String, f64, DeployAnswer)]) -> Table {
     let mut table = Table::new(vec![
         Column::left("MODEL", 0),
         Column::left("CLUSTER", 1),

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, WeightFormat};
 use bedplate_network::{Architecture, Network, PackedWeights};
-use bedplate_serve::{Activations, Engine, EngineOptions, Memory, Model, Replica};
+use bedplate_serve::{Activations, Engine, EngineMemory, EngineOptions, Model, Replica};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_transformer::Precision;
@@ -177,7 +177,7 @@ fn start(
     device: Device,
     architecture: &Architecture,
     options: &EngineOptions,
-) -> Result<(Engine, Memory), CliError> {
+) -> Result<(Engine, EngineMemory), CliError> {
     if let Some(folder) = &arguments.folder {
         return Ok(Engine::start(&Model::open(folder)?, None, &[], options)?);
     }
@@ -199,7 +199,7 @@ fn random<E: Element>(
     device: Device,
     architecture: Architecture,
     options: &EngineOptions,
-) -> Result<(Engine, Memory), CliError> {
+) -> Result<(Engine, EngineMemory), CliError> {
     let network = Network::new(&device, architecture, CONTEXT as usize)?;
     let format = options.weights.unwrap_or(WeightFormat::Bf16);
     let packed = PackedWeights::<E>::random(&network, &device, 1, format);
@@ -221,7 +221,12 @@ fn copy_bandwidth(device: &Device) -> f64 {
     best
 }
 
-fn show(speed: &load::Speed, bandwidth: f64, memory: &Memory, console: &mut Console) -> Result<(), CliError> {
+fn show(
+    speed: &load::Speed,
+    bandwidth: f64,
+    memory: &EngineMemory,
+    console: &mut Console,
+) -> Result<(), CliError> {
     let (fewest, alone) = speed.decodes.first().copied().unwrap_or((1, f64::NAN));
     let bound = bandwidth / memory.product as f64;
     let columns = [

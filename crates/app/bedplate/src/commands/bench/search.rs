@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::{Constants, Hardware, Workload};
-use bedplate_search::{Axes, Candidate, Setup, Space};
+use bedplate_search::{Axes, LayoutCandidate, Setup, Space};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
 use bedplate_topology::Cluster;
@@ -134,7 +134,7 @@ fn measure(
 fn unequal(setup: &Setup<'_>, space: &Space) -> usize {
     let slices = space.slices(SAMPLES / 5).into_iter();
     let candidates = slices.flat_map(|slice| space.price(slice, 5).best());
-    let differs = |candidate: &Candidate| {
+    let differs = |candidate: &LayoutCandidate| {
         let uncached = setup.predict(&candidate.layout).ok();
         uncached.map(|step| (step.seconds(), step.memory.total()))
             != Some((candidate.seconds, candidate.memory))

@@ -5,7 +5,7 @@ mod show;
 use std::time::Duration;
 
 use bedplate_diag::Source;
-use bedplate_load::{Api, LoadError, NullServer, Pace, Plan, Summary, Target, measure};
+use bedplate_load::{Api, LoadError, LoadPace, LoadSummary, LoadTarget, NullServer, Plan, measure};
 use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Planned, SharedPrefix, read_trace};
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
@@ -112,7 +112,7 @@ const OWN_REQUESTS: usize = 200;
 /// What was measured at one address.
 pub(super) struct Measured {
     url: String,
-    summary: Summary,
+    summary: LoadSummary,
 }
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
@@ -137,31 +137,31 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
 }
 
 /// The first requests of a server load what it needs; they are not counted.
-fn warm_up(target: &Target, plan: &Plan, count: u32) -> Result<(), LoadError> {
+fn warm_up(target: &LoadTarget, plan: &Plan, count: u32) -> Result<(), LoadError> {
     if count == 0 {
         return Ok(());
     }
     let requests: Vec<Planned> = plan.requests.iter().take(count as usize).cloned().collect();
     // Other tokens, so that no prompt is found computed later.
     let seed = plan.seed ^ 0x7761_726d;
-    measure(target, &Plan { requests, pace: Pace::Closed { users: 1 }, seed, ..plan.clone() }).map(|_| ())
+    measure(target, &Plan { requests, pace: LoadPace::Closed { users: 1 }, seed, ..plan.clone() }).map(|_| ())
 }
 
 /// The same requests at a server that answers at once, one after the other where they have times of their own.
-fn own_share(plan: &Plan) -> Result<Summary, LoadError> {
+fn own_share(plan: &Plan) -> Result<LoadSummary, LoadError> {
     let server = NullServer::start().map_err(|source| LoadError::Threads { source })?;
     let requests: Vec<Planned> = plan.requests.iter().take(OWN_REQUESTS).cloned().collect();
     let pace = match plan.pace {
-        Pace::Open { .. } => Pace::Closed { users: 1 },
+        LoadPace::Open { .. } => LoadPace::Closed { users: 1 },
         closed => closed,
     };
-    measure(&Target::parse(&server.url())?, &Plan { requests, pace, ..plan.clone() })
+    measure(&LoadTarget::parse(&server.url())?, &Plan { requests, pace, ..plan.clone() })
 }
 
 impl Arguments {
-    fn targets(&self) -> Result<Vec<Target>, LoadError> {
+    fn targets(&self) -> Result<Vec<LoadTarget>, LoadError> {
         let target = |url: &String| {
-            Ok(Target::parse(url)?.with_model(self.model.clone()).with_key(self.api_key.clone()))
+            Ok(LoadTarget::parse(url)?.with_model(self.model.clone()).with_key(self.api_key.clone()))
         };
         self.servers.iter().map(target).collect()
     }

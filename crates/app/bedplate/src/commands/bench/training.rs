@@ -13,7 +13,7 @@ use bedplate_kernels::{Bf16, Device, DeviceChoice};
 use bedplate_layout::Layout;
 use bedplate_local::host::host_entry;
 use bedplate_network::{Network, Recompute};
-use bedplate_perf::{Step, predict_on_host};
+use bedplate_perf::{PredictedStep, predict_on_host};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
@@ -220,7 +220,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, CliError> {
     let config = config(shape);
     let architecture = architecture(shape.model, shape.sequence);
-    let Step { time, memory, .. } =
+    let PredictedStep { time, memory, .. } =
         predict_on_host(&architecture.transformer, host, &host_run(&config, 1, false))?;
     let vocab = architecture.transformer.vocab as usize;
     let batches = vec![batch(vocab, shape.sequences, shape.sequence)];

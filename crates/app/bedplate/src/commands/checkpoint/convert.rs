@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use bedplate_checkpoint::{
-    CheckpointError, Kind, Look, Shards, from_hugging_face, from_old, to_hugging_face,
+    CheckpointError, FolderKind, Look, Shards, from_hugging_face, from_old, to_hugging_face,
 };
-use bedplate_network::Format;
+use bedplate_network::TensorFormat;
 use bedplate_terminal::{CliError, Console};
 use bedplate_units::Bytes;
 use serde_json::json;
@@ -42,11 +42,11 @@ enum Numbers {
 }
 
 impl Numbers {
-    fn format(self) -> Format {
+    fn format(self) -> TensorFormat {
         match self {
-            Numbers::F32 => Format::F32,
-            Numbers::Bf16 => Format::Bf16,
-            Numbers::F16 => Format::F16,
+            Numbers::F32 => TensorFormat::F32,
+            Numbers::Bf16 => TensorFormat::Bf16,
+            Numbers::F16 => TensorFormat::F16,
         }
     }
 }
@@ -57,12 +57,12 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
         let source = std::io::ErrorKind::AlreadyExists.into();
         return Err(CheckpointError::Write { place: to.display().to_string(), source }.into());
     }
-    let (what, files) = match Kind::of(from) {
-        Some(Kind::HuggingFace) => {
+    let (what, files) = match FolderKind::of(from) {
+        Some(FolderKind::HuggingFace) => {
             from_hugging_face(from, to)?;
             ("a checkpoint of step 0", Vec::new())
         }
-        Some(Kind::Old) => {
+        Some(FolderKind::Old) => {
             from_old(from, to)?;
             ("a checkpoint of this release", Vec::new())
         }

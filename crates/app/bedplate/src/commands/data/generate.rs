@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use bedplate_data::{
-    Content, GenerateOptions, Generated, Kind, Tokenizer, generate, generate_conversation, generate_corpus,
+    Content, CorpusKind, GenerateOptions, Generated, Tokenizer, generate, generate_conversation,
+    generate_corpus,
 };
 use bedplate_terminal::present::Facts;
 use bedplate_terminal::{CliError, Console};
@@ -28,7 +29,7 @@ kind, seed and number always give the same document.")]
 pub(super) struct Arguments {
     /// stories, arithmetic, or a mixture of both
     #[arg(long, default_value = "mixture")]
-    kind: Kind,
+    kind: CorpusKind,
     /// Conversations: a question from each document and its answer
     #[arg(long)]
     chat: bool,

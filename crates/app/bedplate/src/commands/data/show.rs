@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use bedplate_data::{
-    Content, Corpus, Lengths, Order, Packing, Sample, Stream, StreamOptions, Tokenizer, VALIDATION_FOLDER,
+    Content, Corpus, DocumentLengths, Packing, Sample, SampleOrder, Stream, StreamOptions, Tokenizer,
+    VALIDATION_FOLDER,
 };
 use bedplate_terminal::present::{Column, Facts, Table, bar, wrap};
 use bedplate_terminal::{CliError, Console, length};
@@ -117,14 +118,14 @@ struct Rung {
     documents: u64,
 }
 
-fn rungs(lengths: &Lengths) -> impl Iterator<Item = Rung> {
+fn rungs(lengths: &DocumentLengths) -> impl Iterator<Item = Rung> {
     let all = lengths.0.iter().enumerate();
     let rungs =
         all.map(|(power, documents)| Rung { from: 1 << power, to: (2 << power) - 1, documents: *documents });
     rungs.skip_while(|rung| rung.documents == 0)
 }
 
-fn lengths(lengths: &Lengths) -> Table {
+fn lengths(lengths: &DocumentLengths) -> Table {
     let mut table =
         Table::new(vec![Column::right("TOKENS", 0), Column::right("DOCUMENTS", 0), Column::left("", 0)]);
     let most = rungs(lengths).map(|rung| rung.documents).max().unwrap_or(1).max(1);
@@ -158,7 +159,7 @@ impl Shown {
             sequence: arguments.sequence,
             seed: arguments.seed,
             packing,
-            order: Order::Shuffled,
+            order: SampleOrder::Shuffled,
         };
         let mut sample = Sample::default();
         Stream::of(corpus, options)?.fill(number, &mut sample)?;

@@ -2,11 +2,12 @@
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_goodput::{Limits, checkpoint_bytes};
+use bedplate_goodput::{RunLimits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::Workload;
 use bedplate_search::{
-    BatchSize, Choice, Need, Objection, Offer, Reliability, Uncalibrated, choose, usual_batch, usual_sequence,
+    BatchSize, MachineChoice, Objection, Offer, Reliability, TrainingNeed, Uncalibrated, choose, usual_batch,
+    usual_sequence,
 };
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, length};
@@ -82,13 +83,13 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let workload = Workload { sequence, task, ..Workload::default() };
     let bytes = checkpoint_bytes(&model, workload.optimizer);
     let reliability = Reliability::assumed(&run.assumptions(), bytes, catalog)?;
-    let need = Need {
+    let need = TrainingNeed {
         model: &model,
         tokens: run.tokens.ok_or(NoTokens)?,
         workload,
         batch: arguments.batch_tokens.map_or_else(|| usual_batch(&model, task), BatchSize::Tokens),
         constants: &constants,
-        limits: Limits { deadline: run.deadline, budget: run.budget },
+        limits: RunLimits { deadline: run.deadline, budget: run.budget },
         purchase: run.purchase,
         region: run.region.as_deref(),
         precision: if arguments.fp8 { ComputePrecision::Fp8 } else { ComputePrecision::Bf16 },
@@ -155,7 +156,7 @@ fn front_table(front: &[Offer]) -> Table {
     table
 }
 
-fn others_table(choice: &Choice) -> Table {
+fn others_table(choice: &MachineChoice) -> Table {
     let mut table = Table::new(vec![Column::left("NOT CHOSEN", 0), Column::left("WHY", 0)]);
     for (machine, objection) in &choice.others {
         table.row(vec![machine.clone(), objection_text(objection)]);
@@ -179,7 +180,7 @@ fn objection_text(objection: &Objection) -> String {
     }
 }
 
-fn choice_json(choice: &Choice) -> Value {
+fn choice_json(choice: &MachineChoice) -> Value {
     let offer = |offer: &Offer| {
         json!({
             "machine": offer.machine,

@@ -1,11 +1,11 @@
 //! `--explain LAYOUT`: why this one, why not that one, what would change it.
 
-use bedplate_search::{Counterfactual, Doubt, Explanation, Outcome, Remedy, Verdict};
+use bedplate_search::{Counterfactual, Doubt, LayoutExplanation, LayoutVerdict, Remedy, WhatIfOutcome};
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-pub(super) fn show(explanation: &Explanation, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn show(explanation: &LayoutExplanation, console: &mut Console) -> Result<(), CliError> {
     console.text(&format!("\nWhy {}\n{}", explanation.layout, facts(explanation).render(console.width())))?;
     if !explanation.counterfactuals.is_empty() {
         console.line("")?;
@@ -15,23 +15,23 @@ pub(super) fn show(explanation: &Explanation, console: &mut Console) -> Result<(
 }
 
 /// The verdict in sentences.
-pub(super) fn facts(explanation: &Explanation) -> Facts {
+pub(super) fn facts(explanation: &LayoutExplanation) -> Facts {
     let mut facts = Facts::default();
     match &explanation.verdict {
-        Verdict::Refused { refusals, nearest } => {
+        LayoutVerdict::Refused { refusals, nearest } => {
             for refusal in refusals {
                 facts.add("refused", refusal.to_string());
             }
             facts.add_known("nearest", nearest.as_ref().map(remedy_text));
         }
-        Verdict::DoesNotFit { over, largest, remedies, .. } => {
+        LayoutVerdict::DoesNotFit { over, largest, remedies, .. } => {
             let (part, bytes) = largest;
             facts.add("does not fit", format!("{over} too much; {part} take {bytes}"));
             for remedy in remedies {
                 facts.add("would fit", remedy_text(remedy));
             }
         }
-        Verdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, doubts, .. } => {
+        LayoutVerdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, doubts, .. } => {
             facts.add("rank", format!("{rank} of {of} layouts that fit"));
             for (doubt, times) in counted(doubts) {
                 let margin = doubt.margin() * f64::from(times) * 100.0;
@@ -87,11 +87,11 @@ pub(super) fn counterfactual_table(counterfactuals: &[Counterfactual]) -> Table 
     let mut table = Table::new(columns);
     for each in counterfactuals {
         let (step, ratio) = match &each.outcome {
-            Outcome::Runs { seconds, ratio, .. } => {
+            WhatIfOutcome::Runs { seconds, ratio, .. } => {
                 (seconds.to_string(), format!("{:+.1}%", (ratio - 1.0) * 100.0))
             }
-            Outcome::DoesNotFit { over } => ("does not fit".into(), format!("{over} over")),
-            Outcome::Refused { .. } => ("refused".into(), String::new()),
+            WhatIfOutcome::DoesNotFit { over } => ("does not fit".into(), format!("{over} over")),
+            WhatIfOutcome::Refused { .. } => ("refused".into(), String::new()),
         };
         let best = each.best.map(|best| format!("{} ({})", best.layout, best.seconds));
         let best = has_best.then(|| best.unwrap_or_default());
@@ -100,14 +100,14 @@ pub(super) fn counterfactual_table(counterfactuals: &[Counterfactual]) -> Table 
     table
 }
 
-pub(super) fn json(explanation: &Explanation) -> Value {
+pub(super) fn json(explanation: &LayoutExplanation) -> Value {
     let verdict = match &explanation.verdict {
-        Verdict::Refused { refusals, nearest } => json!({
+        LayoutVerdict::Refused { refusals, nearest } => json!({
             "verdict": "refused",
             "refusals": refusals.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "nearest": nearest.as_ref().map(|remedy| remedy.candidate.layout.to_string()),
         }),
-        Verdict::DoesNotFit { over, remedies, .. } => json!({
+        LayoutVerdict::DoesNotFit { over, remedies, .. } => json!({
             "verdict": "does not fit",
             "over_bytes": over.get(),
             "would_fit": remedies
@@ -115,7 +115,7 @@ pub(super) fn json(explanation: &Explanation) -> Value {
                 .map(|remedy| remedy.candidate.layout.to_string())
                 .collect::<Vec<_>>(),
         }),
-        Verdict::Runs { rank, of, spare, ratio, losses, doubts, .. } => json!({
+        LayoutVerdict::Runs { rank, of, spare, ratio, losses, doubts, .. } => json!({
             "verdict": "runs",
             "rank": rank,
             "of": of,
@@ -130,8 +130,8 @@ pub(super) fn json(explanation: &Explanation) -> Value {
     };
     let counterfactuals = explanation.counterfactuals.iter().map(|each| {
         let ratio = match &each.outcome {
-            Outcome::Runs { ratio, .. } => Some(*ratio),
-            Outcome::DoesNotFit { .. } | Outcome::Refused { .. } => None,
+            WhatIfOutcome::Runs { ratio, .. } => Some(*ratio),
+            WhatIfOutcome::DoesNotFit { .. } | WhatIfOutcome::Refused { .. } => None,
         };
         json!({ "what_if": each.what.to_string(), "time_per_token_ratio": ratio })
     });

@@ -1,6 +1,6 @@
 //! A layout as settings for the software that will run it.
 
-use bedplate_deploy::training::{Job, Trainer, bedplate_settings};
+use bedplate_deploy::training::{Trainer, TrainingJob, bedplate_settings};
 use bedplate_layout::Layout;
 use bedplate_perf::Generation;
 
@@ -21,10 +21,10 @@ pub(super) fn settings(layout: &Layout, loaded: &Loaded) -> Vec<(&'static str, S
     others.chain([own]).collect()
 }
 
-fn job<'a>(layout: &'a Layout, loaded: &'a Loaded) -> Job<'a> {
+fn job<'a>(layout: &'a Layout, loaded: &'a Loaded) -> TrainingJob<'a> {
     let ranks = u32::try_from(layout.world()).unwrap_or(u32::MAX).max(1);
     let on_a_node = loaded.cluster.kinds().first().map_or(1, |kind| kind.accelerators).clamp(1, ranks);
-    Job {
+    TrainingJob {
         model: &loaded.model,
         layout,
         workload: &loaded.workload,

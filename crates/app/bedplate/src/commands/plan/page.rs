@@ -1,8 +1,8 @@
 //! The plan as an HTML page: waterfall, memory, front, and other requested parts.
 
 use bedplate_breakdown::{Breakdown, Predicted};
-use bedplate_perf::Memory;
-use bedplate_search::{Candidate, Counterfactual, Outcome, ScaledStep, ScalingPoint};
+use bedplate_perf::MemoryUse;
+use bedplate_search::{Counterfactual, LayoutCandidate, ScaledStep, ScalingPoint, WhatIfOutcome};
 use bedplate_terminal::html::{Bar, Plot, Point, Segment, Series, bars};
 use bedplate_units::Bytes;
 
@@ -38,7 +38,7 @@ pub(super) fn step_chart(time: &Breakdown<Predicted>) -> String {
 }
 
 /// The memory of one GPU as a stacked bar, with its limit.
-pub(super) fn memory_chart(memory: &Memory, available: Bytes) -> String {
+pub(super) fn memory_chart(memory: &MemoryUse, available: Bytes) -> String {
     let segments = memory.parts().into_iter().enumerate().map(|(index, (name, bytes))| Segment {
         name: name.to_owned(),
         length: bytes.get() / 1e9,
@@ -58,13 +58,13 @@ pub(super) fn memory_chart(memory: &Memory, available: Bytes) -> String {
 const SLOWEST_SHOWN: f64 = 4.0;
 
 /// The Pareto front of step time and memory.
-pub(super) fn front_chart(front: &[Candidate]) -> String {
+pub(super) fn front_chart(front: &[LayoutCandidate]) -> String {
     let best = front.first().map_or(0.0, |fastest| fastest.seconds.get());
     let shown = front.partition_point(|candidate| candidate.seconds.get() <= best * SLOWEST_SHOWN);
     let front = &front[..shown];
     // Labels only at the ends of the front; others would overlap.
     let last = front.len().saturating_sub(1);
-    let point = |(index, candidate): (usize, &Candidate)| Point {
+    let point = |(index, candidate): (usize, &LayoutCandidate)| Point {
         x: candidate.seconds.get(),
         y: candidate.memory.get() / 1e9,
         label: if index == 0 || index == last { candidate.layout.to_string() } else { String::new() },
@@ -107,7 +107,7 @@ pub(super) fn scaling_chart(points: &[ScalingPoint]) -> String {
 /// Time per token in changed setups, relative to now.
 pub(super) fn sensitivity_chart(counterfactuals: &[Counterfactual]) -> String {
     let bar = |each: &Counterfactual| {
-        let Outcome::Runs { ratio, .. } = &each.outcome else { return None };
+        let WhatIfOutcome::Runs { ratio, .. } = &each.outcome else { return None };
         Some(Bar {
             // The name is inside the bar, which is always long enough.
             label: String::new(),

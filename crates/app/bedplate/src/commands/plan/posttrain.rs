@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_deploy::Supply;
-use bedplate_deploy::posttrain::{Batch, PostTraining, RlAnswer, RlStep, Sharing, posttrain};
+use bedplate_deploy::posttrain::{PostTraining, RlAnswer, RlStep, RolloutBatch, Sharing, posttrain};
 use bedplate_perf::Constants;
 use bedplate_perf::serving::{Engine, ServingConstants, WeightFormat};
 use bedplate_replay::requests::Lengths;
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let (serving, training) = (ServingConstants::builtin(), Constants::builtin());
     let question = PostTraining {
         model: &model,
-        batch: Batch {
+        batch: RolloutBatch {
             prompts: arguments.prompts,
             samples: arguments.samples,
             input: arguments.isl,

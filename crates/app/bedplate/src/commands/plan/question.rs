@@ -4,8 +4,8 @@ use bedplate_calibrate::own_runs::PlannedQuestion;
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
-    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, PeerCopies, Routing, Stack, Task,
-    Workload,
+    Constants, Dispatcher, ExpertOverlap, ExpertRouting, Generation, Hardware, Offload, PeerCopies, Stack,
+    Task, Workload,
 };
 use bedplate_search::{
     Axes, BatchSize, IdleGain, Setup, usual_batch, usual_sequence, usual_stack, with_idle_gpus,
@@ -212,7 +212,7 @@ impl Question {
                 OptimizerKind::Sgd => Optimizer::Sgd,
             },
             stack: self.stack.unwrap_or_else(|| usual_stack(hardware)),
-            routing: self.routing_skew.map_or(Routing::Balanced, Routing::Skewed),
+            routing: self.routing_skew.map_or(ExpertRouting::Balanced, ExpertRouting::Skewed),
             dispatcher: match self.plain_dispatch {
                 true => Dispatcher::AllToAll,
                 false => Dispatcher::Deduplicating,

@@ -10,10 +10,10 @@ use bedplate_calibrate::serving::ServingErrors;
 use bedplate_catalog::Catalog;
 use bedplate_deploy::launch::kubernetes::Deployment;
 use bedplate_deploy::launch::{Software, launch, pools};
-use bedplate_deploy::test_time::{Effort, Price, test_time};
+use bedplate_deploy::test_time::{Effort, EffortPrice, test_time};
 use bedplate_deploy::{
-    Answer, Explanation, Held, Load, Need, Options, Outlook, Pattern, Plan, Pooling, Supply, explain,
-    outlook, search, unmeasured,
+    DeployAnswer, DeployOptions, HeldPlan, Need, OfferedLoad, Outlook, Pattern, Plan, PlanExplanation,
+    Pooling, Supply, explain, outlook, search, unmeasured,
 };
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
@@ -200,7 +200,7 @@ impl Loaded {
     }
 
     fn need(&self, arguments: &Arguments) -> Need<'_> {
-        let usual = Options::default();
+        let usual = DeployOptions::default();
         let or = |given: &Vec<_>, usual: Vec<_>| if given.is_empty() { usual } else { given.clone() };
         let speculation = arguments.drafts.zip(arguments.tokens_per_step);
         Need {
@@ -211,7 +211,7 @@ impl Loaded {
             constants: &self.constants,
             site: self.site.as_ref(),
             alternatives: &self.alternatives,
-            options: Options {
+            options: DeployOptions {
                 engine: arguments.engine,
                 weights: or(&arguments.precision, usual.weights.clone()),
                 kv: if arguments.kv.is_empty() { usual.kv.clone() } else { arguments.kv.clone() },
@@ -284,12 +284,12 @@ struct Found<'a> {
     /// Chips that were not tried because no serving was measured on them.
     left_out: &'a [String],
     errors: &'a ServingErrors,
-    answer: Answer,
+    answer: DeployAnswer,
     /// What to expect of the best plan; unknown for chips of which no family was measured.
     outlook: Option<Outlook>,
-    explanation: Option<Explanation>,
+    explanation: Option<PlanExplanation>,
     launch: Option<String>,
-    efforts: Vec<(Effort, Option<Price>)>,
+    efforts: Vec<(Effort, Option<EffortPrice>)>,
 }
 
 impl<'a> Found<'a> {
@@ -297,7 +297,7 @@ impl<'a> Found<'a> {
         arguments: &Arguments,
         need: &'a Need<'a>,
         loaded: &'a Loaded,
-        answer: Answer,
+        answer: DeployAnswer,
         pattern: Option<&Pattern>,
     ) -> Self {
         let supplies = &loaded.supplies;
@@ -317,7 +317,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    fn outlook_of(&self, held: &Held) -> Option<Outlook> {
+    fn outlook_of(&self, held: &HeldPlan) -> Option<Outlook> {
         outlook(self.need, &self.supplies[held.supply], &held.plan, &held.shown, self.errors)
     }
 
@@ -330,7 +330,7 @@ impl<'a> Found<'a> {
     }
 
     fn title(&self) -> String {
-        let Load { per_second, shared, .. } = self.need.load;
+        let OfferedLoad { per_second, shared, .. } = self.need.load;
         let (input, output) = self.need.load.lengths();
         if self.need.traced.is_some() {
             return format!(

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bedplate_catalog::Catalog;
 use bedplate_goodput::WholeRun;
 use bedplate_layout::{ComputePrecision, Layout};
-use bedplate_perf::{Fit, Generation, Hardware, Routing, Step};
+use bedplate_perf::{ExpertRouting, Fit, Generation, Hardware, PredictedStep};
 use bedplate_search::{
-    Answer, Candidate, PlanOptions, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, TrainingPlan,
-    WhatIf,
+    GpuScaling, LayoutCandidate, PlanOptions, Priced, ScalingPoint, SearchAnswer, SearchError, Setup, Space,
+    TrainingPlan, WhatIf,
 };
 use bedplate_terminal::html::Report;
 use bedplate_terminal::present::{Column, Facts, Table, wrap};
@@ -95,10 +95,10 @@ enum ScalingKind {
 }
 
 impl ScalingKind {
-    fn scaling(self) -> Scaling {
+    fn scaling(self) -> GpuScaling {
         match self {
-            ScalingKind::Strong => Scaling::Strong,
-            ScalingKind::Weak => Scaling::Weak,
+            ScalingKind::Strong => GpuScaling::Strong,
+            ScalingKind::Weak => GpuScaling::Weak,
         }
     }
 }
@@ -203,7 +203,7 @@ impl<'a> Plan<'a> {
     fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, CliError> {
         let setup = loaded.setup();
         let layout = |text: &String| in_format(text, loaded.precision);
-        let usual = arguments.report.as_ref().map(|_| Scaling::Strong);
+        let usual = arguments.report.as_ref().map(|_| GpuScaling::Strong);
         let options = PlanOptions {
             layout: arguments.layout.as_ref().map(layout).transpose()?,
             top: arguments.top as usize,
@@ -260,7 +260,7 @@ impl<'a> Plan<'a> {
         if self.loaded.workload.sequence > self.loaded.model.max_context {
             console.say(&format!("note: the model's context is {} tokens", self.loaded.model.max_context));
         }
-        if self.loaded.model.is_mixture() && self.loaded.workload.routing == Routing::Balanced {
+        if self.loaded.model.is_mixture() && self.loaded.workload.routing == ExpertRouting::Balanced {
             console.say("balanced routing is assumed, as benchmarks force it; for real routing try --routing-skew 1.25");
         }
         if !self.found.scaling.is_empty() {
@@ -372,7 +372,7 @@ impl<'a> Plan<'a> {
     }
 
     /// How it fits, and whether the model can tell it from the first.
-    fn note_on(&self, candidate: &Candidate) -> String {
+    fn note_on(&self, candidate: &LayoutCandidate) -> String {
         let best = &self.found.answer.best[0];
         let is_tie = candidate.layout != best.layout && candidate.is_tie_of(best);
         format!("{}{}", candidate.fit.name(), if is_tie { ", a tie" } else { "" })
@@ -431,7 +431,7 @@ impl<'a> Plan<'a> {
 
     fn json(&self) -> Value {
         let step = &self.found.step;
-        let candidate = |candidate: &Candidate| {
+        let candidate = |candidate: &LayoutCandidate| {
             json!({
                 "layout": candidate.layout.to_string(),
                 "step_s": candidate.seconds.get(),
@@ -445,7 +445,7 @@ impl<'a> Plan<'a> {
         });
         let memory =
             step.memory.parts().into_iter().map(|(part, bytes)| (part.to_owned(), json!(bytes.get())));
-        let list = |candidates: &[Candidate]| candidates.iter().map(candidate).collect::<Vec<_>>();
+        let list = |candidates: &[LayoutCandidate]| candidates.iter().map(candidate).collect::<Vec<_>>();
         let counts = &self.found.answer.counts;
         json!({
             "model": self.loaded.model.name,
@@ -535,7 +535,7 @@ fn scaling_json(point: &ScalingPoint) -> Value {
     })
 }
 
-fn fit_text(step: &Step, usable: Bytes) -> String {
+fn fit_text(step: &PredictedStep, usable: Bytes) -> String {
     let share = share_text(step.memory.total(), usable);
     match step.fit {
         Fit::Fits { .. } => format!("fits: {share}"),
@@ -558,7 +558,7 @@ fn share_text(used: Bytes, usable: Bytes) -> String {
 }
 
 /// A summary of the search.
-fn account(answer: &Answer) -> String {
+fn account(answer: &SearchAnswer) -> String {
     let counts = &answer.counts;
     let mut text = format!(
         "searched {} layouts: {} fit, {} are tight, {} are too large",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_calibrate::{Report, Score, validate};
+use bedplate_calibrate::{Score, ValidationReport, validate};
 use bedplate_catalog::Catalog;
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, files};
@@ -144,7 +144,7 @@ fn score_table(title: &'static str, scores: &[(String, Score)]) -> Table {
     table
 }
 
-fn row_table(report: &Report) -> Table {
+fn row_table(report: &ValidationReport) -> Table {
     let mut table = Table::new(vec![
         Column::left("ROW", 0),
         Column::right("PREDICTED", 0),
@@ -164,7 +164,7 @@ fn row_table(report: &Report) -> Table {
     table
 }
 
-fn report_json(report: &Report) -> Value {
+fn report_json(report: &ValidationReport) -> Value {
     let score = |score: &Score| {
         json!({
             "rows": score.rows,

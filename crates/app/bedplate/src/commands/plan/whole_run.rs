@@ -2,10 +2,10 @@
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_goodput::{
-    self as goodput, Assumptions, Limits, Machines, Verdict, WholeRun, Work, checkpoint_bytes,
+    self as goodput, Assumptions, LimitVerdict, Machines, RunLimits, WholeRun, Work, checkpoint_bytes,
 };
 use bedplate_layout::Layout;
-use bedplate_perf::Step;
+use bedplate_perf::PredictedStep;
 use bedplate_terminal::present::Facts;
 use bedplate_terminal::{CliError, choice};
 use bedplate_units::{Bandwidth, Bytes, Count, Dollars, Seconds, Tokens};
@@ -89,7 +89,7 @@ impl RunArguments {
         &self,
         loaded: &Loaded,
         layout: &Layout,
-        step: &Step,
+        step: &PredictedStep,
         catalog: &Catalog,
     ) -> Result<Option<WholeRun>, CliError> {
         catalog.refuse_unknown_region(self.region.as_deref())?;
@@ -124,7 +124,7 @@ impl RunArguments {
             interval: self.interval,
             purchase: self.purchase,
             region: self.region.clone(),
-            limits: Limits { deadline: self.deadline, budget: self.budget },
+            limits: RunLimits { deadline: self.deadline, budget: self.budget },
         }
     }
 }
@@ -219,10 +219,10 @@ pub(super) fn json(run: &WholeRun) -> Value {
     })
 }
 
-fn verdict_text<T: std::fmt::Display>(verdict: Verdict<T>) -> String {
+fn verdict_text<T: std::fmt::Display>(verdict: LimitVerdict<T>) -> String {
     match verdict {
-        Verdict::Met { spare } => format!("met, {spare} to spare"),
-        Verdict::Missed { by } => format!("MISSED by {by}"),
-        Verdict::Unknown => "cannot be judged: a price is unknown".into(),
+        LimitVerdict::Met { spare } => format!("met, {spare} to spare"),
+        LimitVerdict::Missed { by } => format!("MISSED by {by}"),
+        LimitVerdict::Unknown => "cannot be judged: a price is unknown".into(),
     }
 }

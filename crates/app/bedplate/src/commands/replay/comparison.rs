@@ -1,7 +1,9 @@
 //! Policies side by side: one row each, means over seeds, and JSON with every run.
 
 use bedplate_gangs::Span;
-use bedplate_replay::jobs::{Comparison, Distribution, Estimates, Mean, Policy, Run, Summary, Trace};
+use bedplate_replay::jobs::{
+    Comparison, Distribution, Estimates, Mean, ReplayPolicy, ReplaySummary, Run, Trace,
+};
 use bedplate_terminal::present::{Column, Table, wrap};
 use bedplate_terminal::{CliError, Console};
 use bedplate_topology::Cluster;
@@ -64,7 +66,7 @@ impl Shown<'_> {
         Ok(())
     }
 
-    fn mean_span(&self, policy: Policy, figure: impl Fn(&Summary) -> Span) -> String {
+    fn mean_span(&self, policy: ReplayPolicy, figure: impl Fn(&ReplaySummary) -> Span) -> String {
         Span(self.compared.mean(policy, |summary| figure(summary).0 as f64).mean as u64).to_string()
     }
 
@@ -88,11 +90,11 @@ impl Shown<'_> {
             Column::right("MAKESPAN", 4),
         ]);
         for policy in self.compared.policies() {
-            let percent = |figure: fn(&Summary) -> f64| {
+            let percent = |figure: fn(&ReplaySummary) -> f64| {
                 format!("{:.1}%", self.compared.mean(policy, figure).mean * 100.0)
             };
             let count =
-                |figure: fn(&Summary) -> f64| format!("{:.0}", self.compared.mean(policy, figure).mean);
+                |figure: fn(&ReplaySummary) -> f64| format!("{:.0}", self.compared.mean(policy, figure).mean);
             table.row(vec![
                 policy.name.into(),
                 format!("{:.2}", self.compared.mean(policy, |summary| summary.bounded_slowdown).mean),
@@ -117,7 +119,7 @@ impl Shown<'_> {
         table
     }
 
-    fn fairness(&self, policy: Policy) -> String {
+    fn fairness(&self, policy: ReplayPolicy) -> String {
         self.compared.fairness(policy).map_or("-".to_owned(), |fairness| format!("{:.2}", fairness.mean))
     }
 
@@ -178,7 +180,7 @@ impl Shown<'_> {
 
     /// What did not end as it should.
     fn remarks(&self) -> Vec<String> {
-        let remark = |policy: Policy| {
+        let remark = |policy: ReplayPolicy| {
             let unended = self.compared.unended(policy).into_iter();
             unended
                 .map(move |(count, what)| format!("{}: {} jobs {what}", policy.name, grouped(count as u64)))
@@ -212,7 +214,7 @@ impl Shown<'_> {
         })
     }
 
-    fn policy_json(&self, policy: Policy) -> Value {
+    fn policy_json(&self, policy: ReplayPolicy) -> Value {
         let mean = |mean: Mean| json!({"mean": mean.mean, "standard_error": mean.standard_error});
         json!({
             "policy": policy.name,

@@ -1,15 +1,15 @@
 //! The largest jobs of a replay as bars: waiting as an outline, running as a block.
 
 use bedplate_gangs::{Span, Time};
-use bedplate_replay::jobs::{Timeline, Trace};
+use bedplate_replay::jobs::{JobTimeline, Trace};
 use bedplate_terminal::html::{Bar, Segment};
 
 /// Bars in hours, the first job on top.
-pub(super) fn gantt(trace: &Trace, timelines: &[Timeline]) -> Vec<Bar> {
+pub(super) fn gantt(trace: &Trace, timelines: &[JobTimeline]) -> Vec<Bar> {
     timelines.iter().map(|timeline| bar(trace, timeline)).collect()
 }
 
-fn bar(trace: &Trace, timeline: &Timeline) -> Bar {
+fn bar(trace: &Trace, timeline: &JobTimeline) -> Bar {
     let job = &trace.jobs[timeline.job];
     let mut reached = job.submit;
     let mut segments = Vec::new();

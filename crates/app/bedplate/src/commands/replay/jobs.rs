@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use bedplate_catalog::Catalog;
 use bedplate_replay::jobs::{
-    Comparison, Estimates, Outcome, Policy, Progress, Replay, Run, Summary, Trace, simulate, with_limits,
-    write_jsonl,
+    Comparison, Estimates, Outcome, Replay, ReplayPolicy, ReplayProgress, ReplaySummary, Run, Trace,
+    simulate, with_limits, write_jsonl,
 };
 use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_topology::Cluster;
@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     load: Load,
     /// A policy to compare; may be repeated [default: easy, conservative, ours]
     #[arg(long, value_parser = policy())]
-    policy: Vec<Policy>,
+    policy: Vec<ReplayPolicy>,
     /// The rules of a site (docs/site.md), compared as policy `site`
     #[arg(long, value_name = "FILE")]
     site: Option<String>,
@@ -69,10 +69,10 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 /// Parses names of policies; help describes each.
-fn policy() -> impl TypedValueParser<Value = Policy> {
-    let values = Policy::ALL.map(|policy| PossibleValue::new(policy.name).help(policy.about));
+fn policy() -> impl TypedValueParser<Value = ReplayPolicy> {
+    let values = ReplayPolicy::ALL.map(|policy| PossibleValue::new(policy.name).help(policy.about));
     PossibleValuesParser::new(values)
-        .map(|name| Policy::find(&name).expect("the parser takes only these names"))
+        .map(|name| ReplayPolicy::find(&name).expect("the parser takes only these names"))
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
@@ -128,8 +128,8 @@ impl Arguments {
 
     /// Every policy under every seed, with the index of its trace.
     fn plays(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, CliError> {
-        let usual = || Policy::USUAL.iter().filter_map(|name| Policy::find(name)).collect();
-        let mut policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { Vec::new() };
+        let usual = || ReplayPolicy::USUAL.iter().filter_map(|name| ReplayPolicy::find(name)).collect();
+        let mut policies: Vec<ReplayPolicy> = if self.policy.is_empty() { usual() } else { Vec::new() };
         // A policy named twice is compared once.
         for policy in &self.policy {
             if !policies.contains(policy) {
@@ -162,21 +162,21 @@ fn play_all(
     traces: &[Trace],
     cluster: &Cluster,
     console: &Console,
-) -> (Vec<Summary>, Vec<(Policy, Outcome)>) {
+) -> (Vec<ReplaySummary>, Vec<(ReplayPolicy, Outcome)>) {
     let next = AtomicUsize::new(0);
-    let results: Mutex<Vec<(usize, Summary, Option<Outcome>)>> = Mutex::new(Vec::new());
+    let results: Mutex<Vec<(usize, ReplaySummary, Option<Outcome>)>> = Mutex::new(Vec::new());
     let shows_progress = std::io::stderr().is_terminal() && !console.is_json();
     let work = || {
         while let Some((index, (place, replay))) =
             plays.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed))
         {
-            let mut tell = |progress: Progress| {
+            let mut tell = |progress: ReplayProgress| {
                 if shows_progress {
                     console.say_raw(&progress_line(replay, progress));
                 }
             };
             let outcome = simulate(&traces[*place], cluster, replay, &mut tell);
-            let summary = Summary::of(&traces[*place], &outcome);
+            let summary = ReplaySummary::of(&traces[*place], &outcome);
             let kept = (replay.seed == plays[0].1.seed).then_some(outcome);
             results.lock().unwrap_or_else(PoisonError::into_inner).push((index, summary, kept));
         }
@@ -203,7 +203,7 @@ fn play_all(
     (summaries, first)
 }
 
-fn progress_line(replay: &Replay, progress: Progress) -> String {
+fn progress_line(replay: &Replay, progress: ReplayProgress) -> String {
     let percent = progress.ended * 100 / progress.jobs.max(1);
     let at = progress.now.since(bedplate_gangs::Time::ZERO);
     format!(

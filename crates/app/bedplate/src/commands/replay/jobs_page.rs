@@ -1,13 +1,13 @@
 //! The replay as an HTML page: figures, utilisation and queue over time, waits, the largest jobs.
 
 use bedplate_gangs::Time;
-use bedplate_replay::jobs::{Outcome, Policy, Sample};
+use bedplate_replay::jobs::{Outcome, ReplayPolicy, SeriesSample};
 use bedplate_terminal::html::{Plot, Point, Report, Series, bars};
 
 use super::comparison::Shown;
 use super::gantt::gantt;
 
-pub(super) fn page(comparison: &Shown<'_>, outcomes: &[(Policy, Outcome)]) -> Report {
+pub(super) fn page(comparison: &Shown<'_>, outcomes: &[(ReplayPolicy, Outcome)]) -> Report {
     let mut report = Report::new("Replay of jobs", &comparison.title());
     report
         .section(
@@ -37,9 +37,14 @@ pub(super) fn page(comparison: &Shown<'_>, outcomes: &[(Policy, Outcome)]) -> Re
     report
 }
 
-fn over_time(outcomes: &[(Policy, Outcome)], y_title: &str, figure: impl Fn(&Sample) -> f64) -> String {
-    let point = |sample: &Sample| point(sample.at.since(Time::ZERO).as_seconds() / 3600.0, figure(sample));
-    let line = |(policy, outcome): &(Policy, Outcome)| Series {
+fn over_time(
+    outcomes: &[(ReplayPolicy, Outcome)],
+    y_title: &str,
+    figure: impl Fn(&SeriesSample) -> f64,
+) -> String {
+    let point =
+        |sample: &SeriesSample| point(sample.at.since(Time::ZERO).as_seconds() / 3600.0, figure(sample));
+    let line = |(policy, outcome): &(ReplayPolicy, Outcome)| Series {
         name: policy.name.into(),
         points: outcome.series.samples.iter().map(point).collect(),
         is_line: true,
@@ -57,8 +62,8 @@ fn over_time(outcomes: &[(Policy, Outcome)], y_title: &str, figure: impl Fn(&Sam
 /// Steps of the cumulative curve.
 const STEPS: usize = 200;
 
-fn wait_curve(comparison: &Shown<'_>, outcomes: &[(Policy, Outcome)]) -> String {
-    let line = |(policy, outcome): &(Policy, Outcome)| {
+fn wait_curve(comparison: &Shown<'_>, outcomes: &[(ReplayPolicy, Outcome)]) -> String {
+    let line = |(policy, outcome): &(ReplayPolicy, Outcome)| {
         let waits = outcome.sorted_waits(comparison.trace);
         let at = |step: usize| {
             let rank = (waits.len() * step).div_ceil(STEPS).clamp(1, waits.len());

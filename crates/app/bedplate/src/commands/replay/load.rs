@@ -5,7 +5,9 @@ use bedplate_diag::Source;
 use bedplate_drivers::Slurm;
 use bedplate_gangs::Span;
 use bedplate_goodput::Published;
-use bedplate_replay::jobs::{Failures, Format, Generator, Lublin, Mixture, Trace, openb_cluster, read};
+use bedplate_replay::jobs::{
+    Failures, Generator, LoadMixture, Lublin, Trace, TraceFormat, openb_cluster, read,
+};
 use bedplate_terminal::present::now_ms;
 use bedplate_terminal::{CliError, ProgramError, choice, files};
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
@@ -26,8 +28,8 @@ pub(super) struct Load {
     #[arg(long, value_name = "TIME", requires = "from_slurm")]
     since: Option<Seconds>,
     /// The format of the trace; detected from its content by default
-    #[arg(long, value_parser = choice(&Format::ALL))]
-    format: Option<Format>,
+    #[arg(long, value_parser = choice(&TraceFormat::ALL))]
+    format: Option<TraceFormat>,
     /// INSTANCE:COUNT, several joined by `+`, a cluster file, or the Alibaba node list [default with --from-slurm: its own]
     #[arg(long, value_name = "CLUSTER", required_unless_present = "from_slurm")]
     cluster: Option<String>,
@@ -129,8 +131,8 @@ impl Load {
         let per_node = cluster.kinds().iter().map(|kind| kind.accelerators).max().unwrap_or(1);
         let generator = Generator {
             mixture: match self.generate {
-                Some(Kind::LlmTraining) => Mixture::TRAINING,
-                _ => Mixture::SEREN,
+                Some(Kind::LlmTraining) => LoadMixture::TRAINING,
+                _ => LoadMixture::SEREN,
             },
             jobs,
             days: self.days,

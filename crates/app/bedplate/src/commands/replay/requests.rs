@@ -13,7 +13,7 @@ use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_units::{DollarRate, Seconds};
 
 use bedplate_catalog::Catalog;
-use bedplate_deploy::{Numbers, Stage};
+use bedplate_deploy::{Numbers, ReplayStage};
 
 use self::modelled::Modelled;
 use crate::replayed::{page, show};
@@ -158,7 +158,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
             let replicas = arguments.modelled.load(name, catalog)?;
             let need = replicas.need(&traffic, arguments.chunk, arguments.seed);
             let plan = replicas.plan(&need, arguments.numbers())?;
-            let stage = Stage::new(&need, replicas.supply(), plan)?;
+            let stage = ReplayStage::new(&need, replicas.supply(), plan)?;
             play(arguments, traffic, &arguments.settled(stage.fleet()), console)
         }
         (None, Some(engine)) => play(arguments, traffic, &arguments.fleet(engine), console),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bedplate_gateway::{JobFleet, JobFleetOptions, Routing};
+use bedplate_gateway::{JobFleet, JobFleetOptions, RunningRouter};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
 use bedplate_terminal::{CliError, ProgramError};
@@ -49,7 +49,12 @@ impl JobArguments {
         self.job.is_some() || !self.command.is_empty()
     }
 
-    pub(super) fn start(&self, key: &str, grace: Duration, routing: &Routing) -> Result<JobFleet, CliError> {
+    pub(super) fn start(
+        &self,
+        key: &str,
+        grace: Duration,
+        routing: &RunningRouter,
+    ) -> Result<JobFleet, CliError> {
         let mut job = self.read()?;
         let driver = self.connection.driver()?;
         submit::surround(&mut job, &*driver);

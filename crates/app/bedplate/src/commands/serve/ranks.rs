@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bedplate_comm::{Options, Rendezvous, World};
+use bedplate_comm::{Rendezvous, World, WorldOptions};
 use bedplate_serve::WorkerGroup;
 use bedplate_terminal::{CliError, ProgramError};
 
@@ -27,7 +27,7 @@ impl Part {
             return Ok(Part::Alone);
         }
         let variables = without_batch_script(&variables());
-        let options = Options::from_environment(&variables)?;
+        let options = WorldOptions::from_environment(&variables)?;
         let named = Rendezvous::from_environment(&variables)?;
         let (world, others) = match named.world {
             1 => start(ranks, &options)?,
@@ -44,7 +44,7 @@ impl Part {
 }
 
 /// Starts the other ranks, which get the same arguments, and meets them.
-fn start(ranks: u32, options: &Options) -> Result<(World, Others), CliError> {
+fn start(ranks: u32, options: &WorldOptions) -> Result<(World, Others), CliError> {
     let failed = |source| RanksError::Start { source };
     let meeting = Meeting::here().map_err(failed)?;
     let program = std::env::current_exe().map_err(failed)?;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bedplate_batching::RouterOptions;
 use bedplate_diag::{Diagnostic, Page, pages};
-use bedplate_gateway::{Fleet, FleetOptions, RouteOptions, Routing, route};
+use bedplate_gateway::{FleetOptions, ReplicaFleet, RouteOptions, RunningRouter, route};
 use bedplate_terminal::files::{self, Seen};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
@@ -127,7 +127,12 @@ fn routing(arguments: &Arguments, key: &str) -> RouteOptions {
     }
 }
 
-fn fleet(arguments: &Arguments, count: u32, key: &str, routing: &Routing) -> Result<Fleet, CliError> {
+fn fleet(
+    arguments: &Arguments,
+    count: u32,
+    key: &str,
+    routing: &RunningRouter,
+) -> Result<ReplicaFleet, CliError> {
     let program = std::env::current_exe().map_err(|source| ReplicasError::Program { source })?;
     let variable = format!("{count} {key}");
     let command = move |_| {
@@ -137,11 +142,11 @@ fn fleet(arguments: &Arguments, count: u32, key: &str, routing: &Routing) -> Res
     };
     let options =
         FleetOptions { replicas: count, grace: duration(arguments.grace), ..FleetOptions::default() };
-    Ok(Fleet::start(routing.members().clone(), options, command)?)
+    Ok(ReplicaFleet::start(routing.members().clone(), options, command)?)
 }
 
 /// Waits for the first replica; false where a signal came first.
-fn begin(routing: &Routing, fleet: &Fleet, told: &Receiver<Told>) -> Result<bool, CliError> {
+fn begin(routing: &RunningRouter, fleet: &ReplicaFleet, told: &Receiver<Told>) -> Result<bool, CliError> {
     while !routing.members().has_one_in() {
         check(fleet)?;
         if told.recv_timeout(LOOK) == Ok(Told::End) {
@@ -151,14 +156,14 @@ fn begin(routing: &Routing, fleet: &Fleet, told: &Receiver<Told>) -> Result<bool
     Ok(true)
 }
 
-fn check(fleet: &Fleet) -> Result<(), ReplicasError> {
+fn check(fleet: &ReplicaFleet) -> Result<(), ReplicasError> {
     fleet.state().failure.map_or(Ok(()), |why| Err(ReplicasError::NotStarted { why }))
 }
 
 /// Serves until it is told to end, and updates when it is told to or when the model has changed.
 fn go_on(
     mut watch: Option<Watch<'_>>,
-    fleet: &Fleet,
+    fleet: &ReplicaFleet,
     told: &Receiver<Told>,
     console: &Console,
 ) -> Result<(), ReplicasError> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_data::Tokenizer;
-use bedplate_gateway::{Model as Served, Options};
+use bedplate_gateway::{GatewayOptions, ServedModel as Served};
 use bedplate_serve::{Activations, Engine, EngineOptions, Model};
 use bedplate_terminal::{CliError, ProgramError};
 use serde_json::{Value, json};
@@ -28,7 +28,8 @@ pub(super) fn continued(folder: &Path, text: &str) -> Result<String, CliError> {
     let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"))?;
     let served = Served::new("tour", vec![Arc::new(engine)], Arc::new(tokenizer))?;
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let running = bedplate_gateway::start(vec![served], Options { listen, ..Options::default() })?;
+    let running =
+        bedplate_gateway::start(vec![served], GatewayOptions { listen, ..GatewayOptions::default() })?;
     let body = json!({ "model": "tour", "prompt": text, "max_tokens": 40, "temperature": 0 });
     let answer = post(running.address(), "/v1/completions", &body);
     running.stop();

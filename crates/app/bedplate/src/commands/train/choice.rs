@@ -3,7 +3,7 @@
 use bedplate_layout::Layout;
 use bedplate_local::host::host_entry;
 use bedplate_local::machine::memory_for_programs_mib;
-use bedplate_perf::Memory;
+use bedplate_perf::MemoryUse;
 use bedplate_search::{HostChoice, HostQuestion, NoHostLayout};
 use bedplate_terminal::Context;
 use bedplate_train::{Needs, TrainConfig, TrainError, read_architecture};
@@ -33,7 +33,7 @@ pub(super) fn choose(
     )
 }
 
-fn needs(memory: &Memory) -> Needs {
+fn needs(memory: &MemoryUse) -> Needs {
     Needs {
         state: memory.weights + memory.gradients + memory.optimizer + memory.communication,
         activations: memory.activations + memory.logits,

@@ -4,7 +4,7 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_comm::World;
 use bedplate_local::host::host_entry;
-use bedplate_perf::{Step, predict_on_host};
+use bedplate_perf::{PredictedStep, predict_on_host};
 use bedplate_terminal::Context;
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
@@ -34,7 +34,7 @@ pub(super) fn predict(
     let Some(host) = host_entry(context.load_catalog().ok().as_ref()) else { return Ok(None) };
     let model = read_architecture(&config.model.config)?.transformer;
     let run = host_run(config, ranks, survives);
-    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &run) else {
+    let Ok(PredictedStep { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &run) else {
         return Ok(None);
     };
     Ok(Some(HostPrediction {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
-use bedplate_comm::{CommError, Fault, Options, Rendezvous, World};
+use bedplate_comm::{CommError, Fault, Rendezvous, World, WorldOptions};
 use bedplate_terminal::CliError;
 use bedplate_train::{Membership, TrainError};
 
@@ -34,7 +34,7 @@ pub(super) enum Part {
 /// Joins the other ranks, if the environment says that there are any.
 pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> Result<Part, CliError> {
     let rendezvous = Rendezvous::from_environment(&without_batch_script(variables))?;
-    let mut options = Options::from_environment(variables)?;
+    let mut options = WorldOptions::from_environment(variables)?;
     options.flight.get_or_insert_with(|| output.join("flight"));
     let is_newcomer = variables.contains_key(NEWCOMER);
     if is_newcomer || variables.contains_key(SPARE) {

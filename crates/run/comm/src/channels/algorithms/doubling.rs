@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::{Ends, combine_into, copy_into, elements};
 use crate::channels::Channels;
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
 
@@ -85,7 +85,7 @@ impl Channels {
     }
 
     /// In the order of members, so that both partners get the same bits.
-    fn combine_with(&self, call: &Call, partner: usize, theirs: Span, mine: Span) {
+    fn combine_with(&self, call: &Call, partner: usize, theirs: ByteSpan, mine: ByteSpan) {
         let sources = if partner < self.me { [theirs, mine] } else { [mine, theirs] };
         combine_into(call, 0, &sources, mine);
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::Channels;
 use crate::arithmetic::{Combine, combine};
 use crate::choice::Algorithm;
-use crate::span::{Span, copy};
+use crate::span::{ByteSpan, copy};
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation};
 
@@ -21,8 +21,8 @@ const PIECE: usize = 512 << 10;
 /// The elements of a call on this member.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends {
-    pub(super) source: Span,
-    pub(super) target: Span,
+    pub(super) source: ByteSpan,
+    pub(super) target: ByteSpan,
 }
 
 impl Channels {
@@ -30,8 +30,8 @@ impl Channels {
     pub(crate) fn run(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         algorithm: Algorithm,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
@@ -60,12 +60,12 @@ impl Channels {
     }
 
     /// Room for what other members send, kept from call to call.
-    fn room(&mut self, bytes: usize) -> Span {
+    fn room(&mut self, bytes: usize) -> ByteSpan {
         let words = bytes.div_ceil(size_of::<u64>());
         if self.scratch.len() < words {
             self.scratch.resize(words, 0);
         }
-        Span { address: self.scratch.as_mut_ptr().cast(), bytes, is_on_gpu: false }
+        ByteSpan { address: self.scratch.as_mut_ptr().cast(), bytes, is_on_gpu: false }
     }
 
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -75,7 +75,7 @@ impl Channels {
 }
 
 /// Elements `range` of a part that begins `first` elements into a span.
-fn elements(call: &Call, span: Span, first: usize, range: &Range<usize>) -> Span {
+fn elements(call: &Call, span: ByteSpan, first: usize, range: &Range<usize>) -> ByteSpan {
     let size = call.format.size();
     span.part((first + range.start) * size, range.len() * size)
 }
@@ -93,7 +93,7 @@ fn share(len: usize, member: usize, members: usize) -> Range<usize> {
 
 /// Combines sources into a target of the same size.
 #[expect(unsafe_code, reason = "works on addresses")]
-fn combine_into(call: &Call, divide_by: usize, sources: &[Span], target: Span) {
+fn combine_into(call: &Call, divide_by: usize, sources: &[ByteSpan], target: ByteSpan) {
     let addresses: Vec<*const u8> = sources.iter().map(|source| source.address.cast_const()).collect();
     assert!(sources.iter().all(|source| source.bytes == target.bytes), "sources of one size");
     let how = Combine { format: call.format, by: call.by, divide_by: divide_by as u32 };
@@ -102,7 +102,7 @@ fn combine_into(call: &Call, divide_by: usize, sources: &[Span], target: Span) {
 }
 
 #[expect(unsafe_code, reason = "works on addresses")]
-fn copy_into(source: Span, target: Span) {
+fn copy_into(source: ByteSpan, target: ByteSpan) {
     assert_eq!(source.bytes, target.bytes, "spans of one size");
     // SAFETY: as above.
     unsafe { copy(source.address, target.address, target.bytes) };

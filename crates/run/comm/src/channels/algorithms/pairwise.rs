@@ -5,7 +5,7 @@
 
 use super::{Ends, combine_into, copy_into, elements, pieces, share};
 use crate::channels::Channels;
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
 
@@ -28,8 +28,8 @@ impl Channels {
     fn reduce_shares(
         &mut self,
         call: &Call,
-        source: Span,
-        target: Span,
+        source: ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let (len, members) = (call.len as usize, self.members());
@@ -67,9 +67,9 @@ impl Channels {
     fn sum_from_all(
         &mut self,
         call: &Call,
-        own: Span,
-        target: Span,
-        theirs: impl Fn(usize) -> Span,
+        own: ByteSpan,
+        target: ByteSpan,
+        theirs: impl Fn(usize) -> ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let members = self.members();
@@ -79,7 +79,7 @@ impl Channels {
         let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
         self.exchange(&sends, &receives, waiting)?;
         let me = self.me;
-        let sources: Vec<Span> =
+        let sources: Vec<ByteSpan> =
             (0..members).map(|member| if member == me { own } else { place(member) }).collect();
         combine_into(call, members, &sources, target);
         Ok(())
@@ -113,9 +113,9 @@ impl Channels {
     pub(crate) fn all_to_all_v(
         &mut self,
         call: &Call,
-        source: Span,
+        source: ByteSpan,
         sent: &[usize],
-        target: Span,
+        target: ByteSpan,
         received: &[usize],
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
@@ -144,7 +144,7 @@ impl Channels {
             let place = |member: usize| room.part(member * own.bytes, own.bytes);
             let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
             self.exchange(&[], &receives, waiting)?;
-            let sources: Vec<Span> =
+            let sources: Vec<ByteSpan> =
                 (0..members).map(|member| if member == root { own } else { place(member) }).collect();
             combine_into(call, members, &sources, elements(call, ends.target, 0, &piece));
         }
@@ -175,7 +175,7 @@ impl Channels {
 }
 
 /// Parts of given lengths, one after the other.
-fn parts(call: &Call, span: Span, counts: &[usize]) -> Vec<Span> {
+fn parts(call: &Call, span: ByteSpan, counts: &[usize]) -> Vec<ByteSpan> {
     let mut first = 0;
     let part = |count: &usize| {
         let part = elements(call, span, first, &(0..*count));

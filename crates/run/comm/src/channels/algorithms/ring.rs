@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{Ends, combine_into, copy_into, elements, pieces, share};
 use crate::channels::Channels;
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
 
@@ -68,8 +68,8 @@ impl Channels {
     fn pass_sums(
         &mut self,
         call: &Call,
-        part: impl Fn(usize) -> Span,
-        target: Span,
+        part: impl Fn(usize) -> ByteSpan,
+        target: ByteSpan,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let members = self.members();
@@ -94,7 +94,7 @@ impl Channels {
     }
 
     /// What each member has goes round until all have it.
-    fn pass_on(&mut self, part: impl Fn(usize) -> Span, waiting: &Waiting<'_>) -> Result<(), Fault> {
+    fn pass_on(&mut self, part: impl Fn(usize) -> ByteSpan, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let members = self.members();
         let (next, previous) = ((self.me + 1) % members, self.before(1));
         for step in 0..members - 1 {

@@ -2,7 +2,7 @@
 
 use super::{Ends, combine_into, elements, pieces};
 use crate::channels::Channels;
-use crate::span::Span;
+use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
 
@@ -86,7 +86,7 @@ impl Channels {
         let mut distance = 1;
         while distance < members {
             let (to, from) = ((self.me + distance) % members, (self.me + members - distance) % members);
-            self.exchange(&[(to, Span::NOTHING)], &[(from, Span::NOTHING)], waiting)?;
+            self.exchange(&[(to, ByteSpan::NOTHING)], &[(from, ByteSpan::NOTHING)], waiting)?;
             distance *= 2;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Pieces claimed in any order do what delivering to each member does. Runs under Miri too.
 
 use super::*;
-use crate::{Format, Reduction};
+use crate::{ElementFormat, Reduction};
 
 const OPERATIONS: [Operation; 8] = [
     Operation::AllReduce,
@@ -24,12 +24,15 @@ fn memory(call: &Call, members: usize, parts: fn(&Call, usize, usize) -> usize) 
 fn pieces_in_any_order_deliver_what_each_member_would_fetch() {
     for operation in OPERATIONS {
         for (members, len) in [(1, 5), (2, 70), (3, 200), (4, if cfg!(miri) { 70 } else { 70_000 })] {
-            let call = Call { root: members as u32 - 1, ..Call::new(operation, Format::F32, len) }
+            let call = Call { root: members as u32 - 1, ..Call::new(operation, ElementFormat::F32, len) }
                 .by(Reduction::Sum);
             let sources = memory(&call, members, source_parts);
-            let source =
-                |elements: &Vec<f32>| Source { address: elements.as_ptr().cast(), stride: len, origin: 0 };
-            let readable: Vec<Source> = sources.iter().map(source).collect();
+            let source = |elements: &Vec<f32>| MemberSource {
+                address: elements.as_ptr().cast(),
+                stride: len,
+                origin: 0,
+            };
+            let readable: Vec<MemberSource> = sources.iter().map(source).collect();
             let mut fetched = memory(&call, members, target_parts);
             let mut claimed = fetched.clone();
             let pieces = Pieces::of(&call, members);

@@ -8,12 +8,12 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::lines::{Query, dot, weigh};
-use super::{Parts, Setting};
+use super::lines::{StripQuery, dot, weigh};
+use super::{ScratchParts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
-use crate::cpu::share::Shared;
+use crate::cpu::share::SharedRows;
 use crate::cpu::{Cpu, Level};
-use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, Seen, View};
+use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, View, VisibleKeys};
 
 /// Queries and keys of a block, about.
 const BLOCK: usize = 64;
@@ -26,7 +26,7 @@ impl Cpu {
         &self,
         shape: &AttentionShape,
         qkv: Qkv<Matrix<'_, E>>,
-        seen: Seen<'_>,
+        seen: VisibleKeys<'_>,
         out: Matrix<'_, E>,
         log_sums: View<'_, f32>,
         d_out: Matrix<'_, E>,
@@ -43,11 +43,11 @@ impl Cpu {
         let packed_cells = backward.blocks() * block_cells;
         let panels = panels.first(packed_cells + backward.chunks() * part_cells);
         let (packed, gradients) = panels.split_at_mut(packed_cells);
-        let to = Shared::new(packed, block_cells, block_cells);
+        let to = SharedRows::new(packed, block_cells, block_cells);
         self.with_scratch(backward.blocks(), to, &mut [], |block, to, _| backward.pack(block, to));
         let packed = &*packed;
         let sums = sums.first(backward.member_cells() * self.threads());
-        let of_parts = Shared::new(gradients, part_cells, part_cells);
+        let of_parts = SharedRows::new(gradients, part_cells, part_cells);
         self.with_scratch(backward.chunks(), of_parts, sums, |chunk, gradients, scratch| {
             backward.chunk(chunk, packed, gradients, scratch, &d_queries);
         });
@@ -158,7 +158,7 @@ impl<E: Element> Backward<'_, E> {
         let rows = number * BLOCK..((number + 1) * BLOCK).min(shape.keys);
         let keys = shape.kv_head(self.qkv.keys, sequence, kv_head).rows(rows.clone());
         let values = shape.kv_head(self.qkv.values, sequence, kv_head).rows(rows);
-        let (cells, mut parts) = (self.block_cells(), Parts(to));
+        let (cells, mut parts) = (self.block_cells(), ScratchParts(to));
         let operands = [
             (Operand::rows_of(keys), shape.head_dim),
             (Operand::rows_of(values), shape.head_dim),
@@ -189,7 +189,7 @@ impl<E: Element> Backward<'_, E> {
         let rows = self.block_queries();
         let by_query = rows / tile.rows * tile.panel_cells(Side::Left, shape.head_dim);
         let by_dim = tile.panels(Side::Left, shape.head_dim) * tile.panel_cells(Side::Left, rows);
-        let mut parts = Parts(scratch);
+        let mut parts = ScratchParts(scratch);
         Block {
             queries: parts.take(by_query),
             queries_turned: parts.take(by_dim),
@@ -210,7 +210,7 @@ impl<E: Element> Backward<'_, E> {
         packed: &[f32],
         gradients: &mut [f32],
         scratch: &mut [f32],
-        d_queries: &Shared<'_, E>,
+        d_queries: &SharedRows<'_, E>,
     ) {
         let shape = self.setting.shape;
         let (of_head, part) = (chunk / self.parts(), chunk % self.parts());
@@ -285,11 +285,11 @@ impl<E: Element> Backward<'_, E> {
         }
     }
 
-    fn statistics(&self, queries: &Queries) -> [Query; BLOCK] {
+    fn statistics(&self, queries: &Queries) -> [StripQuery; BLOCK] {
         let shape = self.setting.shape;
         let out = shape.head(self.out, queries.sequence, queries.head).rows(queries.range.clone());
         let d_out = shape.head(self.d_out, queries.sequence, queries.head).rows(queries.range.clone());
-        let mut statistics = [Query::default(); BLOCK];
+        let mut statistics = [StripQuery::default(); BLOCK];
         for (row, query) in statistics.iter_mut().enumerate().take(queries.range.len()) {
             let at = (queries.sequence * shape.queries + queries.range.start + row) * shape.heads;
             query.log_sum = self.log_sums[at + queries.head] * LOG2_E;
@@ -302,7 +302,7 @@ impl<E: Element> Backward<'_, E> {
     fn weigh<const COLUMNS: usize, const FUSED: bool>(
         &self,
         queries: &Queries,
-        statistics: &[Query; BLOCK],
+        statistics: &[StripQuery; BLOCK],
         packed: &[f32],
         (keys, panel): (&Range<usize>, usize),
         block: &mut Block<'_>,
@@ -396,7 +396,7 @@ impl<E: Element> Backward<'_, E> {
         }
     }
 
-    fn write_queries(&self, queries: &Queries, strips: &[f32], d_queries: &Shared<'_, E>) {
+    fn write_queries(&self, queries: &Queries, strips: &[f32], d_queries: &SharedRows<'_, E>) {
         let Setting { tile, shape, .. } = self.setting;
         let first_row = queries.sequence * shape.queries + queries.range.start;
         for (panel, strip) in strips.chunks_exact(self.block_queries() * tile.columns).enumerate() {
@@ -417,7 +417,7 @@ impl<E: Element> Backward<'_, E> {
     }
 
     /// Adds up what the parts have for one panel of keys, and writes its gradients of keys and values.
-    fn add_parts(&self, panel: usize, gradients: &[f32], scratch: &mut [f32], to: &[Shared<'_, E>; 2]) {
+    fn add_parts(&self, panel: usize, gradients: &[f32], scratch: &mut [f32], to: &[SharedRows<'_, E>; 2]) {
         let Setting { tile, shape, .. } = self.setting;
         let per_head = self.key_blocks() * self.panels_of_block();
         let (of_head, panel) = (panel / per_head, panel % per_head);

@@ -7,11 +7,11 @@ use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
 use super::lines::{Softmax, scale_lanes};
-use super::{Parts, Setting};
+use super::{ScratchParts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
-use crate::cpu::share::Shared;
+use crate::cpu::share::SharedRows;
 use crate::cpu::{Cpu, Level};
-use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, Seen, ViewMut};
+use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, ViewMut, VisibleKeys};
 
 /// Keys of a block, about: a strip of scores for them stays in the nearest cache.
 const KEYS: usize = 128;
@@ -21,7 +21,7 @@ impl Cpu {
         &self,
         shape: &AttentionShape,
         qkv: Qkv<Matrix<'_, E>>,
-        seen: Seen<'_>,
+        seen: VisibleKeys<'_>,
         out: MatrixMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
     ) {
@@ -31,7 +31,7 @@ impl Cpu {
         let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
         let cells = forward.block_cells().iter().sum();
         let panels = panels.first(forward.blocks() * cells);
-        let to = Shared::new(panels, cells, cells);
+        let to = SharedRows::new(panels, cells, cells);
         self.with_scratch(forward.blocks(), to, &mut [], |block, to, _| forward.pack(block, to));
         let panels = &*panels;
         let sums = sums.first(forward.member_cells() * self.threads());
@@ -48,8 +48,8 @@ struct Forward<'a, E> {
 }
 
 struct Results<'a, E> {
-    out: Shared<'a, E>,
-    log_sums: Shared<'a, f32>,
+    out: SharedRows<'a, E>,
+    log_sums: SharedRows<'a, f32>,
 }
 
 /// A panel of queries of one head.
@@ -151,7 +151,7 @@ impl<E: Element> Forward<'_, E> {
         results: &Results<'_, E>,
     ) {
         let Setting { tile, shape, multiplier, .. } = self.setting;
-        let mut parts = Parts(scratch);
+        let mut parts = ScratchParts(scratch);
         let query_panel = parts.take(tile.panel_cells(Side::Right, shape.head_dim));
         let weight_panel = parts.take(tile.panel_cells(Side::Right, self.block_keys()));
         let scores = parts.take(self.block_keys() * COLUMNS);

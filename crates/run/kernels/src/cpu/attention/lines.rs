@@ -86,7 +86,7 @@ pub(super) fn scale_lanes<const COLUMNS: usize>(strip: &mut [f32], by: &[f32; CO
 
 /// One query of a strip of the backward pass, a key per lane.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Query {
+pub(super) struct StripQuery {
     /// The logarithm to base two of the sum of its exponentials.
     pub(super) log_sum: f32,
     /// Its output times the gradient of it.
@@ -96,7 +96,7 @@ pub(super) struct Query {
 /// Turns a row of scores into weights, and a row of gradients of weights into gradients of scores.
 #[inline(always)]
 pub(super) fn weigh<const COLUMNS: usize, const FUSED: bool>(
-    query: Query,
+    query: StripQuery,
     (factor, scale): (f32, f32),
     scores: &mut [f32; COLUMNS],
     gradients: &mut [f32; COLUMNS],

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::cpu::Cpu;
 use crate::cpu::multiply::{Elements, Multiplier, Operand, Tile};
-use crate::{AttentionShape, Element, Matrix, Qkv, Rows, Seen};
+use crate::{AttentionShape, Element, Matrix, Qkv, Rows, VisibleKeys};
 
 impl AttentionShape {
     /// Query heads that share a key head.
@@ -48,7 +48,7 @@ struct Setting<'a> {
 }
 
 impl Cpu {
-    fn setting<'a, E: Element>(&self, shape: &AttentionShape, seen: Seen<'a>) -> Setting<'a> {
+    fn setting<'a, E: Element>(&self, shape: &AttentionShape, seen: VisibleKeys<'a>) -> Setting<'a> {
         let multiplier = self.multiplier::<E, E>();
         let (turner, tile) = (self.multiplier::<f32, f32>(), multiplier.tile());
         let first_keys = self.slice(seen.first_keys);
@@ -106,9 +106,9 @@ impl Setting<'_> {
 }
 
 /// Cuts scratch memory into parts.
-pub(crate) struct Parts<'a>(pub(crate) &'a mut [f32]);
+pub(crate) struct ScratchParts<'a>(pub(crate) &'a mut [f32]);
 
-impl<'a> Parts<'a> {
+impl<'a> ScratchParts<'a> {
     pub(crate) fn take(&mut self, len: usize) -> &'a mut [f32] {
         let (part, rest) = std::mem::take(&mut self.0).split_at_mut(len);
         self.0 = rest;

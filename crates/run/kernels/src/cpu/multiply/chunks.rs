@@ -17,7 +17,7 @@ const PACKED_LANES: usize = 64;
 
 /// What one product measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct ProductShape {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
     pub(crate) depth: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Shape {
 /// Packed cells are ordered by block of the depth, then by panel: what is multiplied together lies together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProductSpan {
-    pub(crate) shape: Shape,
+    pub(crate) shape: ProductShape,
     first_cell: usize,
     pub(crate) end_cell: usize,
     first_pack: usize,
@@ -41,7 +41,7 @@ pub(crate) struct ProductSpan {
 
 /// A chunk of a result: its left and its right panels.
 #[derive(Debug, Clone)]
-pub(crate) struct Chunk {
+pub(crate) struct ResultChunk {
     pub(crate) left: Range<usize>,
     pub(crate) right: Range<usize>,
 }
@@ -53,7 +53,12 @@ pub(crate) fn chunks_of_each(count: usize, members: usize) -> usize {
 
 impl ProductSpan {
     /// The span of the product that follows `before`.
-    pub(crate) fn after(before: Option<&ProductSpan>, shape: Shape, tile: Tile, chunks: usize) -> Self {
+    pub(crate) fn after(
+        before: Option<&ProductSpan>,
+        shape: ProductShape,
+        tile: Tile,
+        chunks: usize,
+    ) -> Self {
         let (cell, pack, chunk) =
             before.map_or((0, 0, 0), |span| (span.end_cell, span.end_pack, span.end_chunk));
         let panels = [tile.panels(Side::Left, shape.rows), tile.panels(Side::Right, shape.columns)];
@@ -98,13 +103,13 @@ impl ProductSpan {
         start..(start + packed_panels(tile)).min(tile.panels(Side::Right, self.shape.columns))
     }
 
-    pub(crate) fn chunk(&self, index: usize, tile: Tile) -> Chunk {
+    pub(crate) fn chunk(&self, index: usize, tile: Tile) -> ResultChunk {
         let index = index - self.first_chunk;
         let panels = [tile.panels(Side::Left, self.shape.rows), tile.panels(Side::Right, self.shape.columns)];
         let across = panels[1].div_ceil(self.chunk_panels[1]);
         let starts = [index / across * self.chunk_panels[0], index % across * self.chunk_panels[1]];
         let range = |side: usize| starts[side]..(starts[side] + self.chunk_panels[side]).min(panels[side]);
-        Chunk { left: range(0), right: range(1) }
+        ResultChunk { left: range(0), right: range(1) }
     }
 
     /// Cells that a member needs for a chunk: its left panels, and sums of some columns.
@@ -120,7 +125,7 @@ fn packed_panels(tile: Tile) -> usize {
 }
 
 /// Panels of a chunk: as many rows as fit close to a member and all columns, halved until there are enough chunks.
-fn chunk_panels(shape: Shape, tile: Tile, chunks: usize) -> [usize; 2] {
+fn chunk_panels(shape: ProductShape, tile: Tile, chunks: usize) -> [usize; 2] {
     let panels = [tile.panels(Side::Left, shape.rows), tile.panels(Side::Right, shape.columns)];
     let fitting = LEFT_CELLS / tile.lane_cells(shape.depth).max(1);
     let rows = fitting.clamp(LEAST_ROWS, tile.block_rows);

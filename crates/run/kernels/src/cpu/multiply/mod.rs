@@ -28,11 +28,11 @@ pub(crate) use vectors::{Portable, Vector};
 use std::ops::Range;
 
 use super::Cpu;
-use super::packed::Job;
+use super::packed::RowsJob;
 use super::scratch::Grown;
-use super::share::Shared;
+use super::share::SharedRows;
 use crate::Accumulate;
-use chunks::{Chunk, ProductSpan, Shape, chunks_of_each};
+use chunks::{ProductShape, ProductSpan, ResultChunk, chunks_of_each};
 
 /// Memory that products need for the time of one operator.
 #[derive(Default)]
@@ -43,9 +43,9 @@ pub(crate) struct Scratch {
     pub(crate) sums: Grown,
     spans: Vec<ProductSpan>,
     /// Products with packed weights.
-    pub(crate) jobs: Vec<Job>,
+    pub(crate) jobs: Vec<RowsJob>,
     /// Sequences of attention over blocks.
-    pub(crate) sequences: Vec<super::paged::Job>,
+    pub(crate) sequences: Vec<super::paged::SequenceJob>,
 }
 
 /// `sums[i, j]`: the sum over the depth of lane `i` of the left side times lane `j` of the right side.
@@ -74,10 +74,10 @@ impl Finished<'_> {
 }
 
 impl Product<'_> {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ProductShape {
         let (rows, columns, depth) = (self.left.lanes(), self.right.lanes(), self.left.depth());
         assert_eq!(self.right.depth(), depth, "the depth of both sides of a product");
-        Shape { rows, columns, depth }
+        ProductShape { rows, columns, depth }
     }
 }
 
@@ -103,7 +103,7 @@ impl Cpu {
         let Some(last) = spans.last().copied() else { return };
         let work = Work { multiplier, tile, spans, product };
         let panels = panels.first(last.end_cell);
-        let to = Shared::new(panels, 1, 1);
+        let to = SharedRows::new(panels, 1, 1);
         self.pool.run(last.end_pack, &|index, _| work.pack(index, &to));
         let panels = &*panels;
         let sums = sums.first(work.member_cells() * self.pool.size());
@@ -128,7 +128,7 @@ impl Work<'_, '_> {
         cells.max().unwrap_or_default().next_multiple_of(16)
     }
 
-    fn pack(&self, index: usize, to: &Shared<'_, f32>) {
+    fn pack(&self, index: usize, to: &SharedRows<'_, f32>) {
         let number = self.spans.partition_point(|span| span.end_pack <= index);
         let span = &self.spans[number];
         let right = (self.product)(number).right;
@@ -166,7 +166,7 @@ impl Work<'_, '_> {
         let columns = self.tile.block_columns / self.tile.columns;
         for start in chunk.right.clone().step_by(columns) {
             let right = start..(start + columns).min(chunk.right.end);
-            self.sum(span, &Chunk { right, ..chunk.clone() }, [&*left, panels], sums, &|part| {
+            self.sum(span, &ResultChunk { right, ..chunk.clone() }, [&*left, panels], sums, &|part| {
                 finish(Finished { product: number, ..part });
             });
         }
@@ -194,13 +194,13 @@ impl Work<'_, '_> {
     fn sum(
         &self,
         span: &ProductSpan,
-        chunk: &Chunk,
+        chunk: &ResultChunk,
         [left, right]: [&[f32]; 2],
         sums: &mut [f32],
         finish: &dyn Fn(Finished<'_>),
     ) {
         let tile = self.tile;
-        let Shape { rows, columns, depth } = span.shape;
+        let ProductShape { rows, columns, depth } = span.shape;
         let count = chunk.left.len();
         let strip_len = count * tile.rows * tile.columns;
         for block in span.blocks(tile) {

@@ -17,7 +17,7 @@ use crate::Accumulate;
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
 use super::operand::{Elements, Operand};
 use super::tiles::{Configuration, LANES, PLAIN, REGISTER, STEP};
-use super::transpose::{Block, load, transpose};
+use super::transpose::{RegisterBlock, load, transpose};
 
 /// Parts of a number.
 const PARTS: usize = 3;
@@ -319,7 +319,8 @@ fn lanes(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn turned_pairs(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     let (present, deep) = at.present(from);
-    let (mut low, mut high): (Block, Block) = ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);
+    let (mut low, mut high): (RegisterBlock, RegisterBlock) =
+        ([_mm512_setzero_si512(); 16], [_mm512_setzero_si512(); 16]);
     for (row, (low, high)) in low.iter_mut().zip(&mut high).enumerate().take(present) {
         [*low, *high] = lane(from, at, row, deep).map(|elements| _mm512_castps_si512(elements));
     }
@@ -362,7 +363,7 @@ fn pairs(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
 fn turned_lanes(from: &Operand<'_>, at: At, mut to: Registers<'_>) {
     let (present, deep) = at.present(from);
     let count = if present == 0 { 0 } else { deep.div_ceil(2) };
-    let mut blocks: [Block; PARTS] = [[_mm512_setzero_si512(); 16]; PARTS];
+    let mut blocks: [RegisterBlock; PARTS] = [[_mm512_setzero_si512(); 16]; PARTS];
     for row in 0..count {
         for (block, cells) in blocks.iter_mut().zip(pair(from, at, row, (present, deep))) {
             block[row] = cells;

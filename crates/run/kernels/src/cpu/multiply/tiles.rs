@@ -11,7 +11,7 @@ use crate::{Accumulate, Bf16};
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
 use super::operand::{Elements, Operand};
-use super::transpose::{Block, first, load, transpose};
+use super::transpose::{RegisterBlock, first, load, transpose};
 
 /// Lanes of a panel, and depth of a step.
 pub(super) const LANES: usize = 32;
@@ -202,7 +202,7 @@ fn pack(side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
 /// Row `l` of the block: the elements of lane `l` at this step, which lie one after the other.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
+fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> RegisterBlock {
     let deep = from.depth() - step * STEP;
     let present = from.lanes().saturating_sub(lane);
     let mut block = [_mm512_setzero_si512(); 16];
@@ -217,7 +217,7 @@ fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
 /// Row `p` of the block: for each lane, the elements at the depths `2p` and `2p + 1` of this step.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
+fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> RegisterBlock {
     let present = from.lanes().saturating_sub(lane).min(16);
     let deep = from.depth() - step * STEP;
     let start = step * STEP * from.depth_stride() + lane;

@@ -5,24 +5,24 @@ use std::arch::x86_64::*;
 use super::operand::{Elements, Operand};
 
 /// Sixteen registers of sixteen cells.
-pub(crate) type Block = [__m512i; 16];
+pub(crate) type RegisterBlock = [__m512i; 16];
 
 /// Rows become columns.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(crate) fn transpose(rows: Block) -> Block {
-    let pairs: Block = std::array::from_fn(|i| {
+pub(crate) fn transpose(rows: RegisterBlock) -> RegisterBlock {
+    let pairs: RegisterBlock = std::array::from_fn(|i| {
         let (a, b) = (rows[i & !1], rows[i | 1]);
         if i % 2 == 0 { _mm512_unpacklo_epi32(a, b) } else { _mm512_unpackhi_epi32(a, b) }
     });
     // Register 4g + c holds, per quarter q, column 4q + c of the rows 4g..4g + 4.
-    let fours: Block = std::array::from_fn(|i| {
+    let fours: RegisterBlock = std::array::from_fn(|i| {
         let (group, column) = (i & !3, i & 3);
         let (a, b) = (pairs[group + column / 2], pairs[group + 2 + column / 2]);
         if column % 2 == 0 { _mm512_unpacklo_epi64(a, b) } else { _mm512_unpackhi_epi64(a, b) }
     });
     // Now quarters move: first between groups 0 and 1, 2 and 3, then between the halves.
-    let eights: Block = std::array::from_fn(|i| {
+    let eights: RegisterBlock = std::array::from_fn(|i| {
         let (half, is_odd, column) = (i / 8 * 8, i / 4 % 2 == 1, i & 3);
         let (a, b) = (fours[half + column], fours[half + 4 + column]);
         if is_odd { _mm512_shuffle_i32x4::<0xdd>(a, b) } else { _mm512_shuffle_i32x4::<0x88>(a, b) }

@@ -17,13 +17,13 @@ mod whole;
 mod widen;
 mod work;
 
-pub(crate) use work::Job;
+pub(crate) use work::RowsJob;
 
 use super::Cpu;
 use super::expert_linear::Experts;
 use super::linear::finish;
 use super::memory::Addresses;
-use crate::device::Body;
+use crate::device::PackedStorage;
 use crate::{Accumulate, Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
 use layout::{LANES, Weight};
 
@@ -115,7 +115,7 @@ fn stored(format: WeightFormat) -> WeightFormat {
 
 impl Packed {
     fn weight(&self, addresses: &Addresses) -> Weight<'_> {
-        let Self { outputs, inputs, format, body: Body::Cpu(body) } = self else {
+        let Self { outputs, inputs, format, body: PackedStorage::Cpu(body) } = self else {
             panic!("this matrix was packed by another device");
         };
         let bytes = addresses.slice(body.bytes.view());

@@ -7,7 +7,7 @@ use super::unit::{BUFFER, Unit};
 use crate::cpu::Cpu;
 use crate::cpu::linear::At;
 use crate::cpu::multiply::{Panels, Scratch};
-use crate::cpu::share::Shared;
+use crate::cpu::share::SharedRows;
 use crate::{Element, MatrixMut, Rows, WeightFormat};
 
 /// Rows of a chunk, at most: a block of them stays in the second-level cache, with their sums for [`TOGETHER`] panels.
@@ -23,7 +23,7 @@ const CHUNKS: usize = 16;
 
 /// Some rows with one weight, and where their left panels and chunks are among those of all products.
 #[derive(Debug, Clone)]
-pub(crate) struct Job {
+pub(crate) struct RowsJob {
     weight: usize,
     rows: Range<usize>,
     /// Rows of a left panel.
@@ -38,9 +38,9 @@ pub(crate) struct Job {
     end_chunk: usize,
 }
 
-impl Job {
+impl RowsJob {
     fn after(
-        before: Option<&Job>,
+        before: Option<&RowsJob>,
         unit: Unit,
         (index, rows): (usize, Range<usize>),
         weight: &Weight<'_>,
@@ -101,7 +101,7 @@ impl Cpu {
         jobs.clear();
         for product in products.filter(|(_, rows)| !rows.is_empty()) {
             let weight = weight(product.0);
-            jobs.push(Job::after(jobs.last(), unit, product, &weight));
+            jobs.push(RowsJob::after(jobs.last(), unit, product, &weight));
         }
         let Some(last) = jobs.last().cloned() else { return };
         let work = Work { unit, jobs, weight };
@@ -130,7 +130,7 @@ type Finish<'f> = &'f dyn Fn(At, &[f32], usize, usize, usize);
 /// What the members of the thread pool share.
 struct Work<'a, 'w> {
     unit: Unit,
-    jobs: &'a [Job],
+    jobs: &'a [RowsJob],
     weight: &'a (dyn Fn(usize) -> Weight<'w> + Sync),
 }
 
@@ -138,7 +138,7 @@ impl Work<'_, '_> {
     /// Packs the rows of all jobs: by the thread pool where there are many.
     fn pack<X: Element>(&self, cpu: &Cpu, x: Rows<&[X]>, to: &mut [f32]) {
         let panels = self.jobs.last().map_or(0, |job| job.end_panel);
-        let to = Shared::new(to, 1, 1);
+        let to = SharedRows::new(to, 1, 1);
         let pack = |panel: usize| {
             let job = &self.jobs[self.jobs.partition_point(|job| job.end_panel <= panel)];
             let cells = job.panel_rows * self.unit.row_cells(x.columns);
@@ -155,7 +155,7 @@ impl Work<'_, '_> {
 
     /// Cells that any chunk needs; whole cache lines, so that members do not share any.
     fn member_cells(&self) -> usize {
-        let sums = self.jobs.iter().map(Job::sums).max().unwrap_or_default();
+        let sums = self.jobs.iter().map(RowsJob::sums).max().unwrap_or_default();
         (BUFFER + sums).next_multiple_of(16)
     }
 
@@ -184,7 +184,7 @@ impl Work<'_, '_> {
     /// Sums some left panels with some panels of the weight, block by block of the depth.
     fn sum(
         &self,
-        job: &Job,
+        job: &RowsJob,
         weight: &Weight<'_>,
         [lefts, rights]: [&Range<usize>; 2],
         left: &[f32],

@@ -6,14 +6,14 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::blocks::{Order, Steps};
-use super::softmax::Seen;
+use super::blocks::{BlockOrder, Steps};
+use super::softmax::SoftmaxSeen;
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
 use super::{lanes, softmax};
-use crate::cpu::attention::Parts;
+use crate::cpu::attention::ScratchParts;
 use crate::cpu::multiply::Scratch;
-use crate::cpu::share::Shared;
+use crate::cpu::share::SharedRows;
 use crate::cpu::{Cpu, Level};
 use crate::{Accumulate, Element, PagedShape, Rows, Sight};
 
@@ -30,7 +30,7 @@ const FEW_ROWS: usize = 4;
 
 /// A sequence, and where its items and partial sums are among those of all.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Job {
+pub(crate) struct SequenceJob {
     /// Lanes of an item, at most.
     lanes: usize,
     /// The spans that any row sees.
@@ -52,7 +52,7 @@ struct Setting<'a, E> {
     steps: Steps<'a>,
     sight: Sight,
     pool: &'a [E],
-    order: Order,
+    order: BlockOrder,
     level: Level,
 }
 
@@ -88,7 +88,7 @@ impl Cpu {
         &self,
         shape: &PagedShape,
         (queries, steps, sight, pool): Input<'_, E>,
-        out: &Shared<'_, E>,
+        out: &SharedRows<'_, E>,
     ) {
         let (order, level) = (self.block_order::<E>(shape), self.level);
         let setting = Setting { shape, queries, steps, sight, pool, order, level };
@@ -101,7 +101,7 @@ impl Cpu {
         let (jobs, partial) = (&*sequences, panels.first(last.end_cell));
         let most = jobs.iter().map(|job| job.lanes).max().unwrap_or_default();
         let sums = sums.first(setting.member_cells(most) * self.pool.size());
-        let cells = Shared::new(partial, 1, 1);
+        let cells = SharedRows::new(partial, 1, 1);
         self.with_scratch(last.end_item, (), sums, |item, (), scratch| {
             setting.item(jobs, item, most, scratch, &cells, out);
         });
@@ -120,7 +120,7 @@ impl<E: Element> Setting<'_, E> {
         self.shape.heads / self.shape.kv_heads
     }
 
-    fn job(&self, before: Option<&Job>, sequence: usize) -> Job {
+    fn job(&self, before: Option<&SequenceJob>, sequence: usize) -> SequenceJob {
         let (item, cell) = before.map_or((0, 0), |job| (job.end_item, job.end_cell));
         let (rows, context) = (self.steps.rows(sequence).len(), self.steps.context(sequence));
         let lanes = rows * self.group();
@@ -132,7 +132,7 @@ impl<E: Element> Setting<'_, E> {
         let items = self.shape.kv_heads * if is_split { spans } else { groups };
         let cells = if is_split { items * lanes * (self.shape.head_dim + 2) } else { 0 };
         let (end_item, end_cell) = (item + items, cell + cells);
-        Job {
+        SequenceJob {
             lanes: lanes.min(LANES),
             first_span,
             end_span,
@@ -147,8 +147,8 @@ impl<E: Element> Setting<'_, E> {
     /// Cells of one lane of packed queries.
     fn query_cells(&self) -> usize {
         match self.order {
-            Order::Plain => self.shape.head_dim,
-            Order::Tiles => self.shape.head_dim / 2,
+            BlockOrder::Plain => self.shape.head_dim,
+            BlockOrder::Tiles => self.shape.head_dim / 2,
         }
     }
 
@@ -160,7 +160,8 @@ impl<E: Element> Setting<'_, E> {
     }
 
     fn workspace<'s>(&self, lanes: usize, scratch: &'s mut [f32]) -> Workspace<'s> {
-        let (lanes, dim, mut parts) = (lanes.next_multiple_of(TILE), self.shape.head_dim, Parts(scratch));
+        let (lanes, dim, mut parts) =
+            (lanes.next_multiple_of(TILE), self.shape.head_dim, ScratchParts(scratch));
         Workspace {
             queries: parts.take(lanes * self.query_cells()),
             scores: parts.take(TILE * PIECE),
@@ -177,12 +178,12 @@ impl<E: Element> Setting<'_, E> {
 
     fn item(
         &self,
-        jobs: &[Job],
+        jobs: &[SequenceJob],
         item: usize,
         most: usize,
         scratch: &mut [f32],
-        partial: &Shared<'_, f32>,
-        out: &Shared<'_, E>,
+        partial: &SharedRows<'_, f32>,
+        out: &SharedRows<'_, E>,
     ) {
         let sequence = jobs.partition_point(|job| job.end_item <= item);
         let job = &jobs[sequence];
@@ -239,12 +240,12 @@ impl<E: Element> Setting<'_, E> {
     /// Merges the spans of a key head of a sequence whose spans were items of their own.
     fn merge(
         &self,
-        jobs: &[Job],
+        jobs: &[SequenceJob],
         index: usize,
         most: usize,
         scratch: &mut [f32],
         partial: &[f32],
-        out: &Shared<'_, E>,
+        out: &SharedRows<'_, E>,
     ) {
         let (sequence, kv_head) = (index / self.shape.kv_heads, index % self.shape.kv_heads);
         let job = &jobs[sequence];
@@ -276,8 +277,8 @@ impl<E: Element> Setting<'_, E> {
             if *sum == 0.0 {
                 continue;
             }
-            let mut total = Seen { most: seen[0], sum: seen[1] };
-            let later = Seen { most: *most, sum: *sum };
+            let mut total = SoftmaxSeen { most: seen[0], sum: seen[1] };
+            let later = SoftmaxSeen { most: *most, sum: *sum };
             match self.level {
                 Level::Portable => total.merge::<false>(out, later, more),
                 level => inlined!(level.vectorized(|| total.merge::<true>(out, later, more))),
@@ -315,11 +316,11 @@ impl<E: Element> Setting<'_, E> {
             for (index, lane) in tile.clone().enumerate() {
                 let query = self.query(lanes, lane);
                 match self.order {
-                    Order::Plain => lanes::pack_query(self.level, query, index, to),
+                    BlockOrder::Plain => lanes::pack_query(self.level, query, index, to),
                     #[cfg(target_arch = "x86_64")]
-                    Order::Tiles => tiles::pack_query(query, (index, tile.len()), to),
+                    BlockOrder::Tiles => tiles::pack_query(query, (index, tile.len()), to),
                     #[cfg(not(target_arch = "x86_64"))]
-                    Order::Tiles => unreachable!("no tiles here"),
+                    BlockOrder::Tiles => unreachable!("no tiles here"),
                 }
             }
         }
@@ -334,7 +335,7 @@ impl<E: Element> Setting<'_, E> {
         state: &mut State<'_>,
     ) {
         let (dim, cells) = (self.shape.head_dim, TILE * self.query_cells());
-        let nothing = [Seen::NOTHING.most, Seen::NOTHING.sum];
+        let nothing = [SoftmaxSeen::NOTHING.most, SoftmaxSeen::NOTHING.sum];
         state.seen.as_chunks_mut().0[..lanes.range.len()].fill(nothing);
         state.out[..lanes.range.len() * dim].fill(0.0);
         let all = self.seen_by(lanes, lanes.range.start).start..self.seen_by(lanes, lanes.range.end - 1).end;
@@ -375,13 +376,13 @@ impl<E: Element> Setting<'_, E> {
         };
         let columns = tokens.len().next_multiple_of(softmax::LANES);
         match self.order {
-            Order::Plain => {
+            BlockOrder::Plain => {
                 lanes::score(self.level, self.shape, &tokens, &block, (tile.len(), queries), weights, scores)
             }
             #[cfg(target_arch = "x86_64")]
-            Order::Tiles => tiles::score(self.shape, &tokens, &block, (tile.len(), queries), scores),
+            BlockOrder::Tiles => tiles::score(self.shape, &tokens, &block, (tile.len(), queries), scores),
             #[cfg(not(target_arch = "x86_64"))]
-            Order::Tiles => unreachable!("no tiles here"),
+            BlockOrder::Tiles => unreachable!("no tiles here"),
         }
         let State { seen, out } = state;
         let factor = self.shape.scale * LOG2_E;
@@ -390,7 +391,7 @@ impl<E: Element> Setting<'_, E> {
             hide(row, &tokens, self.seen_by(lanes, lane));
             let seen = &mut seen.as_chunks_mut::<2>().0[index];
             let out = &mut out[index * self.shape.head_dim..][..self.shape.head_dim];
-            let mut now = Seen { most: seen[0], sum: seen[1] };
+            let mut now = SoftmaxSeen { most: seen[0], sum: seen[1] };
             match self.level {
                 Level::Portable => now.absorb::<false>(row, factor, out),
                 level => inlined!(level.vectorized(|| now.absorb::<true>(row, factor, out))),
@@ -398,20 +399,20 @@ impl<E: Element> Setting<'_, E> {
             *seen = [now.most, now.sum];
         }
         match self.order {
-            Order::Plain => {
+            BlockOrder::Plain => {
                 lanes::add_values(self.level, self.shape, &tokens, &block, (tile.len(), scores), weights, out)
             }
             #[cfg(target_arch = "x86_64")]
-            Order::Tiles => {
+            BlockOrder::Tiles => {
                 tiles::add_values(self.shape, &tokens, &block, (tile.len(), scores), weights, out);
             }
             #[cfg(not(target_arch = "x86_64"))]
-            Order::Tiles => unreachable!("no tiles here"),
+            BlockOrder::Tiles => unreachable!("no tiles here"),
         }
     }
 
     /// Divides by the sums of weights and writes what belongs to the lanes.
-    fn finish(&self, lanes: &Lanes, state: &mut State<'_>, out: &Shared<'_, E>) {
+    fn finish(&self, lanes: &Lanes, state: &mut State<'_>, out: &SharedRows<'_, E>) {
         let dim = self.shape.head_dim;
         let first_row = self.steps.rows(lanes.sequence).start;
         for (index, lane) in lanes.range.clone().enumerate() {

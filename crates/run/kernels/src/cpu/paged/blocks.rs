@@ -14,18 +14,18 @@ use crate::cpu::Cpu;
 pub(super) const GROUP: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum BlockOrder {
     Plain,
     Tiles,
 }
 
-impl Order {
+impl BlockOrder {
     /// Where number `dim` of a key is, among the keys of a head.
     #[inline(always)]
     fn key(self, shape: &PagedShape, slot: usize, dim: usize) -> usize {
         match self {
-            Order::Plain => dim * shape.block_tokens + slot,
-            Order::Tiles => {
+            BlockOrder::Plain => dim * shape.block_tokens + slot,
+            BlockOrder::Tiles => {
                 let group = slot / GROUP * GROUP * shape.head_dim;
                 group + dim / 2 * 2 * GROUP + 2 * (slot % GROUP) + dim % 2
             }
@@ -36,8 +36,8 @@ impl Order {
     #[inline(always)]
     fn value(self, shape: &PagedShape, slot: usize, dim: usize) -> usize {
         match self {
-            Order::Plain => slot * shape.head_dim + dim,
-            Order::Tiles => {
+            BlockOrder::Plain => slot * shape.head_dim + dim,
+            BlockOrder::Tiles => {
                 let (group, slot) = (slot / GROUP * GROUP * shape.head_dim, slot % GROUP);
                 group + dim / GROUP * GROUP * GROUP + slot / 2 * 2 * GROUP + 2 * (dim % GROUP) + slot % 2
             }
@@ -63,10 +63,10 @@ impl Order {
 
 impl Cpu {
     /// The order of blocks of this shape.
-    pub(super) fn block_order<E: Element>(&self, shape: &PagedShape) -> Order {
+    pub(super) fn block_order<E: Element>(&self, shape: &PagedShape) -> BlockOrder {
         let is_narrow = matches!(E::elements(&[]), Elements::Bf16(_));
         let fits = shape.block_tokens.is_multiple_of(GROUP) && shape.head_dim.is_multiple_of(2 * GROUP);
-        if is_narrow && fits && self.has_tiles { Order::Tiles } else { Order::Plain }
+        if is_narrow && fits && self.has_tiles { BlockOrder::Tiles } else { BlockOrder::Plain }
     }
 }
 

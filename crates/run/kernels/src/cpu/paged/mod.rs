@@ -12,10 +12,10 @@ mod softmax;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
-pub(crate) use attend::Job;
+pub(crate) use attend::SequenceJob;
 
 use super::Cpu;
-use super::share::Shared;
+use super::share::SharedRows;
 use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Sight, View, ViewMut};
 use blocks::Steps;
 
@@ -70,7 +70,7 @@ impl Cpu {
     ) {
         let (queries, pool) = (self.rows(queries), self.slice(pool));
         let steps = Steps::new(self, rows, queries.rows);
-        let out: Shared<'_, E> = self.rows_mut(out);
+        let out: SharedRows<'_, E> = self.rows_mut(out);
         self.attend(shape, (queries, steps, sight, pool), &out);
     }
 

@@ -10,12 +10,12 @@ pub(super) const LANES: usize = 16;
 
 /// What a row has seen so far: the largest score and the sum of the powers of scores less it. Scores have base two.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct SoftmaxSeen {
     pub(super) most: f32,
     pub(super) sum: f32,
 }
 
-impl Seen {
+impl SoftmaxSeen {
     pub(super) const NOTHING: Self = Self { most: NO_SCORE, sum: 0.0 };
 
     /// Turns the scores of a piece, whole multiples of sixteen, into weights, and brings what `out` holds to the new scale.

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Bf16;
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_processor, tolerance};
+use crate::testing::{Spaced, TestRandom, assert_close, dot, gradient, on_any_processor, tolerance};
 
 /// Numbers from -8 to 8, where activations bend.
-fn spread<E: Element>(rows: usize, columns: usize, random: &mut Random) -> Spaced<E> {
+fn spread<E: Element>(rows: usize, columns: usize, random: &mut TestRandom) -> Spaced<E> {
     Spaced::new(rows, columns, 2, || 8.0 * random.number())
 }
 
@@ -20,7 +20,7 @@ fn swiglu(x: &[f64], columns: usize) -> Vec<f64> {
 }
 
 fn check_swiglu<E: Element>(rows: usize, columns: usize, seed: u64) {
-    let random = &mut Random::new(seed);
+    let random = &mut TestRandom::new(seed);
     let (x, d) = (spread::<E>(rows, 2 * columns, random), spread::<E>(rows, columns, random));
     let (out, d_x) = on_any_processor(|device| run_swiglu(device, &x, &d));
     assert_close(&out, &swiglu(&x.wide(), columns), tolerance::<E>());
@@ -54,7 +54,7 @@ fn share(x: f64) -> f64 {
 }
 
 fn check_gelu<E: Element>(kind: Gelu, rows: usize, columns: usize, seed: u64) {
-    let random = &mut Random::new(seed);
+    let random = &mut TestRandom::new(seed);
     let (x, d) = (spread::<E>(rows, columns, random), spread::<E>(rows, columns, random));
     let (out, d_x) = on_any_processor(|device| run_gelu(device, kind, &x, &d));
     let expected: Vec<f64> = x.wide().into_iter().map(|x| gelu(kind, x)).collect();
@@ -94,7 +94,7 @@ proptest! {
 
 #[test]
 fn large_matrices_give_the_same_on_any_processor() {
-    let random = &mut Random::new(5);
+    let random = &mut TestRandom::new(5);
     let (x, d) = (spread::<Bf16>(100, 1000, random), spread::<Bf16>(100, 500, random));
     on_any_processor(|device| run_swiglu(device, &x, &d));
     let d = spread::<Bf16>(100, 1000, random);

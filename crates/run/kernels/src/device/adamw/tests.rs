@@ -1,7 +1,7 @@
 //! AdamW against the published algorithm in `f64`, over several steps.
 
 use super::*;
-use crate::testing::{Lent, Random, assert_close, lend, lend_mut, on_any_processor, wide};
+use crate::testing::{Lent, TestRandom, assert_close, lend, lend_mut, on_any_processor, wide};
 
 const SETTINGS: AdamW = AdamW {
     learning_rate: 1e-2,
@@ -22,7 +22,7 @@ struct State {
 }
 
 fn take_steps(device: &Device, len: usize, steps: u64, with_copy: bool) -> State {
-    let random = &mut Random::new(3);
+    let random = &mut TestRandom::new(3);
     let mut state = State {
         weights: random.numbers(len),
         first: vec![0.0; len],
@@ -47,7 +47,7 @@ fn take_steps(device: &Device, len: usize, steps: u64, with_copy: bool) -> State
 
 /// As Loshchilov and Hutter have it, and `torch.optim.AdamW`.
 fn by_definition(len: usize, steps: u64) -> Vec<f64> {
-    let random = &mut Random::new(3);
+    let random = &mut TestRandom::new(3);
     let mut weights = wide(&random.numbers::<f32>(len));
     let (mut first, mut second) = (vec![0.0; len], vec![0.0; len]);
     let AdamW { learning_rate: rate, beta1, beta2, epsilon, weight_decay, .. } = SETTINGS;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::reference::{self, Grid, Sight, devices, random};
 use crate::testing::{lend, lend_mut};
-use crate::{AttentionShape, Bf16, Device, Element, Matrix, Qkv, Seen};
+use crate::{AttentionShape, Bf16, Device, Element, Matrix, Qkv, VisibleKeys};
 
 /// Sequences one after the other, with room between rows, and which keys their queries see.
 struct Case<E> {
@@ -105,7 +105,7 @@ impl<E: Element> Case<E> {
     }
 
     /// Calls an operator with the inputs on a device.
-    fn on(&self, device: &Device, operator: impl FnOnce(Qkv<Matrix<'_, E>>, Seen<'_>)) {
+    fn on(&self, device: &Device, operator: impl FnOnce(Qkv<Matrix<'_, E>>, VisibleKeys<'_>)) {
         let (rows, of_keys) = (self.first_keys.len(), self.positions.len() * self.shape.keys);
         let (queries, keys, values) = (
             lend(device, &self.qkv.queries).by_rows(rows, self.gap),
@@ -116,7 +116,7 @@ impl<E: Element> Case<E> {
         let (first_keys, positions) = (lend(device, &self.first_keys), lend(device, &self.positions));
         let is_usual = self.positions.iter().all(|at| *at as usize + self.shape.queries == self.shape.keys);
         let positions = (!is_usual).then_some(positions.view());
-        operator(qkv, Seen { first_keys: first_keys.view(), positions });
+        operator(qkv, VisibleKeys { first_keys: first_keys.view(), positions });
     }
 
     fn check(&self, device: &Device) {
@@ -360,7 +360,7 @@ fn columns_of_one_matrix_give_the_bits_of_matrices_of_their_own() {
     let (mut out, mut log_sums) = (device.zeros(rows * 64), device.zeros(rows * 4));
     let mut d_qkv = vec![7.0f32; rows * 128];
     let (qkv, seen) =
-        (Qkv::columns(&shape, qkv.matrix()), Seen { first_keys: first_keys.view(), positions: None });
+        (Qkv::columns(&shape, qkv.matrix()), VisibleKeys { first_keys: first_keys.view(), positions: None });
     device.attention(&shape, qkv, seen, out.view_mut().matrix(rows, 64), log_sums.view_mut());
     device.attention_backward(
         &shape,

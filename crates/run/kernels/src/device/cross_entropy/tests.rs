@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::Bf16;
 use crate::testing::{
-    Random, Spaced, assert_close, gradient, lend, lend_mut, on_any_processor, on_any_threads, tolerance, wide,
+    Spaced, TestRandom, assert_close, gradient, lend, lend_mut, on_any_processor, on_any_threads, tolerance,
+    wide,
 };
 
 fn losses_by_definition(logits: &[f64], targets: &[u32]) -> Vec<f64> {
@@ -34,7 +35,7 @@ fn run(device: &Device, logits: &Spaced<f32>, targets: &[u32], scale: f32) -> (V
     (losses, logits.elements())
 }
 
-fn targets(rows: usize, vocabulary: usize, random: &mut Random) -> Vec<u32> {
+fn targets(rows: usize, vocabulary: usize, random: &mut TestRandom) -> Vec<u32> {
     (0..rows).map(|_| if random.below(4) == 0 { IGNORED } else { random.below(vocabulary) as u32 }).collect()
 }
 
@@ -44,7 +45,7 @@ proptest! {
     fn losses_and_gradients_are_those_of_the_definition(
         rows in 1usize..5, vocabulary in 1usize..150, size in 0.1f32..40.0, seed in 0u64..1000
     ) {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         let logits = Spaced::<f32>::new(rows, vocabulary, 2, || size * random.number());
         let targets = targets(rows, vocabulary, random);
         let (losses, d_logits) = on_any_processor(|device| run(device, &logits, &targets, 0.25));
@@ -124,7 +125,7 @@ proptest! {
     fn a_layer_with_its_loss_gives_the_same_however_few_rows_fit_the_workspace(
         rows in 1usize..8, columns in 1usize..6, vocabulary in 1usize..12, at_once in 1usize..9, spare in 0usize..3, seed in 0u64..1000
     ) {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         let targets = targets(rows, vocabulary, random);
         let workspace = at_once * vocabulary + spare.min(vocabulary - 1);
         let x = Spaced::random(rows, columns, 1, random);
@@ -159,7 +160,7 @@ fn huge_and_impossible_logits_are_what_the_limit_says() {
 
 #[test]
 fn many_rows_of_a_large_vocabulary_give_the_same_on_any_processor() {
-    let random = &mut Random::new(9);
+    let random = &mut TestRandom::new(9);
     let logits = Spaced::<f32>::new(40, 3001, 0, || 10.0 * random.number());
     let targets = targets(40, 3001, random);
     on_any_processor(|device| run(device, &logits, &targets, 1.0));

@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
-use crate::testing::{Random, Spaced, assert_close, lend, on_any_processor, tolerance};
+use crate::testing::{Spaced, TestRandom, assert_close, lend, on_any_processor, tolerance};
 use crate::{Accumulate, Bf16, Device, Element};
 
-fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mut Random) {
+fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mut TestRandom) {
     let table = Spaced::<E>::random(entries, columns, 2, random);
     let before = Spaced::<E>::random(tokens.len(), columns, 1, random);
     let d = Spaced::<E>::random(tokens.len(), columns, 1, random);
@@ -54,7 +54,7 @@ proptest! {
     fn rows_are_looked_up_and_gradients_go_back_to_them(
         rows in 1usize..50, entries in 1usize..40, columns in 1usize..20, seed in 0u64..1000
     ) {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         let tokens = random.tokens(rows, entries);
         check::<f32>(&tokens, entries, columns, random);
         check::<Bf16>(&tokens, entries, columns, random);

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Bf16;
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, lend, on_any_processor, tolerance, wide};
+use crate::testing::{
+    Spaced, TestRandom, assert_close, dot, gradient, lend, on_any_processor, tolerance, wide,
+};
 
 #[derive(Debug, PartialEq)]
 struct Dispatched {
@@ -50,7 +52,7 @@ struct Case<E> {
 
 impl<E: Element> Case<E> {
     fn new(tokens: usize, per_token: usize, columns: usize, count: usize, seed: u64) -> Self {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         let choices = tokens * per_token;
         Self {
             tokens,
@@ -140,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     #[test]
     fn choices_are_sorted_by_expert_as_they_came(choices in 0usize..40, count in 1usize..10, seed in 0u64..1000) {
-        check_dispatch(&Random::new(seed).tokens(choices, count), count);
+        check_dispatch(&TestRandom::new(seed).tokens(choices, count), count);
     }
 
     #[test]
@@ -182,7 +184,7 @@ fn two_choices_in_one_slot_are_refused() {
 }
 
 fn check_gate<E: Element>(rows: usize, columns: usize, seed: u64) {
-    let random = &mut Random::new(seed);
+    let random = &mut TestRandom::new(seed);
     let (x, d) =
         (Spaced::<E>::random(rows, columns, 1, random), Spaced::<E>::random(rows, columns, 2, random));
     let before = Spaced::<E>::random(rows, columns, 1, random);

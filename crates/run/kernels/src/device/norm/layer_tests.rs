@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::testing::{
-    Lent, Random, Spaced, assert_close, dot, gradient, lend, on_any_processor, tolerance, wide,
+    Lent, Spaced, TestRandom, assert_close, dot, gradient, lend, on_any_processor, tolerance, wide,
 };
 use crate::{Accumulate, Bf16, Device, Element};
 
@@ -19,7 +19,7 @@ struct Inputs<E> {
 
 impl<E: Element> Inputs<E> {
     fn new(rows: usize, columns: usize, has_bias: bool, seed: u64) -> Self {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         Self {
             x: Spaced::random(rows, columns, 2, random),
             d: Spaced::random(rows, columns, 1, random),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::testing::{
-    Random, Spaced, assert_close, dot, gradient, lend, lend_mut, on_any_processor, tolerance, wide,
+    Spaced, TestRandom, assert_close, dot, gradient, lend, lend_mut, on_any_processor, tolerance, wide,
 };
 use crate::{Accumulate, Bf16, Device, Element, Heads};
 
@@ -27,7 +27,7 @@ struct Inputs<E> {
 
 impl<E: Element> Inputs<E> {
     fn new(Shape { rows, columns, gap, seed }: Shape, width: usize) -> Self {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         Self {
             x: Spaced::random(rows, columns, gap, random),
             d: Spaced::random(rows, columns, gap + 1, random),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::reference::{self, Grid, devices, random};
-use crate::testing::{Random, Spaced, lend, lend_mut};
+use crate::testing::{Spaced, TestRandom, lend, lend_mut};
 use crate::{Bf16, Device, Element, Packed, WeightFormat};
 
 fn pack<W: Element>(device: &Device, weight: &[W], outputs: usize, format: WeightFormat) -> Packed {
@@ -51,7 +51,7 @@ fn as_multiplied<X: Element>(
 
 fn check<X: Element>(device: &Device, (rows, inputs, outputs): (usize, usize, usize), format: WeightFormat) {
     let what = format!("{} {rows}x{inputs}x{outputs} {} {}", device.instructions(), X::NAME, format.name());
-    let mut seed = Random::new(7);
+    let mut seed = TestRandom::new(7);
     let x = Spaced::<X>::random(rows, inputs, 3, &mut seed);
     let weight = pack(device, &random::<f32>(2, outputs * inputs), outputs, format);
     let (bias, under) = (random::<X>(3, outputs), Spaced::<X>::random(rows, outputs, 2, &mut seed));
@@ -102,7 +102,7 @@ fn a_row_is_the_same_alone_and_among_others_at_any_place_and_on_any_number_of_th
 
 fn invariant<X: Element>(device: &Device) {
     let (inputs, outputs, rows) = (601, 100, 530);
-    let x = Spaced::<X>::random(rows, inputs, 0, &mut Random::new(5));
+    let x = Spaced::<X>::random(rows, inputs, 0, &mut TestRandom::new(5));
     let weight = random::<f32>(2, outputs * inputs);
     for format in WeightFormat::ALL {
         let packed = pack(device, &weight, outputs, format);
@@ -145,7 +145,7 @@ fn experts_multiply_their_rows_as_a_linear_layer_does_and_those_without_rows_are
 
 fn experts<X: Element>(device: &Device, format: WeightFormat) {
     let (inputs, outputs, offsets) = (70, 45, [0u32, 1, 1, 21, 22, 22, 90]);
-    let x = Spaced::<X>::random(90, inputs, 2, &mut Random::new(9));
+    let x = Spaced::<X>::random(90, inputs, 2, &mut TestRandom::new(9));
     let weights: Vec<Packed> = (0..offsets.len() as u64 - 1)
         .map(|expert| pack(device, &random::<X>(expert + 1, outputs * inputs), outputs, format))
         .collect();
@@ -200,7 +200,7 @@ fn a_token_beyond_the_table_is_refused() {
 }
 
 /// Twelve even numbers make one that is nearly normal.
-fn normal(random: &mut Random) -> f32 {
+fn normal(random: &mut TestRandom) -> f32 {
     (0..12).map(|_| random.number()).sum::<f32>() / 2.0
 }
 
@@ -213,7 +213,7 @@ fn relative_error(got: &[f32], exact: &[f32]) -> f64 {
 
 #[test]
 fn few_bits_stand_for_normal_weights_with_small_errors() {
-    let (device, mut seed) = (Device::cpu(2), Random::new(3));
+    let (device, mut seed) = (Device::cpu(2), TestRandom::new(3));
     let (rows, inputs, outputs) = (8, 1024, 64);
     let weight: Vec<f32> = (0..outputs * inputs).map(|_| 0.02 * normal(&mut seed)).collect();
     let x = Spaced::<Bf16>::new(rows, inputs, 0, || normal(&mut seed));
@@ -260,7 +260,7 @@ fn a_packed_matrix_takes_the_bytes_of_its_format() {
 #[test]
 fn an_output_in_another_format_is_rounded_once() {
     let device = Device::cpu(2);
-    let x = Spaced::<Bf16>::random(5, 64, 0, &mut Random::new(4));
+    let x = Spaced::<Bf16>::random(5, 64, 0, &mut TestRandom::new(4));
     let packed = pack(&device, &random::<Bf16>(1, 40 * 64), 40, WeightFormat::Bf16);
     let mut narrow = vec![Bf16::default(); 5 * 40];
     let to = &mut lend_mut(&device, &mut narrow);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::reference::{devices, random};
-use crate::testing::{Random, lend};
+use crate::testing::{TestRandom, lend};
 use crate::{Bf16, Buffer, Device, Element, KvFormat, PagedRows, PagedShape, Sight};
 
 const GAP: usize = 3;
@@ -63,7 +63,7 @@ impl<E: Element> Case<E> {
     /// A table for each sequence: blocks in an order that a seed decides, none of them twice.
     fn tables(&self, seed: u64) -> Vec<Vec<u32>> {
         let all: usize = (0..self.lens.len()).map(|sequence| self.blocks(sequence)).sum();
-        let (mut free, mut random): (Vec<u32>, _) = ((0..all as u32 + 3).collect(), Random::new(seed));
+        let (mut free, mut random): (Vec<u32>, _) = ((0..all as u32 + 3).collect(), TestRandom::new(seed));
         let mut take = || free.swap_remove(random.below(free.len()));
         (0..self.lens.len()).map(|sequence| (0..self.blocks(sequence)).map(|_| take()).collect()).collect()
     }
@@ -238,7 +238,7 @@ fn invariant<E: Element>(
         let lens = [301, 260, 17];
         let case = Case::<E>::new(shape(heads, kv_heads, head_dim, block_tokens), sight, &lens);
         let whole = case.run(device, 1, |_| usize::MAX);
-        let mut random = Random::new(5);
+        let mut random = TestRandom::new(5);
         let what = format!("{} {} {:?} {sight:?}", device.instructions(), E::NAME, case.shape);
         assert!(same_bits(&whole, &case.run(device, 2, |_| 1)), "one by one: {what}");
         assert!(same_bits(&whole, &case.run(device, 3, |_| random.below(40))), "in chunks: {what}");

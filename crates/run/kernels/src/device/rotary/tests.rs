@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Random, Spaced, assert_close, dot, lend, on_any_processor, tolerance};
+use crate::testing::{Spaced, TestRandom, assert_close, dot, lend, on_any_processor, tolerance};
 use crate::{Bf16, Heads};
 
 const FACTOR: f32 = 1.5;
@@ -49,7 +49,7 @@ impl Case {
         out
     }
 
-    fn check<E: Element>(&self, random: &mut Random) {
+    fn check<E: Element>(&self, random: &mut TestRandom) {
         let x = Spaced::<E>::random(self.positions.len(), self.columns, 3, random);
         let d = Spaced::<E>::random(self.positions.len(), self.columns, 3, random);
         let out = on_any_processor(|device| self.run(device, Turn::Forward, &x));
@@ -68,7 +68,7 @@ proptest! {
     fn heads_turn_as_defined_and_back(
         first in 0usize..3, count in 1usize..4, pairs in 1usize..20, still in 0usize..3, rows in 1usize..6, seed in 0u64..1000
     ) {
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         let dim = 2 * pairs + still;
         let case = Case {
             heads: Heads { first, count, dim },
@@ -83,7 +83,7 @@ proptest! {
 
 #[test]
 fn many_rows_give_the_same_on_any_processor() {
-    let random = &mut Random::new(1);
+    let random = &mut TestRandom::new(1);
     let case = Case {
         heads: Heads { first: 1, count: 4, dim: 64 },
         columns: 6 * 64,

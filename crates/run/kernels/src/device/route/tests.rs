@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, lend, on_any_processor, tolerance};
+use crate::testing::{Spaced, TestRandom, assert_close, dot, gradient, lend, on_any_processor, tolerance};
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -138,7 +138,7 @@ proptest! {
         tokens in 1usize..6, count in 1usize..12, chosen in 1usize..5, normalise: bool, size in 0.1f32..4.0, seed in 0u64..1000
     ) {
         let case = Case { tokens, count, per_token: chosen.min(count), normalise };
-        let random = &mut Random::new(seed);
+        let random = &mut TestRandom::new(seed);
         let logits = Spaced::<f32>::new(tokens, count, 1, || size * random.number());
         let routed = on_any_processor(|device| case.route(device, &logits));
         let (wide, experts) = (logits.wide(), case.experts(&logits.wide()));
@@ -199,7 +199,7 @@ fn padding_has_no_share_and_feels_no_pressure() {
 #[test]
 fn many_tokens_give_the_same_on_any_processor() {
     let case = Case { tokens: 700, count: 60, per_token: 4, normalise: true };
-    let random = &mut Random::new(4);
+    let random = &mut TestRandom::new(4);
     let logits = Spaced::<f32>::random(700, 60, 1, random);
     let d: Vec<f32> = random.numbers(2800);
     on_any_processor(|device| {

@@ -2,7 +2,7 @@
 
 use super::SampleParams;
 use crate::NONE;
-use crate::testing::{Random, lend, lend_mut, on_any_processor};
+use crate::testing::{TestRandom, lend, lend_mut, on_any_processor};
 
 const PLAIN: SampleParams = SampleParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, chance: 0 };
 
@@ -49,7 +49,7 @@ fn of_equal_tokens_the_first_ones_are_kept() {
 
 #[test]
 fn rows_are_sampled_from_where_they_lie_and_others_stay() {
-    let random = &mut Random::new(5);
+    let random = &mut TestRandom::new(5);
     let mut logits: Vec<f32> = random.numbers(3 * 40);
     logits[80..].fill(f32::NEG_INFINITY);
     let params = SampleParams { temperature: 0.7, top_k: 9, top_p: 0.9, min_p: 0.01, chance: 3 << 62 };

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
-use crate::testing::{Random, Spaced, lend, lend_mut, on_any_processor};
+use crate::testing::{Spaced, TestRandom, lend, lend_mut, on_any_processor};
 use crate::{Accumulate, Bf16, Device, Element};
 
 fn check_sum<E: Element>(len: usize) {
-    let random = &mut Random::new(len as u64);
+    let random = &mut TestRandom::new(len as u64);
     let (x, to): (Vec<E>, Vec<E>) = (random.numbers(len), random.numbers(len));
     let [copied, added] = on_any_processor(|device| {
         let (mut copied, mut added) = (to.clone(), to.clone());
@@ -44,7 +44,7 @@ proptest! {
 
 #[test]
 fn rows_are_put_where_they_belong_in_either_format() {
-    let random = &mut Random::new(3);
+    let random = &mut TestRandom::new(3);
     let (x, before) = (Spaced::<Bf16>::random(70, 33, 3, random), Spaced::<f32>::random(70, 33, 5, random));
     let [replaced, added] = on_any_processor(|device| {
         [Accumulate::Replace, Accumulate::Add].map(|mode| {

@@ -1,7 +1,7 @@
 //! What the saved table of this host predicts for the sizes that were just measured.
 
 use bedplate_catalog::{CollectiveCurve, CollectiveTimes};
-use bedplate_comm::Format;
+use bedplate_comm::ElementFormat;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Bytes, Seconds};
@@ -42,7 +42,7 @@ impl Prediction {
 
 /// The rows that the table speaks of: in shared memory, of the format that it was measured in.
 fn in_memory(rows: &[Row]) -> impl Iterator<Item = &Row> {
-    rows.iter().filter(|row| row.transport == Transport::Auto && row.case.format == Format::F32)
+    rows.iter().filter(|row| row.transport == Transport::Auto && row.case.format == ElementFormat::F32)
 }
 
 pub(super) fn predictions(rows: &[Row], known: &[CollectiveTimes]) -> Vec<Prediction> {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_saved_table_predicts_the_sizes_between_its_own() {
         let row = |bytes: u64, us: f64, transport| Row {
-            case: Case { operation: Operation::AllReduce, format: Format::F32, ranks: 2, bytes },
+            case: Case { operation: Operation::AllReduce, format: ElementFormat::F32, ranks: 2, bytes },
             transport,
             ours: Times::of(vec![Answer::Measured {
                 algorithm: "shared".into(),

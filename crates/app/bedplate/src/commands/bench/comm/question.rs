@@ -1,6 +1,6 @@
 //! What is measured: operations, sizes and ranks, and how often.
 
-use bedplate_comm::{Format, Operation};
+use bedplate_comm::{ElementFormat, Operation};
 
 /// What can be measured, in the order of the table.
 pub(super) const OPERATIONS: [Operation; 9] = [
@@ -25,9 +25,9 @@ pub(super) fn operations(word: &str) -> Result<Vec<Operation>, String> {
     found.map(|operation| vec![operation]).ok_or_else(|| format!("it is none of {} and all", known()))
 }
 
-pub(super) fn format(word: &str) -> Result<Format, String> {
-    let known = || Format::ALL.map(Format::name).join(", ");
-    Format::ALL
+pub(super) fn format(word: &str) -> Result<ElementFormat, String> {
+    let known = || ElementFormat::ALL.map(ElementFormat::name).join(", ");
+    ElementFormat::ALL
         .into_iter()
         .find(|format| format.name() == word)
         .ok_or_else(|| format!("it is none of {}", known()))
@@ -77,7 +77,7 @@ pub(super) fn size_text(bytes: u64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) operation: Operation,
-    pub(super) format: Format,
+    pub(super) format: ElementFormat,
     pub(super) ranks: u32,
     /// Of the larger buffer of a rank, as nccl-tests counts.
     pub(super) bytes: u64,
@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn parts_are_equal_and_the_rest_is_left_out() {
-        let case = Case { operation: Operation::AllGather, format: Format::F32, ranks: 3, bytes: 1024 };
+        let case =
+            Case { operation: Operation::AllGather, format: ElementFormat::F32, ranks: 3, bytes: 1024 };
         assert_eq!((case.count(), case.moved()), (85, 1020));
         let whole = Case { operation: Operation::AllReduce, ..case };
         assert_eq!((whole.count(), whole.moved()), (256, 1024));

@@ -10,7 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bedplate_comm::{Algorithm, CommError, Format, Group, Options, Rendezvous, Table, World};
+use bedplate_comm::{
+    Algorithm, AlgorithmTable, CommError, ElementFormat, Group, Rendezvous, World, WorldOptions,
+};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Bf16, CudaError, Device, DeviceChoice};
 use bedplate_terminal::CliError;
@@ -67,9 +69,9 @@ impl Diagnostic for RankError {
 pub(in super::super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let variables: BTreeMap<String, String> = std::env::vars().collect();
     let rendezvous = Rendezvous::from_environment(&variables)?;
-    let mut options = Options::from_environment(&variables)?;
+    let mut options = WorldOptions::from_environment(&variables)?;
     if let Some(algorithm) = arguments.algorithm {
-        options.table = Table::only(algorithm);
+        options.table = AlgorithmTable::only(algorithm);
     }
     let mut socket = UnixStream::connect(&arguments.socket).map_err(RankError::Socket)?;
     tell(&mut socket, &format!("rank {} {}", rendezvous.rank, std::process::id()))?;
@@ -134,16 +136,16 @@ impl Rank<'_> {
 
     fn measure(&self, case: Case, effort: Effort) -> Result<String, CommError> {
         match case.format {
-            Format::F32 => self.timed::<f32>(case, effort),
-            Format::F64 => self.timed::<f64>(case, effort),
-            Format::Bf16 => self.timed::<Bf16>(case, effort),
-            Format::F16 => self.timed::<f16>(case, effort),
-            Format::I8 => self.timed::<i8>(case, effort),
-            Format::U8 => self.timed::<u8>(case, effort),
-            Format::I32 => self.timed::<i32>(case, effort),
-            Format::U32 => self.timed::<u32>(case, effort),
-            Format::I64 => self.timed::<i64>(case, effort),
-            Format::U64 => self.timed::<u64>(case, effort),
+            ElementFormat::F32 => self.timed::<f32>(case, effort),
+            ElementFormat::F64 => self.timed::<f64>(case, effort),
+            ElementFormat::Bf16 => self.timed::<Bf16>(case, effort),
+            ElementFormat::F16 => self.timed::<f16>(case, effort),
+            ElementFormat::I8 => self.timed::<i8>(case, effort),
+            ElementFormat::U8 => self.timed::<u8>(case, effort),
+            ElementFormat::I32 => self.timed::<i32>(case, effort),
+            ElementFormat::U32 => self.timed::<u32>(case, effort),
+            ElementFormat::I64 => self.timed::<i64>(case, effort),
+            ElementFormat::U64 => self.timed::<u64>(case, effort),
         }
     }
 

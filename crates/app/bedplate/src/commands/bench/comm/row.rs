@@ -127,11 +127,12 @@ fn bandwidths(case: &Case, microseconds: f64) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bedplate_comm::Format;
+    use bedplate_comm::ElementFormat;
 
     #[test]
     fn bandwidths_are_those_of_nccl_tests() {
-        let case = Case { operation: Operation::AllReduce, format: Format::F32, ranks: 4, bytes: 1 << 30 };
+        let case =
+            Case { operation: Operation::AllReduce, format: ElementFormat::F32, ranks: 4, bytes: 1 << 30 };
         let (algorithm, bus) = bandwidths(&case, 1e6);
         assert!((algorithm - 1.073741824).abs() < 1e-9 && (bus - 1.5 * algorithm).abs() < 1e-9);
         let gather = Case { operation: Operation::AllGather, ..case };

@@ -176,7 +176,7 @@ mod tests {
     use super::super::rank_set::Answer;
     use super::super::row::Times;
     use super::*;
-    use bedplate_comm::Format;
+    use bedplate_comm::ElementFormat;
 
     fn row(operation: Operation, bytes: u64, transport: Transport, times: [f64; 3]) -> Row {
         let of = |microseconds: f64| {
@@ -185,7 +185,7 @@ mod tests {
         };
         let [ours, gloo, openmpi] = times;
         Row {
-            case: Case { operation, format: Format::F32, ranks: 2, bytes },
+            case: Case { operation, format: ElementFormat::F32, ranks: 2, bytes },
             transport,
             ours: of(ours).unwrap(),
             peers: vec![(Peer::Gloo, of(gloo)), (Peer::Openmpi, of(openmpi))],

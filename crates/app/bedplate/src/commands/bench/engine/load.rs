@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_serve::{Answer, Ask, Continuation, Engine, Event, Replica, Sampling};
+use bedplate_serve::{Answer, Ask, Continuation, Engine, Replica, SampleEvent, Sampling};
 use bedplate_terminal::Console;
 
 use super::prompt;
@@ -36,7 +36,7 @@ pub(super) fn ask(engine: &Engine, prompt: Vec<u32>, tokens: u32) -> Answer {
 pub(super) fn times(began: Instant, mut answer: Answer) -> Times {
     let mut times = Times::default();
     while let Some(event) = answer.wait() {
-        if let Event::Token { .. } = event {
+        if let SampleEvent::Token { .. } = event {
             times.last = began.elapsed().as_secs_f64();
             if times.tokens == 0 {
                 times.first = times.last;
@@ -90,7 +90,7 @@ impl Speed {
             decodes.push((sequences, together(engine, prompts, tokens)));
         }
         let after = engine.state();
-        let share = |of: fn(&bedplate_serve::State) -> u64| (of(&after) - of(&begun)) as f64;
+        let share = |of: fn(&bedplate_serve::EngineState) -> u64| (of(&after) - of(&begun)) as f64;
         let host_share =
             share(|state| state.host_nanoseconds) / share(|state| state.step_nanoseconds).max(1.0);
         console.say("prompts");
@@ -128,7 +128,7 @@ pub(super) fn together(engine: &Engine, prompts: Vec<Vec<u32>>, tokens: u32) -> 
 fn moments(began: Instant, mut answer: Answer) -> Vec<f64> {
     let mut moments = Vec::new();
     while let Some(event) = answer.wait() {
-        if let Event::Token { .. } = event {
+        if let SampleEvent::Token { .. } = event {
             moments.push(began.elapsed().as_secs_f64());
         }
     }

@@ -4,7 +4,7 @@ use bedplate_catalog::MeasuredRates;
 use bedplate_local::host::host_entry;
 use bedplate_network::Architecture;
 use bedplate_perf::{HostFormats, HostStep, serve_on_host};
-use bedplate_serve::Memory;
+use bedplate_serve::EngineMemory;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context};
 use bedplate_transformer::Transformer;
@@ -21,7 +21,7 @@ pub(super) struct Planned {
 
 impl Planned {
     /// None where this host has not been measured, or by as many threads.
-    pub(super) fn new(architecture: &Architecture, memory: &Memory, context: &Context) -> Option<Self> {
+    pub(super) fn new(architecture: &Architecture, memory: &EngineMemory, context: &Context) -> Option<Self> {
         let rates =
             host_entry(context.load_catalog().ok().as_ref())?.measured.filter(|_| !memory.is_on_gpu)?;
         let bits = |format: &str| match format {

@@ -1,8 +1,8 @@
 //! The operators at the sizes of a Llama block: width 512, 8 heads, 1408 inner, 4 sequences of 512 tokens.
 
 use bedplate_kernels::{
-    Accumulate, AdamW, AttentionShape, Buffer, CudaError, Device, Element, Gelu, HeadGradients, Heads, Qkv,
-    Rotary, Seen, Turn, Value,
+    Accumulate, AdamW, AttentionShape, Buffer, BufferValue, CudaError, Device, Element, Gelu, HeadGradients,
+    Heads, Qkv, Rotary, Turn, VisibleKeys,
 };
 
 use super::models;
@@ -79,7 +79,7 @@ pub(super) fn random<E: Element>(device: &Device, len: usize, seed: u32) -> Buff
     filled(device, &values)
 }
 
-fn filled<V: Value>(device: &Device, values: &[V]) -> Buffer<V> {
+fn filled<V: BufferValue>(device: &Device, values: &[V]) -> Buffer<V> {
     let mut buffer = device.zeros(values.len());
     device.write(buffer.view_mut(), values);
     buffer
@@ -138,7 +138,7 @@ fn attention<E: Element>(device: &Device) -> Case<'static> {
         work: Work::Flops { both: flops },
         run: Box::new(move |device, pass| {
             let qkv = Qkv::columns(&shape, qkv.view().matrix(ROWS, shape.columns()));
-            let seen = Seen { first_keys: first_keys.view(), positions: None };
+            let seen = VisibleKeys { first_keys: first_keys.view(), positions: None };
             let to = out.view_mut().matrix(ROWS, shape.attended());
             device.attention(&shape, qkv, seen, to, log_sums.view_mut());
             if pass == Pass::Both {

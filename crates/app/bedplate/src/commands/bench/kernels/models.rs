@@ -3,7 +3,9 @@
 use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::{CudaError, Device, Element};
-use bedplate_network::{Architecture, Network, Recompute, Room, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_network::{
+    Architecture, BatchTokens, Network, Recompute, Room, Weights, Workspace, WorkspaceShape,
+};
 use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
 use bedplate_transformer::FlopsConvention;
 
@@ -86,7 +88,7 @@ fn fill<E: Element>(device: &Device, room: &mut Room<'_, E>) {
     let batch = batch(256, ROWS / SEQUENCE, SEQUENCE);
     room.load(
         device,
-        Tokens {
+        BatchTokens {
             tokens: &batch.tokens,
             targets: &batch.targets,
             positions: &batch.positions,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{Accumulate, AdamW, AttentionShape, Buffer, Device, Element, Qkv, Seen};
+use bedplate_kernels::{Accumulate, AdamW, AttentionShape, Buffer, Device, Element, Qkv, VisibleKeys};
 
 /// How long an operator is repeated.
 const SPAN: Duration = Duration::from_millis(300);
@@ -222,7 +222,7 @@ fn attention_over<E: Element>(device: &Device, sequence: usize) -> [Sample; 2] {
         amount: Amount::Flops(factor * (rows * attended) as f64 * mean_keys),
     };
     let qkv = Qkv::columns(&shape, qkv.view().matrix(rows, columns));
-    let seen = Seen { first_keys: first_keys.view(), positions: None };
+    let seen = VisibleKeys { first_keys: first_keys.view(), positions: None };
     let forward = seconds(device, || {
         let out = out.view_mut().matrix(rows, attended);
         device.attention(&shape, qkv, seen, out, log_sums.view_mut());

@@ -1,6 +1,6 @@
 //! The measurement of one server, or of two beside each other.
 
-use bedplate_load::{Pace, Plan, Quantiles, Summary};
+use bedplate_load::{LoadPace, LoadSummary, Plan, Quantiles};
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console};
 use bedplate_units::{Count, Seconds};
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::Measured;
 
-pub(super) fn own(own: &Summary, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn own(own: &LoadSummary, console: &mut Console) -> Result<(), CliError> {
     console.text(&figures(own).render(console.width()))?;
     console.line("")?;
     console.table(&times(own))
 }
 
-pub(super) fn one(measured: &Measured, own: &Summary, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn one(measured: &Measured, own: &LoadSummary, console: &mut Console) -> Result<(), CliError> {
     let mut facts = figures(&measured.summary);
     facts.add("client alone", own_share(own));
     console.text(&format!("{}\n{}", measured.url, facts.render(console.width())))?;
@@ -25,7 +25,7 @@ pub(super) fn one(measured: &Measured, own: &Summary, console: &mut Console) -> 
 pub(super) fn two(
     first: &Measured,
     second: &Measured,
-    own: &Summary,
+    own: &LoadSummary,
     console: &mut Console,
 ) -> Result<(), CliError> {
     let mut facts = Facts::default();
@@ -38,7 +38,7 @@ pub(super) fn two(
     console.table(&comparison(&first.summary, &second.summary))
 }
 
-fn figures(summary: &Summary) -> Facts {
+fn figures(summary: &LoadSummary) -> Facts {
     let mut facts = Facts::default();
     facts
         .add("model", &summary.model)
@@ -67,7 +67,7 @@ fn figures(summary: &Summary) -> Facts {
     facts
 }
 
-fn requests(summary: &Summary) -> String {
+fn requests(summary: &LoadSummary) -> String {
     let mut text =
         format!("{} of {} finished", Count(summary.finished as u64), Count(summary.requests as u64));
     for (why, count) in summary.failures.iter().take(3) {
@@ -76,7 +76,7 @@ fn requests(summary: &Summary) -> String {
     text
 }
 
-fn own_share(own: &Summary) -> String {
+fn own_share(own: &LoadSummary) -> String {
     format!(
         "first token after {}, {} between tokens, {:.0} tokens/s, at a server that answers at once",
         time(own.first_token.p50),
@@ -90,7 +90,7 @@ fn time(seconds: f64) -> String {
 }
 
 /// The times of a summary under the names that are shown.
-fn rows(summary: &Summary) -> [(&'static str, &'static str, Quantiles); 4] {
+fn rows(summary: &LoadSummary) -> [(&'static str, &'static str, Quantiles); 4] {
     [
         ("time to first token", "ttft", summary.first_token),
         ("between tokens", "itl", summary.between),
@@ -99,7 +99,7 @@ fn rows(summary: &Summary) -> [(&'static str, &'static str, Quantiles); 4] {
     ]
 }
 
-fn times(summary: &Summary) -> Table {
+fn times(summary: &LoadSummary) -> Table {
     let columns = ["MEAN", "P50", "P90", "P99", "MAX"].map(|title| Column::right(title, 0));
     let mut table = Table::new([Column::left("TIME", 0)].into_iter().chain(columns).collect());
     for (name, _, quantiles) in rows(summary) {
@@ -111,7 +111,7 @@ fn times(summary: &Summary) -> Table {
 }
 
 /// Figures of both with the ratio of the second to the first.
-fn comparison(first: &Summary, second: &Summary) -> Table {
+fn comparison(first: &LoadSummary, second: &LoadSummary) -> Table {
     let mut table = Table::new(vec![
         Column::left("FIGURE", 0),
         Column::right("FIRST", 0),
@@ -120,9 +120,9 @@ fn comparison(first: &Summary, second: &Summary) -> Table {
     ]);
     let ratio = |one: f64, other: f64| if one > 0.0 { format!("{:.2}x", other / one) } else { String::new() };
     for (name, rate) in [
-        ("requests/s", Summary::requests_per_second as fn(&Summary) -> f64),
-        ("tokens/s generated", Summary::output_tokens_per_second),
-        ("tokens/s of prompts", Summary::prompt_tokens_per_second),
+        ("requests/s", LoadSummary::requests_per_second as fn(&LoadSummary) -> f64),
+        ("tokens/s generated", LoadSummary::output_tokens_per_second),
+        ("tokens/s of prompts", LoadSummary::prompt_tokens_per_second),
     ] {
         let (one, other) = (rate(first), rate(second));
         table.row(vec![name.into(), format!("{one:.2}"), format!("{other:.2}"), ratio(one, other)]);
@@ -137,10 +137,10 @@ fn comparison(first: &Summary, second: &Summary) -> Table {
     table
 }
 
-pub(super) fn json(plan: &Plan, own: &Summary, measured: &[Measured]) -> Value {
+pub(super) fn json(plan: &Plan, own: &LoadSummary, measured: &[Measured]) -> Value {
     let pace = match plan.pace {
-        Pace::Closed { users } => json!({ "users": users }),
-        Pace::Open { speed } => json!({ "open": true, "speed": speed }),
+        LoadPace::Closed { users } => json!({ "users": users }),
+        LoadPace::Open { speed } => json!({ "open": true, "speed": speed }),
     };
     let servers: Vec<Value> = measured
         .iter()
@@ -158,7 +158,7 @@ pub(super) fn json(plan: &Plan, own: &Summary, measured: &[Measured]) -> Value {
 }
 
 /// The second server's figures over the first's.
-fn ratios(first: &Summary, second: &Summary) -> Value {
+fn ratios(first: &LoadSummary, second: &LoadSummary) -> Value {
     let over = |one: f64, other: f64| (one > 0.0).then(|| other / one);
     let mut value = json!({
         "requests_per_s": over(first.requests_per_second(), second.requests_per_second()),
@@ -171,7 +171,7 @@ fn ratios(first: &Summary, second: &Summary) -> Value {
     value
 }
 
-fn summary_json(summary: &Summary) -> Value {
+fn summary_json(summary: &LoadSummary) -> Value {
     let failures: Vec<Value> =
         summary.failures.iter().map(|(why, count)| json!({ "why": why, "count": count })).collect();
     let mut value = json!({

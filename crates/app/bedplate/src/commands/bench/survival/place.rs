@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate, train_tokenizer};
+use bedplate_data::{CorpusKind, CorpusOptions, CorpusWriter, TrainingOptions, generate, train_tokenizer};
 use bedplate_terminal::CliError;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ impl Place {
     }
 
     fn write_corpus(&self) -> Result<(), CliError> {
-        let texts: Vec<String> = (0..300).map(|number| generate(Kind::Stories, 1, number)).collect();
+        let texts: Vec<String> = (0..300).map(|number| generate(CorpusKind::Stories, 1, number)).collect();
         let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
         let tokenizer = train_tokenizer(texts.iter().map(String::as_str), &options)?;
         let mut writer =

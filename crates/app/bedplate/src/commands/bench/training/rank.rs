@@ -9,12 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bedplate_comm::{Options, Rendezvous, World};
+use bedplate_comm::{Rendezvous, World, WorldOptions};
 use bedplate_data::Batch;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::Layout;
 use bedplate_terminal::CliError;
-use bedplate_train::{Decay, Ranks, TrainConfig, TrainError, Trained, Trainer};
+use bedplate_train::{Decay, RunRanks, TrainConfig, TrainError, Trained, Trainer};
 
 use super::ranks::{MODEL, Numbers, Question, config};
 use crate::commands::bench::comm::rank::RankError;
@@ -40,7 +40,7 @@ pub(in super::super) struct Arguments {
 pub(in super::super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let variables: BTreeMap<String, String> = std::env::vars().collect();
     let rendezvous = Rendezvous::from_environment(&variables)?;
-    let options = Options::from_environment(&variables)?;
+    let options = WorldOptions::from_environment(&variables)?;
     let mut socket = UnixStream::connect(&arguments.socket).map_err(RankError::Socket)?;
     tell(&mut socket, &format!("rank {} {}", rendezvous.rank, std::process::id()))?;
     match arguments.precision {
@@ -70,15 +70,15 @@ fn tell(socket: &mut UnixStream, line: &str) -> Result<(), RankError> {
 fn trainer<E: Trained>(
     arguments: &Arguments,
     rendezvous: &Rendezvous,
-    options: &Options,
+    options: &WorldOptions,
 ) -> Result<Trainer<E>, CliError> {
     let device = Device::cpu(arguments.threads);
     let architecture = architecture(MODEL, Question::SEQUENCE);
     let ranks = match rendezvous.world {
-        1 => Ranks::alone(),
+        1 => RunRanks::alone(),
         _ => {
             let is_tied = architecture.transformer.has_tied_embeddings;
-            Ranks::of(World::join(rendezvous, options)?, arguments.layout, is_tied, None)?
+            RunRanks::of(World::join(rendezvous, options)?, arguments.layout, is_tied, None)?
         }
     };
     let ranks = Arc::new(ranks);

@@ -8,7 +8,7 @@ use std::process::Command;
 use bedplate_layout::Layout;
 use bedplate_local::host::host_entry;
 use bedplate_local::{Machine, machine};
-use bedplate_perf::{Step, predict_on_host};
+use bedplate_perf::{PredictedStep, predict_on_host};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_train::{Precision, TrainConfig};
@@ -173,7 +173,7 @@ fn layouts(arguments: &Arguments, ranks: u32) -> Result<Vec<Layout>, CliError> {
     Ok(LAYOUTS.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?)
 }
 
-fn predict(layout: &Layout, numbers: Numbers, context: &Context) -> Option<Step> {
+fn predict(layout: &Layout, numbers: Numbers, context: &Context) -> Option<PredictedStep> {
     let host = host_entry(context.load_catalog().ok().as_ref())?;
     let model = architecture(MODEL, Question::SEQUENCE).transformer;
     let mut config = config(numbers);

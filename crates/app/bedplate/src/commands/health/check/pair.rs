@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_comm::{Options, Reduction, World};
+use bedplate_comm::{Reduction, World, WorldOptions};
 use bedplate_kernels::Device;
 
 use super::{Outcome, Verdict};
@@ -46,8 +46,8 @@ fn sum_together(lasts: Duration) -> Result<Sums, String> {
 
 fn one_rank(rank: u32, meeting: &Meeting, rounds: u64) -> Result<Sums, String> {
     let device = Device::cpu(1);
-    let world =
-        World::join(&meeting.rendezvous(rank, 2), &Options::default()).map_err(|error| error.to_string())?;
+    let world = World::join(&meeting.rendezvous(rank, 2), &WorldOptions::default())
+        .map_err(|error| error.to_string())?;
     let group = world.everyone().map_err(|error| error.to_string())?;
     let mut numbers = world.shared::<f32>(&device, NUMBERS).map_err(|error| error.to_string())?;
     let own: Vec<f32> = (0..NUMBERS).map(|index| (index % 1000) as f32 + rank as f32).collect();

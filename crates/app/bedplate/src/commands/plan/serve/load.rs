@@ -1,8 +1,8 @@
 //! What is to be served: lengths and a rate by flags, or the requests of a trace.
 
-use bedplate_deploy::{Load, Pictures};
+use bedplate_deploy::{OfferedLoad, Pictures};
 use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
-use bedplate_perf::serving::{Adapters, ServedModel};
+use bedplate_perf::serving::{LoadedAdapters, ServedModel};
 use bedplate_replay::requests::{Lengths, SharedPrefix, TracedLoad, read_trace};
 use bedplate_terminal::{CliError, files};
 use bedplate_units::grouped;
@@ -34,7 +34,7 @@ pub(super) struct Asked {
     #[arg(long, value_name = "N", requires = "rank", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     adapters: Option<u32>,
     /// The rank of the adapters
-    #[arg(long, requires = "adapters", value_parser = clap::value_parser!(u32).range(1..=i64::from(Adapters::LARGEST_RANK)))]
+    #[arg(long, requires = "adapters", value_parser = clap::value_parser!(u32).range(1..=i64::from(LoadedAdapters::LARGEST_RANK)))]
     rank: Option<u32>,
     /// Images in each prompt, whose tokens come on top of --isl; the model must have a vision encoder
     #[arg(long, value_name = "N", conflicts_with = "trace", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -55,9 +55,9 @@ fn pixels(text: &str) -> Result<(u32, u32), String> {
 
 /// The load as it is planned for.
 pub(super) struct Expected {
-    pub(super) load: Load,
+    pub(super) load: OfferedLoad,
     pub(super) traced: Option<TracedLoad>,
-    pub(super) adapters: Option<Adapters>,
+    pub(super) adapters: Option<LoadedAdapters>,
     pub(super) pictures: Option<Pictures>,
 }
 
@@ -113,7 +113,7 @@ impl Diagnostic for NoEncoder {
 
 impl Asked {
     pub(super) fn load(&self, model: &ServedModel) -> Result<Expected, CliError> {
-        let adapters = self.adapters.zip(self.rank).map(|(loaded, rank)| Adapters { loaded, rank });
+        let adapters = self.adapters.zip(self.rank).map(|(loaded, rank)| LoadedAdapters { loaded, rank });
         let pictures = self.pictures(model)?;
         let Some(path) = &self.trace else {
             let load = self.by_flags(pictures.map_or(0, |pictures| pictures.tokens()));
@@ -124,17 +124,17 @@ impl Asked {
         let traced = TracedLoad::new(read_trace(source)?).expect("a trace has requests");
         let no_rate = || NoRate { requests: traced.len(), place: source.whole() };
         let per_second = self.rate.or(traced.per_second).ok_or_else(no_rate)?;
-        let load = Load::recorded(&traced, per_second);
+        let load = OfferedLoad::recorded(&traced, per_second);
         Ok(Expected { load, traced: Some(traced), adapters, pictures })
     }
 
     /// The load by lengths and a rate; images come on top of the prompts.
-    fn by_flags(&self, image_tokens: u64) -> Load {
+    fn by_flags(&self, image_tokens: u64) -> OfferedLoad {
         let asked = self.isl.zip(self.osl).zip(self.rate);
         let ((text, output), rate) = asked.expect("clap asks for lengths and a rate, or for a trace");
         let shared = self.shared_prefix;
         let shared = shared.map(|percent| SharedPrefix { percent, groups: self.prefix_groups });
-        Load::asked(text, output, rate, image_tokens, shared, self.adapters.unwrap_or(1))
+        OfferedLoad::asked(text, output, rate, image_tokens, shared, self.adapters.unwrap_or(1))
     }
 
     fn pictures(&self, model: &ServedModel) -> Result<Option<Pictures>, CliError> {
@@ -158,7 +158,7 @@ pub(super) fn pictured(pictures: &Pictures) -> String {
 }
 
 /// What was taken from a trace, in a sentence.
-pub(super) fn taken(traced: &TracedLoad, load: &Load) -> String {
+pub(super) fn taken(traced: &TracedLoad, load: &OfferedLoad) -> String {
     let TracedLoad { prompt, output, .. } = traced;
     let shared = match traced.shared {
         Some(shared) => format!("{:.0}% of prompt tokens began earlier prompts too", shared.share * 100.0),
@@ -188,7 +188,7 @@ pub(super) fn taken(traced: &TracedLoad, load: &Load) -> String {
 }
 
 pub(super) fn json(traced: &TracedLoad) -> Value {
-    let tokens = |tokens: &bedplate_replay::requests::Tokens| {
+    let tokens = |tokens: &bedplate_replay::requests::TokenLengths| {
         json!({
             "mean": tokens.mean,
             "median": tokens.median,

@@ -1,7 +1,7 @@
 //! A plan for serving as an HTML page: the front, and the latencies of replayed requests.
 
 use bedplate_deploy::{FrontPoint, Plan};
-use bedplate_replay::requests::{Picoseconds, Record, seconds};
+use bedplate_replay::requests::{Picoseconds, RequestRecord, seconds};
 use bedplate_terminal::html::{Plot, Point, Report, Series};
 
 use super::{Found, show};
@@ -31,7 +31,7 @@ pub(super) fn page(found: &Found<'_>) -> Report {
     let asked = if limits.is_empty() { String::new() } else { format!(" Objectives: {limits}.") };
     report
         .section("Time to first token", &format!("Share of requests that waited no longer.{asked}"))
-        .chart(&distribution(found, Record::ttft, found.need.objectives.ttft));
+        .chart(&distribution(found, RequestRecord::ttft, found.need.objectives.ttft));
     report
         .section("Time between tokens", "Share of requests whose mean gap was no longer.")
         .chart(&distribution(found, |record| record.itl().unwrap_or(0), found.need.objectives.itl));
@@ -106,7 +106,11 @@ fn front_chart(front: &[FrontPoint], chosen: Point) -> String {
 }
 
 /// A distribution over the judged requests, and the limit as a line where there is one.
-fn distribution(found: &Found<'_>, value: fn(&Record) -> Picoseconds, limit: Option<Picoseconds>) -> String {
+fn distribution(
+    found: &Found<'_>,
+    value: fn(&RequestRecord) -> Picoseconds,
+    limit: Option<Picoseconds>,
+) -> String {
     let values: Vec<Picoseconds> = found.answer.best.shown.judged().map(value).collect();
     let mut points = shares(values);
     for point in &mut points {

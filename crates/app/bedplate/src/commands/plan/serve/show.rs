@@ -1,8 +1,8 @@
 //! A plan for serving as text and as JSON.
 
-use bedplate_deploy::test_time::{Effort, Price};
+use bedplate_deploy::test_time::{Effort, EffortPrice};
 use bedplate_deploy::{
-    Energy, Expectation, Explanation, FrontPoint, Held, Outlook, Plan, Supply, Workers, front_outlook,
+    Energy, Expectation, FrontPoint, HeldPlan, Outlook, Plan, PlanExplanation, Supply, Workers, front_outlook,
 };
 use bedplate_perf::serving::{KvRoom, ServingMemory};
 use bedplate_replay::requests::{Objectives, seconds};
@@ -187,14 +187,14 @@ fn memory(found: &Found<'_>) -> Option<String> {
     ))
 }
 
-fn cost(held: &Held) -> Option<String> {
+fn cost(held: &HeldPlan) -> Option<String> {
     let hourly = held.dollars_per_hour?;
     let million = held.shown.outcome.dollars_per_million_output_tokens();
     let each = million.map(|each| format!("; {} per million tokens generated", Dollars::new(each)));
     Some(format!("{}/h{}", Dollars::new(hourly), each.unwrap_or_default()))
 }
 
-fn energy(found: &Found<'_>, held: &Held) -> Option<Energy> {
+fn energy(found: &Found<'_>, held: &HeldPlan) -> Option<Energy> {
     Energy::of(&found.supplies[held.supply], held)
 }
 
@@ -281,7 +281,7 @@ pub(super) fn front(points: &[FrontPoint], supplies: &[Supply]) -> Table {
     table
 }
 
-pub(super) fn efforts(efforts: &[(Effort, Option<Price>)]) -> Table {
+pub(super) fn efforts(efforts: &[(Effort, Option<EffortPrice>)]) -> Table {
     let mut table = Table::new(vec![
         Column::left("EFFORT", 0),
         Column::right("P50", 0),
@@ -306,7 +306,7 @@ pub(super) fn efforts(efforts: &[(Effort, Option<Price>)]) -> Table {
 }
 
 /// The verdicts that got furthest.
-pub(super) fn explained(explanation: &Explanation, supplies: &[Supply]) -> Facts {
+pub(super) fn explained(explanation: &PlanExplanation, supplies: &[Supply]) -> Facts {
     const MOST: usize = 5;
     let mut facts = Facts::default();
     for tried in explanation.matches.iter().take(MOST) {
@@ -342,7 +342,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
         value["chosen_plan"] = json!(other.edge.to_string());
         value
     };
-    let effort = |(effort, price): &(Effort, Option<Price>)| {
+    let effort = |(effort, price): &(Effort, Option<EffortPrice>)| {
         json!({
             "samples": effort.samples,
             "thinking_tokens": effort.thinking,
@@ -353,7 +353,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
             "dollars_per_thousand": price.and_then(|price| price.dollars_per_thousand).map(Dollars::get),
         })
     };
-    let explained = |explanation: &Explanation| {
+    let explained = |explanation: &PlanExplanation| {
         let matches = explanation.matches.iter().map(|tried| {
             json!({
                 "what": tried.what.to_string(),
@@ -406,7 +406,7 @@ pub(super) fn json(found: &Found<'_>) -> Value {
     })
 }
 
-fn held(held: &Held, found: &Found<'_>) -> Value {
+fn held(held: &HeldPlan, found: &Found<'_>) -> Value {
     let supply = &found.supplies[held.supply];
     let workers = |workers: &Workers| {
         json!({

@@ -1,7 +1,7 @@
 //! Replicas whose step times the performance model predicts: a model, GPUs and how it is split.
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_deploy::{Load, Need, Numbers, Options, Pattern, Plan, RefusedReplica, Supply};
+use bedplate_deploy::{DeployOptions, Need, Numbers, OfferedLoad, Pattern, Plan, RefusedReplica, Supply};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
 use bedplate_replay::requests::{Objectives, Traffic};
 use bedplate_terminal::{CliError, choice};
@@ -56,13 +56,18 @@ impl LoadedReplicas {
     pub(super) fn need(&self, traffic: &Traffic, chunk: u32, seed: u64) -> Need<'_> {
         Need {
             model: &self.model,
-            load: Load::usual_of(traffic),
+            load: OfferedLoad::usual_of(traffic),
             traced: None,
             objectives: Objectives::default(),
             constants: &self.constants,
             site: None,
             alternatives: &[],
-            options: Options { engine: self.engine, chunks: vec![chunk], seed, ..Options::default() },
+            options: DeployOptions {
+                engine: self.engine,
+                chunks: vec![chunk],
+                seed,
+                ..DeployOptions::default()
+            },
         }
     }
 
