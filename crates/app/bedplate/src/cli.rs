@@ -1,6 +1,6 @@
 //! The command line: what can be typed, and help with examples.
 
-use bedplate_terminal::LogArguments;
+use bedplate_terminal::GlobalArguments;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
@@ -26,24 +26,8 @@ Start here:
 Data goes to standard output, remarks to standard error. Exit codes: 0 done, 1 refused or
 failed, 2 usage, 3 transient, 70 our bug.")]
 pub(crate) struct Cli {
-    /// Print one JSON document instead of text
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub(crate) json: bool,
-
-    /// Lay your own catalog file over the built-in one; may be repeated
-    #[arg(
-        long,
-        global = true,
-        help_heading = "Global options",
-        value_name = "FILE",
-        env = "BEDPLATE_CATALOG",
-        hide_env_values = true,
-        value_delimiter = ':'
-    )]
-    pub(crate) catalog: Vec<String>,
-
     #[command(flatten)]
-    pub(crate) log: LogArguments,
+    pub(crate) global: GlobalArguments,
 
     #[command(subcommand)]
     pub(crate) command: Command,

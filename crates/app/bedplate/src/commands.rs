@@ -62,7 +62,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Model(arguments) => model::run(arguments, console),
         Command::Plan(arguments) => plan::run(*arguments, context, console),
         Command::Replay(arguments) => replay::run(arguments, context, console),
-        Command::Bench(arguments) => bench::run(arguments, context, console),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Data(arguments) => data::run(&arguments, console),
         Command::Launch(arguments) => launch::run(arguments),
         Command::LaunchHelper(arguments) => launch::help(arguments),

@@ -7,10 +7,7 @@ mod cli;
 mod clusters;
 mod commands;
 mod connection;
-mod cpu_clock;
-mod host_run;
 mod launcher;
-mod meeting;
 mod models;
 mod pages;
 mod replayed;
@@ -18,7 +15,7 @@ mod served;
 
 use std::process::ExitCode;
 
-use bedplate_terminal::{CliError, Console, Context, catching_bugs, report};
+use bedplate_terminal::{CliError, Console, catching_bugs, report};
 use clap::Parser;
 
 use crate::cli::Cli;
@@ -40,7 +37,6 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, console: &mut Console) -> Result<(), CliError> {
-    cli.log.start()?;
-    let context = Context { overlays: cli.catalog };
+    let context = cli.global.start()?;
     commands::run(cli.command, &context, console)
 }

@@ -47,7 +47,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_daemon::API_PAGES,
         bedplate_terminal::files::PAGES,
         bedplate_terminal::PAGES,
-        &commands::bench::PAGES.concat(),
+        bedplate_terminal::benchmarks::PAGES,
         commands::catalog::PAGES,
         commands::chaos::PAGES,
         commands::cluster::PAGES,
@@ -79,21 +79,11 @@ mod tests {
     use std::path::PathBuf;
 
     use bedplate_diag::Class;
+    use bedplate_testkit::book;
     use clap::CommandFactory;
 
     use super::*;
     use crate::cli::Cli;
-
-    /// Compares a file of the book with what it should be, or writes it when `UPDATE_EXPECT` is set.
-    fn check_book(path: &str, expected: &str) {
-        let file = bedplate_testkit::root().join("docs").join(path);
-        if std::env::var_os("UPDATE_EXPECT").is_some() {
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, expected).unwrap();
-        }
-        let found = fs::read_to_string(&file).unwrap_or_default();
-        assert!(found == expected, "docs/{path} is not current; run `UPDATE_EXPECT=1 ./test`");
-    }
 
     fn class_text(class: Class) -> &'static str {
         match class {
@@ -114,7 +104,7 @@ mod tests {
         for page in all() {
             let path = format!("errors/{}.md", page.code);
             let code = page.class.exit_code();
-            check_book(
+            book::check(
                 &path,
                 &format!(
                     "# {}\n\n{}\n\n**Remedy:** {}.\n\n**Class:** {}, exit code {code}. {}\n",
@@ -129,7 +119,7 @@ mod tests {
                 &format!("| [{0}]({0}.md) | {code} | {1} |\n", page.code, page.remedy.replace('|', "\\|"));
             expected.push(path.into());
         }
-        check_book("errors/README.md", &index);
+        book::check("errors/README.md", &index);
         let folder = bedplate_testkit::root().join("docs/errors");
         for area in fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
             for file in fs::read_dir(area.path()).unwrap().flatten() {
@@ -174,7 +164,7 @@ mod tests {
                 rule.severity,
                 rule.layer
             );
-            check_book(&path, &text);
+            book::check(&path, &text);
             index += &format!("| [{0}]({0}.md) | {nvidia} | {1} |\n", rule.name, rule.summary);
             expected.push(path);
         }
@@ -192,14 +182,14 @@ mod tests {
                  | nvidia | {nvidia} |\n| aws-ec2 | {aws} |\n| strict | {strict} |{follows}\n\nSources: {} (data/health/sources.md).\n",
                 entry.xid, entry.meaning, entry.mnemonic, entry.nvidia_says, entry.layer, entry.sources
             );
-            check_book(&path, &text);
+            book::check(&path, &text);
             index += &format!(
                 "| [{0}](xid/{0}.md) | {nvidia} | {aws} | {strict} | {1} |\n",
                 entry.xid, entry.meaning
             );
             expected.push(path);
         }
-        check_book("health/README.md", &index);
+        book::check("health/README.md", &index);
         check_folder("health", &expected);
     }
 
@@ -218,7 +208,7 @@ mod tests {
                     &format!("| `{}` | {} | {labels} | {} |\n", metric.name, metric.kind.name(), metric.help);
             }
         }
-        check_book("metrics.md", &text);
+        book::check("metrics.md", &text);
     }
 
     #[test]
@@ -295,18 +285,10 @@ mod tests {
     fn the_command_reference_is_current() {
         let mut command = Cli::command().disable_help_subcommand(true).term_width(100);
         command.build();
-        let mut text = String::from("# Commands\n\nGenerated from the program: the help of every command.\n");
-        add_help(&mut command, "bedplate", &mut text);
-        check_book("commands.md", &text);
-    }
-
-    fn add_help(command: &mut clap::Command, name: &str, text: &mut String) {
-        let help = command.render_long_help().to_string();
-        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-        *text += &format!("\n## {name}\n\n```\n{}\n```\n", help.join("\n").trim_end());
-        for below in command.get_subcommands_mut().filter(|below| !below.is_hide_set()) {
-            let below_name = format!("{name} {}", below.get_name());
-            add_help(below, &below_name, text);
-        }
+        let mut text = String::from(
+            "# Commands\n\nGenerated from the program: the help of every command. That of the benchmarks is in [bench-commands.md](bench-commands.md).\n",
+        );
+        book::add_help(&mut command, "bedplate", &mut text);
+        book::check("commands.md", &text);
     }
 }

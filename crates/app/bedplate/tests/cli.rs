@@ -118,27 +118,6 @@ golden! {
         "comm flight flight-none",
         "comm flight .",
     ]
-    bench_deploy: [
-        "bench deploy --help",
-        "bench deploy --peer aiconfigurator --peer-python peers/no-such-python",
-        "bench deploy --peer aiconfigurator --peer-python peers/without-aiconfigurator",
-        "bench deploy --peer aiconfigurator --peer-python peers/stops --data serving-rows.csv",
-        "bench deploy --peer aiconfigurator --peer-python peers/not-a-number --data serving-rows.csv",
-        "bench deploy --peer aiconfigurator --peer-python peers/answers --data missing.csv",
-        "bench deploy --data serving-rows.csv",
-        "bench deploy --peer calculon",
-    ]
-    bench_comm: [
-        "bench comm --help",
-        "bench comm --sizes 1T",
-        "bench comm --sizes 8 --ranks 4",
-        "bench comm --op all_red",
-        "bench comm --format f8",
-        "bench comm --algorithm shared",
-        "bench comm --algorithm ring",
-        "bench comm --overlap --ranks 4",
-        "bench comm --format bf16 --save",
-    ]
     cluster_show: ["cluster show p5.48xlarge:64", "cluster show u-p6e-gb200x72:4", "cluster show p5.48xlarge:2+p5en.48xlarge:1", "cluster show cluster.toml", "cluster show topology.conf slurm.conf"]
     cluster_convert: [
         "cluster import topology.conf slurm.conf",
@@ -539,24 +518,4 @@ fn the_commands_of_the_book_run() {
         }
     }
     assert!(ran > 20, "only {ran} commands found");
-}
-
-/// A peer is scored on the rows that it answers. Its times are whole, ours depend on the machine.
-#[test]
-fn predictions_are_compared_with_those_of_a_peer() {
-    let run = "bench deploy --peer aiconfigurator --peer-python peers/answers --data serving-rows.csv";
-    let text = terminal().run(run);
-    assert!(text.contains("3, of which 2 say enough") && text.contains("1 of 2"), "{text}");
-    let json = terminal().run(&format!("--json {run}"));
-    let start = json.find('{').expect("it prints an object");
-    let found = serde_json::Deserializer::from_str(&json[start..]).into_iter::<serde_json::Value>().next();
-    let found = found.expect("it has a value").expect("it is JSON");
-    assert_eq!((&found["rows_asked"], &found["rows_answered_by_peer"]), (&2.into(), &1.into()), "{json}");
-    assert_eq!(found["refused_by_peer"], serde_json::json!({ "no such row": 1 }));
-    assert_eq!(found["peer"]["systems_without_rows"], serde_json::json!(["l40s"]));
-    let dense = &found["by"]["kind"]["dense, vllm"];
-    assert_eq!((&dense["rows"], &dense["rows_of_both"]), (&2.into(), &1.into()), "{json}");
-    let error = dense["peer"]["ttft"]["median_abs_error"].as_f64().expect("it is a number");
-    assert!((error - 0.25).abs() < 1e-9, "{json}");
-    assert_eq!(found["cpu_s_per_prediction"]["peer_from_start"], 1.25);
 }

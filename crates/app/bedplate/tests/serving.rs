@@ -206,6 +206,7 @@ fn clients_that_go_away_leave_nothing_behind_and_an_end_is_orderly() {
 
 #[test]
 fn a_server_is_measured_and_compared() {
+    bedplate_testkit::beside(env!("CARGO_BIN_EXE_bedplate"), "bedplate-bench");
     let desk = Desk::new("measured");
     let server = Server::start(&desk, "");
     let load = "--requests 12 --prompt 16..32 --output 6 --shared-prefix 50 --warmup 1 --json";

@@ -21,8 +21,8 @@ fn is_installed() -> bool {
 
 /// The bench fails where the gang does not come back, or elsewhere than from its checkpoint, or on the lost node.
 fn heal(user: &[&str]) -> (Value, String) {
-    let mut command = Command::new(PROGRAM);
-    command.args(["bench", "heal", "--on", "slurm", "--repeats", "1", "--json"]).args(user);
+    let mut command = Command::new(bedplate_testkit::beside(PROGRAM, "bedplate-bench"));
+    command.args(["heal", "--on", "slurm", "--repeats", "1", "--json"]).args(user);
     let output = command.output().expect("the program was built before its tests");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");

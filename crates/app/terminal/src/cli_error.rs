@@ -62,6 +62,8 @@ pub enum ProgramError {
     Usage { message: String },
     #[error("cannot write to standard output")]
     Output { source: io::Error },
+    #[error("cannot start the program `{name}`")]
+    Companion { name: &'static str, source: io::Error },
     #[error("bedplate stopped because of a bug: {what}")]
     Bug { what: String },
 }
@@ -73,6 +75,9 @@ pages! { pub PAGES "command":
     OUTPUT "output" Transient
         "The result could not be written to standard output, for example because the disk is full."
         "make room or write elsewhere, then run the command again"
+    COMPANION "companion" User
+        "Benchmarks are a program of their own, `bedplate-bench`, and they measure the program `bedplate`. Each looks for the other in its own folder, then on the PATH."
+        "build both with `cargo build --release -p bedplate -p bedplate-bench`, or install them with `cargo install --path crates/app/bedplate` and `cargo install --path crates/app/bench`"
     BUG "bug" Bug
         "The program reached a state that should be impossible. Your input may be fine."
         "please report the command, its input and this message"
@@ -83,6 +88,7 @@ impl Diagnostic for ProgramError {
         match self {
             ProgramError::Usage { .. } => &USAGE,
             ProgramError::Output { .. } => &OUTPUT,
+            ProgramError::Companion { .. } => &COMPANION,
             ProgramError::Bug { .. } => &BUG,
         }
     }

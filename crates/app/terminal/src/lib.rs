@@ -11,11 +11,15 @@
 //! # Ok::<(), bedplate_terminal::CliError>(())
 //! ```
 
+pub mod benchmarks;
 mod choice;
 mod cli_error;
+mod companion;
 mod console;
 mod context;
 pub mod files;
+pub mod formats;
+mod global;
 pub mod html;
 mod length;
 mod logging;
@@ -23,7 +27,9 @@ pub mod present;
 
 pub use choice::choice;
 pub use cli_error::{CliError, PAGES, ProgramError, catching_bugs, report};
+pub use companion::find_companion;
 pub use console::Console;
 pub use context::Context;
+pub use global::GlobalArguments;
 pub use length::length;
 pub use logging::LogArguments;

@@ -19,7 +19,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bedplate_job::Job;
 
@@ -27,6 +27,12 @@ use crate::{
     Capability, ClusterEvent, ClusterView, DriverError, Explained, JobDetail, JobId, JobState, JobSummary,
     NodeDetail, NodeId, NodeSummary, RankPlace, Submitted,
 };
+
+/// A key for one submission: repeated after a lost answer, it stays one job.
+pub fn new_submission_key() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{}-{now}", std::process::id())
+}
 
 /// A cluster that takes jobs. All calls block.
 pub trait Driver: Send + Sync {

@@ -21,7 +21,7 @@ mod views;
 pub use bedplate_kubernetes::{KubernetesError, KubernetesPlace};
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
-pub use driver::{Driver, JobOrder, JobQuery, LogQuery, OutputStream, Watched};
+pub use driver::{Driver, JobOrder, JobQuery, LogQuery, OutputStream, Watched, new_submission_key};
 pub use error::{DriverError, PAGES};
 pub use kubernetes::{Kubernetes, KubernetesSite};
 pub use local::{JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};

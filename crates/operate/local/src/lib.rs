@@ -19,6 +19,7 @@
 mod down;
 mod error;
 pub mod host;
+mod host_run;
 mod join;
 mod launch;
 pub mod machine;
@@ -31,6 +32,7 @@ mod up;
 
 pub use down::{kill_daemon, take_down};
 pub use error::{LocalError, PAGES};
+pub use host_run::host_run;
 pub use join::{Joined, invite};
 pub use launch::{Launcher, Say, find_agent, hold, is_running, stop_supervisor};
 pub use machine::Machine;

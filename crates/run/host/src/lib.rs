@@ -16,9 +16,11 @@ pub mod clock;
 mod library;
 mod lock;
 pub mod memory;
+mod name;
 pub mod panics;
 mod replace;
 
 pub use library::Library;
 pub use lock::{FolderLock, LockError};
+pub use name::host_name;
 pub use replace::{Replacement, replace_file, replace_private_file, sync_folder};

@@ -12,6 +12,7 @@ use bedplate_diag::Page;
 use bedplate_exporter::{Exporter, ExporterOptions, HostnameLabel, Root, ScrapeTarget, watchable};
 use bedplate_finding::OpenFinding;
 use bedplate_health::{Profile, Rules};
+use bedplate_host::host_name;
 use bedplate_record::{Exposure, MetricsServer};
 use bedplate_terminal::present::printable_line;
 use bedplate_terminal::{CliError, Console, ProgramError, files};
@@ -225,11 +226,6 @@ fn serve(
     let _ = signals.wait();
     console.say(&format!("ends after {:.0} s", began.elapsed().as_secs_f64()));
     Ok(())
-}
-
-pub(crate) fn host_name() -> String {
-    let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
-    name.unwrap_or_else(|_| "localhost".to_owned())
 }
 
 /// Where AWS installs it, or where the path has it.

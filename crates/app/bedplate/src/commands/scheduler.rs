@@ -6,13 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_binder::{BinderOptions, LeaseRules, ManifestOptions, SiteRules, StopHandle, manifests};
+use bedplate_host::host_name;
 use bedplate_kubernetes::{ApiConnection, KubernetesPlace};
 use bedplate_terminal::present::printable_line;
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
-
-use super::export::host_name;
 
 /// Until another scheduler may take over from one that is gone.
 const LEASE_LASTS: Duration = Duration::from_secs(15);

@@ -14,11 +14,12 @@ use bedplate_batching::PreemptionMode;
 use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, GatewayOptions, ServedModel as Served};
-use bedplate_kernels::{DeviceChoice, KvFormat, WeightFormat};
+use bedplate_kernels::{DeviceChoice, WeightFormat};
 use bedplate_serve::{
     Activations, AdapterFolder, Disaggregated, Engine, EngineMemory, EngineOptions, KvServer, Model, Replica,
     Secret, ServeError, WorkerGroup, free_memory,
 };
+use bedplate_terminal::formats::{FormatName, KvName};
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::{Bytes, Seconds};
 use serde_json::json;
@@ -185,50 +186,12 @@ fn adapter(text: &str) -> Result<AdapterFolder, String> {
     Ok(AdapterFolder { name: name.to_owned(), folder: folder.into() })
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum FormatName {
-    F32,
-    Bf16,
-    F16,
-    /// 8 bits with an exponent (e4m3), and a scale for each output
-    Fp8,
-    /// 8 bits with a scale for every 32 numbers
-    Int8,
-    /// 4 bits with a scale for every 32 numbers
-    Int4,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum KvName {
-    /// 8 bits with an exponent (e4m3), and a scale for each key and value: half the memory, on GPUs that have it
-    Fp8,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Precision {
     /// f32 for weights in f32, otherwise bf16
     Auto,
     F32,
     Bf16,
-}
-
-impl KvName {
-    pub(crate) fn format(name: Option<Self>) -> KvFormat {
-        name.map_or(KvFormat::Stored, |KvName::Fp8| KvFormat::Fp8)
-    }
-}
-
-impl FormatName {
-    pub(crate) fn format(self) -> WeightFormat {
-        match self {
-            FormatName::F32 => WeightFormat::F32,
-            FormatName::Bf16 => WeightFormat::Bf16,
-            FormatName::F16 => WeightFormat::F16,
-            FormatName::Fp8 => WeightFormat::Fp8,
-            FormatName::Int8 => WeightFormat::Int8,
-            FormatName::Int4 => WeightFormat::Int4,
-        }
-    }
 }
 
 /// How often a server looks whether its engine goes on.

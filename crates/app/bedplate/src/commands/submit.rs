@@ -5,11 +5,9 @@ mod options;
 mod surroundings;
 mod wait;
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::{Driver, Submitted};
+use bedplate_drivers::{Driver, Submitted, new_submission_key};
 use bedplate_job::sbatch::Draft;
 use bedplate_job::{Flaw, Imported, Job, JobError, Remark};
 use bedplate_terminal::{CliError, Console, ProgramError, files};
@@ -119,7 +117,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     for remark in &remarks {
         console.say(&format!("note: {remark}"));
     }
-    let submitted = driver.submit(&job, &new_key())?;
+    let submitted = driver.submit(&job, &new_submission_key())?;
     console.say_notes(driver.remarks());
     report(&submitted, arguments, console)?;
     match (arguments.follow, arguments.wait) {
@@ -155,7 +153,7 @@ pub(crate) fn surround(job: &mut Job, driver: &dyn Driver) {
 /// Submits a job with what surrounds the user: variables and folder.
 pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, CliError> {
     surroundings::add(&mut job, driver);
-    Ok(driver.submit(&job, &new_key())?)
+    Ok(driver.submit(&job, &new_submission_key())?)
 }
 
 /// Submits a job with a prediction attached.
@@ -236,10 +234,4 @@ fn show(job: &Job, remarks: &[Remark], console: &mut Console) -> Result<(), CliE
         console.say(&format!("note: {remark}"));
     }
     console.text(&job.to_toml())
-}
-
-/// A key of its own: a submission that is repeated after a lost answer stays one job.
-pub(crate) fn new_key() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    format!("{}-{now}", std::process::id())
 }

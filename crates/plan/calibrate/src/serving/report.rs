@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::ServingConstants;
+use serde_json::{Value, json};
 
 use super::{LogErrors, ServingCase, ServingCases, ServingSkipped};
 use crate::{CalibrateError, Score};
@@ -28,6 +29,23 @@ impl Scores {
             inter_token: score(|error| error.inter_token),
             throughput: score(|error| error.throughput),
         }
+    }
+
+    /// The three figures under the names that users know them by.
+    pub fn json(&self) -> Value {
+        let score = |score: &Score| {
+            json!({
+                "rows_used": score.rows,
+                "median_abs_error": score.median_abs_error,
+                "p90_abs_error": score.p90_abs_error,
+                "bias": score.bias,
+            })
+        };
+        json!({
+            "ttft": score(&self.first_token),
+            "itl": score(&self.inter_token),
+            "throughput": score(&self.throughput),
+        })
     }
 }
 

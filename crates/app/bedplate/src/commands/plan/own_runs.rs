@@ -7,12 +7,11 @@ use bedplate_calibrate::{HostCase, HostFactor};
 use bedplate_diag::{Diagnostic, Page, Source, pages};
 use bedplate_layout::ComputePrecision;
 use bedplate_local::host::{NAME, overlay_path, recent_runs};
+use bedplate_local::host_run;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, files};
 use bedplate_train::{TrainConfig, read_architecture};
 use serde_json::{Value, json};
-
-use crate::host_run::host_run;
 
 /// The configuration of a run as it was used, which `bedplate train` leaves in its folder.
 pub(crate) const SETTINGS: &str = "settings.toml";

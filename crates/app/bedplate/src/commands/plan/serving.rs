@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{
     Coverage, HeldOut, HeldOutReport, Scores, ServingCase, ServingCases, ServingErrors, ServingReport,
     ServingSkipped, fit_site, held_out_errors, held_out_report, serving_report,
@@ -108,8 +107,8 @@ pub(super) fn calibrate(
             "deployments": site.len(),
             "rows_used": before.inter_token.rows,
             "rows_skipped": cases.skipped.len(),
-            "before": scores_json(&before),
-            "after": scores_json(&after),
+            "before": before.json(),
+            "after": after.json(),
             "site": text,
         }));
     }
@@ -246,29 +245,29 @@ fn held_out_json(held_out: &HeldOutReport) -> Value {
         ((*kind).to_owned(), Value::Object(groups))
     });
     json!({
-        "total": scores_json(&held_out.total),
-        "disaggregated": scores_json(&held_out.disaggregated),
+        "total": held_out.total.json(),
+        "disaggregated": held_out.disaggregated.json(),
         "within_interval_80": Value::Object(kinds.collect()),
     })
 }
 
 fn report_json(report: &ServingReport, held_out: Option<&HeldOutReport>) -> Value {
-    let mut value = scores_json(&report.total);
+    let mut value = report.total.json();
     let fields = [
         ("kind", json!("serving")),
         ("rows_used", json!(report.total.inter_token.rows)),
         ("rows_skipped", skipped_json(&report.rows_skipped)),
         ("rows_suspicious", skipped_json(&report.rows_suspicious)),
-        ("with_suspicious", scores_json(&report.with_suspicious)),
-        ("without_repaired", scores_json(&report.without_repaired)),
-        ("disaggregated", scores_json(&report.disaggregated)),
+        ("with_suspicious", report.with_suspicious.json()),
+        ("without_repaired", report.without_repaired.json()),
+        ("disaggregated", report.disaggregated.json()),
         ("left_out", held_out.map_or(Value::Null, held_out_json)),
     ];
     let object = value.as_object_mut().expect("scores are an object");
     object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
     for (kind, groups) in &report.by {
         let groups: Map<String, Value> =
-            groups.iter().map(|(name, scores)| (name.clone(), scores_json(scores))).collect();
+            groups.iter().map(|(name, scores)| (name.clone(), scores.json())).collect();
         object.insert(format!("by_{kind}"), Value::Object(groups));
     }
     let rows = report.outcomes.iter().map(|row| {
@@ -282,22 +281,6 @@ fn report_json(report: &ServingReport, held_out: Option<&HeldOutReport>) -> Valu
     });
     object.insert("rows".to_owned(), rows.collect());
     value
-}
-
-pub(crate) fn scores_json(scores: &Scores) -> Value {
-    let score = |score: &Score| {
-        json!({
-            "rows_used": score.rows,
-            "median_abs_error": score.median_abs_error,
-            "p90_abs_error": score.p90_abs_error,
-            "bias": score.bias,
-        })
-    };
-    json!({
-        "ttft": score(&scores.first_token),
-        "itl": score(&scores.inter_token),
-        "throughput": score(&scores.throughput),
-    })
 }
 
 fn skipped_json(rows: &[ServingSkipped]) -> Value {

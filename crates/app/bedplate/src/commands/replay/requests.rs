@@ -3,6 +3,8 @@
 mod modelled;
 
 use bedplate_batching::{OptionsFlaw, PrefillMode, RouterOptions, RoutingPolicy, SchedulerOptions};
+use bedplate_catalog::Catalog;
+use bedplate_deploy::{Numbers, ReplayStage};
 use bedplate_diag::{Class, Diagnostic, Page, Source};
 use bedplate_replay::requests::grammar;
 use bedplate_replay::requests::{
@@ -11,9 +13,6 @@ use bedplate_replay::requests::{
 };
 use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_units::{DollarRate, Seconds};
-
-use bedplate_catalog::Catalog;
-use bedplate_deploy::{Numbers, ReplayStage};
 
 use self::modelled::Modelled;
 use crate::replayed::{page, show};

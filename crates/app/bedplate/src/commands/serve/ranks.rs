@@ -4,13 +4,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bedplate_comm::{Rendezvous, World, WorldOptions};
+use bedplate_comm::{LocalRendezvous, Rendezvous, World, WorldOptions};
 use bedplate_serve::WorkerGroup;
 use bedplate_terminal::{CliError, ProgramError};
 
 use crate::commands::train::launch::RanksError;
 use crate::commands::train::ranks::{variables, without_batch_script};
-use crate::meeting::Meeting;
 
 /// What this process is.
 pub(super) enum Part {
@@ -46,7 +45,7 @@ impl Part {
 /// Starts the other ranks, which get the same arguments, and meets them.
 fn start(ranks: u32, options: &WorldOptions) -> Result<(World, Others), CliError> {
     let failed = |source| RanksError::Start { source };
-    let meeting = Meeting::here().map_err(failed)?;
+    let meeting = LocalRendezvous::here().map_err(failed)?;
     let program = std::env::current_exe().map_err(failed)?;
     let mut others = Others(Vec::new());
     for rank in 1..ranks {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, JobId, JobSummary, Local};
+use bedplate_drivers::{Driver, JobId, JobSummary, Local, new_submission_key};
 use bedplate_job::{Inherited, Job};
 use bedplate_local::{Machine, TemporaryCluster, Wanted};
 use bedplate_terminal::present::{now_ms, wrap};
@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use super::learning::{DOCUMENTS, Learned, write_configuration};
 use crate::cli::Cli;
 use crate::commands::queue::where_or_why;
-use crate::commands::submit::new_key;
 use crate::launcher::launcher;
 
 pub(super) const TITLE: &str = "the work itself";
@@ -255,7 +254,7 @@ fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> R
     let mut job = Job::from_options(&options, command.iter().map(|word| (*word).to_owned()).collect())?.job;
     job.environment.inherited = Inherited::Nothing;
     job.working_directory = Some(folder.into());
-    Ok(driver.submit(&job, &new_key())?.id)
+    Ok(driver.submit(&job, &new_submission_key())?.id)
 }
 
 fn wait_until(

@@ -2,14 +2,13 @@
 
 use bedplate_layout::Layout;
 use bedplate_local::host::host_entry;
+use bedplate_local::host_run;
 use bedplate_local::machine::memory_for_programs_mib;
 use bedplate_perf::MemoryUse;
 use bedplate_search::{HostChoice, HostQuestion, NoHostLayout};
 use bedplate_terminal::Context;
 use bedplate_train::{Needs, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
-
-use crate::host_run::host_run;
 
 pub(super) fn choose(
     config: &TrainConfig,

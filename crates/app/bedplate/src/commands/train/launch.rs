@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use bedplate_comm::LocalRendezvous;
 use bedplate_diag::{Diagnostic, pages};
 use bedplate_layout::Layout;
 use bedplate_terminal::{CliError, Console, ProgramError};
@@ -17,7 +18,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::ranks::Variables;
-use crate::meeting::Meeting;
 
 /// Set for processes that this program started as ranks of a run.
 pub(super) const LAUNCHED: &str = "BEDPLATE_TRAIN_LAUNCHED";
@@ -145,7 +145,7 @@ impl From<Lost> for CliError {
 /// The processes of a run while it runs.
 struct Watch<'a> {
     launch: &'a Launch<'a>,
-    meeting: Meeting,
+    meeting: LocalRendezvous,
     membership: Membership,
     began: SystemTime,
     all: Vec<Started>,
@@ -168,7 +168,7 @@ impl<'a> Watch<'a> {
     fn begin(launch: &'a Launch<'a>) -> Result<Self, CliError> {
         let mut watch = Self {
             launch,
-            meeting: Meeting::here().map_err(|source| RanksError::Start { source })?,
+            meeting: LocalRendezvous::here().map_err(|source| RanksError::Start { source })?,
             membership: Membership::of(&launch.output),
             began: SystemTime::now(),
             all: Vec::new(),
@@ -199,7 +199,7 @@ impl<'a> Watch<'a> {
             started.send(Signal::SIGKILL);
             let _ = started.child.wait();
         }
-        self.meeting = Meeting::here().map_err(|source| RanksError::Start { source })?;
+        self.meeting = LocalRendezvous::here().map_err(|source| RanksError::Start { source })?;
         self.began = SystemTime::now();
         self.start_all()
     }

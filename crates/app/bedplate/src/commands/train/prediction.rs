@@ -4,12 +4,11 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_comm::World;
 use bedplate_local::host::host_entry;
+use bedplate_local::host_run;
 use bedplate_perf::{PredictedStep, predict_on_host};
 use bedplate_terminal::Context;
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
-
-use crate::host_run::host_run;
 
 /// A step as predicted for this machine, and the machine's peak in FLOP/s.
 pub(crate) struct HostPrediction {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use bedplate_exporter::{Exporter, ExporterOptions};
 use bedplate_finding::Severity;
+use bedplate_host::host_name;
 
 use super::{Outcome, Verdict};
-use crate::commands::export::host_name;
 
 const READINGS: u32 = 3;
 const INTERVAL: Duration = Duration::from_millis(300);

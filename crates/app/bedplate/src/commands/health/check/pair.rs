@@ -3,11 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_comm::{Reduction, World, WorldOptions};
+use bedplate_comm::{LocalRendezvous, Reduction, World, WorldOptions};
 use bedplate_kernels::Device;
 
 use super::{Outcome, Verdict};
-use crate::meeting::Meeting;
 
 const NUMBERS: usize = 1 << 20;
 
@@ -34,7 +33,7 @@ struct Sums {
 
 fn sum_together(lasts: Duration) -> Result<Sums, String> {
     let rounds = 1 + (lasts.as_millis() as u64 / 50).min(40);
-    let meeting = Meeting::here().map_err(|error| error.to_string())?;
+    let meeting = LocalRendezvous::here().map_err(|error| error.to_string())?;
     thread::scope(|scope| {
         let other = scope.spawn(|| one_rank(1, &meeting, rounds));
         let own = one_rank(0, &meeting, rounds);
@@ -44,7 +43,7 @@ fn sum_together(lasts: Duration) -> Result<Sums, String> {
     })
 }
 
-fn one_rank(rank: u32, meeting: &Meeting, rounds: u64) -> Result<Sums, String> {
+fn one_rank(rank: u32, meeting: &LocalRendezvous, rounds: u64) -> Result<Sums, String> {
     let device = Device::cpu(1);
     let world = World::join(&meeting.rendezvous(rank, 2), &WorldOptions::default())
         .map_err(|error| error.to_string())?;
