@@ -250,7 +250,7 @@ fn show(
     row("a prompt of 1024".into(), speed.prefill, speed.prefill / alone, &first);
     console.table(&table)?;
     console.line(&format!(
-        "first token of a prompt of 2,000 tokens that is cached: {:.3} of the time without\nscheduling, preparing and drawing: {:.1} % of steps",
+        "first token of a prompt of 2,000 tokens that is cached: {:.3} of the time without\nscheduling, preparing and sampling: {:.1} % of steps",
         speed.cached_first / speed.cold_first,
         100.0 * speed.host_share
     ))

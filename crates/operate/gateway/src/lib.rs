@@ -1,10 +1,10 @@
 //! The OpenAI-compatible API over running models.
 //!
-//! [`start`] serves [`Model`]s, each a tokenizer with one or more replicas that answer in tokens (`bedplate_serve::Replica`). This crate
+//! [`start`] serves [`ServedModel`]s, each a tokenizer with one or more replicas that answer in tokens (`bedplate_serve::Replica`). This crate
 //! turns requests into prompts and tokens into answers: chat templates, stop strings, calls of tools, structured output, streams,
 //! log-probabilities, usage. It counts under vLLM's names and writes a trace that `bedplate replay requests` reads. How tokens are
 //! computed and scheduled is not known here. [`route`] puts a router in front of many such servers, and a
-//! [`Fleet`] keeps such servers running as processes. `docs/serving.md` is the contract.
+//! [`ReplicaFleet`] keeps such servers running as processes. `docs/serving.md` is the contract.
 //!
 //! ```no_run
 //! # fn example(replica: std::sync::Arc<dyn bedplate_serve::Replica>) -> Result<(), Box<dyn std::error::Error>> {

@@ -133,7 +133,7 @@ const OF_STATES: [(&str, &str, &str, OfState); 11] = [
     (
         "bedplate_serve_host_seconds_total",
         "counter",
-        "Time of steps spent in scheduling, preparing and drawing.",
+        "Time of steps spent in scheduling, preparing and sampling.",
         |state| state.host_nanoseconds as f64 / 1e9,
     ),
     ("bedplate_serve_blocks_idle", "gauge", "Blocks kept for later prompts only.", |state| {

@@ -72,7 +72,7 @@ pub struct RunOutlook {
     pub gpu_hours: f64,
 }
 
-/// Shares of time that do not advance the run. With [`Outlook::goodput`] they add up to 1.
+/// Shares of time that do not advance the run. With [`RunOutlook::goodput`] they add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Losses {
     /// Stalls for checkpoints and copies.

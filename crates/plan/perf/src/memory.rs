@@ -12,7 +12,7 @@ use bedplate_units::Bytes;
 use crate::problem::{Grid, Problem};
 use crate::{LayerCosts, Offload, Task};
 
-/// Bytes of one GPU by what they hold. [`Memory::total`] is their sum.
+/// Bytes of one GPU by what they hold. [`MemoryUse::total`] is their sum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryUse {
     pub weights: Bytes,

@@ -40,7 +40,7 @@ pub use intake::{BodyError, read_body};
 pub use limits::Limits;
 pub use server::{Connections, Server, bind};
 
-/// A request whose body has not been read yet. Its extensions hold the [`Peer`].
+/// A request whose body has not been read yet. Its extensions hold the [`ClientPeer`].
 pub type Request = hyper::Request<Incoming>;
 
 /// Where a request came from.

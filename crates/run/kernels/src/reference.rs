@@ -76,7 +76,7 @@ pub(crate) struct Attention {
     pub(crate) log_sums: Vec<f64>,
 }
 
-/// Which keys the queries of sequences see, as `Seen` says it; positions are given for every sequence.
+/// Which keys the queries of sequences see, as `VisibleKeys` says it; positions are given for every sequence.
 #[derive(Clone, Copy)]
 pub(crate) struct Sight<'a> {
     pub(crate) first_keys: &'a [u32],

@@ -37,7 +37,7 @@ pub struct SafetensorsFile {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTensor {
-    /// As the file names it. Only numbers in a [`Format`] can be read.
+    /// As the file names it. Only numbers in a [`TensorFormat`] can be read.
     pub dtype: String,
     pub shape: Vec<usize>,
     /// From the start of the file.

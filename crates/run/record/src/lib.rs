@@ -1,7 +1,7 @@
 //! The records of a training run, in four forms at once.
 //!
 //! A loop makes one [`StepRecord`] per step, and an [`EvaluationRecord`] now and then; each form takes the same records:
-//! [`EventFile`] for TensorBoard, [`Lines`] of JSON for scripts, an [`Endpoint`] for Prometheus, and [`Progress`] for
+//! [`EventFile`] for TensorBoard, [`RecordLines`] of JSON for scripts, an [`Endpoint`] for Prometheus, and [`Progress`] for
 //! people who watch. A run that resumes at a step removes an earlier run's records of later steps. This crate does not
 //! know what is trained, or how.
 //!

@@ -14,7 +14,7 @@ pub trait Replica: Send + Sync {
     /// What it has done and what it holds.
     fn state(&self) -> EngineState;
 
-    /// Takes no more requests and finishes those that it has. [`State::requests`] falls to 0.
+    /// Takes no more requests and finishes those that it has. [`EngineState::requests`] falls to 0.
     fn drain(&self);
 }
 

@@ -1,6 +1,6 @@
 //! Recovered state, of a run between two worlds: what each rank still holds, and how the next ranks get what they want of it.
 //!
-//! A [`Piece`] is a range of one section of one block, of its master weights or of a moment, at some step. After ranks were lost or
+//! A [`SectionPiece`] is a range of one section of one block, of its master weights or of a moment, at some step. After ranks were lost or
 //! came, all tell what they hold and what they want; everybody computes the same plan: the newest step at which all that is wanted is
 //! held by somebody, and who gives what to whom. Nothing is read from a checkpoint.
 //!

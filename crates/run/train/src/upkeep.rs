@@ -148,7 +148,7 @@ impl<E: Trained> Trainer<E> {
         self.store.owned().iter().map(learned).collect()
     }
 
-    /// What this rank holds, in the order in which [`State`] gives it.
+    /// What this rank holds, in the order in which [`TrainedState`] gives it.
     pub(crate) fn pieces(&self) -> Vec<SectionPiece> {
         Learned::pieces(&self.learned())
     }

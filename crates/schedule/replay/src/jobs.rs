@@ -1,7 +1,7 @@
 //! Job traces and generated loads, run through the gang scheduler under different policies.
 //!
-//! [`read`] makes a [`Trace`] from a text, [`Generator`] makes one from a fitted model; [`Policy`] names the rules
-//! to compare, [`simulate`] runs one of them [`Summary`] says how well it did and [`Comparison`] how several did side by side. A job's duration is the run
+//! [`read`] makes a [`Trace`] from a text, [`Generator`] makes one from a fitted model; [`ReplayPolicy`] names the rules
+//! to compare, [`simulate`] runs one of them, [`ReplaySummary`] says how well it did and [`Comparison`] how several did side by side. A job's duration is the run
 //! time in the trace, stretched by where the scheduler puts it and by how many nodes it gets; failures are
 //! drawn per node and are the same for every policy.
 //!

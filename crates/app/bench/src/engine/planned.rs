@@ -48,7 +48,7 @@ impl Planned {
         for (sequences, reached) in &speed.decodes {
             let count = f64::from(*sequences);
             let context = count * f64::from(speed.prompt + load::TOKENS / 2);
-            let step = HostStep { decodes: count, drawn: count, context, ..HostStep::default() };
+            let step = HostStep { decodes: count, sampled: count, context, ..HostStep::default() };
             rows.push((format!("{sequences} sequences"), count / seconds(&step), *reached));
         }
         // A prompt goes in chunks, each of which sees what came before.
@@ -56,7 +56,7 @@ impl Planned {
         let chunks = [0.0, chunk].map(|before| HostStep {
             prompt_tokens: chunk,
             pairs: chunk * (before + chunk / 2.0),
-            drawn: f64::from(u8::from(before > 0.0)),
+            sampled: f64::from(u8::from(before > 0.0)),
             ..HostStep::default()
         });
         rows.push(("a prompt of 1024".into(), all / chunks.iter().map(seconds).sum::<f64>(), speed.prefill));

@@ -18,8 +18,8 @@ pub struct HostStep {
     pub pairs: f64,
     /// Tokens that the sequences that decode have in their cache, all together.
     pub context: f64,
-    /// Rows after which a token is drawn.
-    pub drawn: f64,
+    /// Rows after which a token is sampled.
+    pub sampled: f64,
 }
 
 /// How a model is held for answering.
@@ -58,7 +58,7 @@ pub fn serve_on_host(
         seconds += layer * run.count as f64;
     }
     let bits = formats.head_bits;
-    seconds += host.product_of(step.drawn, model.hidden as f64, model.vocab as f64, 1.0, bits);
+    seconds += host.product_of(step.sampled, model.hidden as f64, model.vocab as f64, 1.0, bits);
     Some(Seconds::new(seconds))
 }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn decode(sequences: f64) -> HostStep {
-        HostStep { decodes: sequences, drawn: sequences, context: 100.0 * sequences, ..HostStep::default() }
+        HostStep { decodes: sequences, sampled: sequences, context: 100.0 * sequences, ..HostStep::default() }
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
     fn sequences_share_the_reading_until_arithmetic_takes_longer() {
         let alone = seconds(&BF16, &decode(1.0));
         assert!(seconds(&BF16, &decode(8.0)) < 1.05 * alone);
-        let prompt = HostStep { prompt_tokens: 1000.0, pairs: 500_000.0, drawn: 1.0, ..HostStep::default() };
+        let prompt = HostStep { prompt_tokens: 1000.0, pairs: 500_000.0, sampled: 1.0, ..HostStep::default() };
         let model = bedplate_transformer::builtin("llama-3.2-1b").expect("it is built in");
         let layers = (model.parameters().total - model.vocab * model.hidden) as f64;
         let arithmetic = 2.0 * 1000.0 * layers / 1e12;

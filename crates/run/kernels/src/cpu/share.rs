@@ -1,6 +1,6 @@
 //! Work that the thread pool shares out, and the pieces of outputs that go with it.
 //!
-//! An operator names its outputs as [`Shared`] and writes only to the pieces that it is handed: here is where ranges are
+//! An operator names its outputs as [`SharedRows`] and writes only to the pieces that it is handed: here is where ranges are
 //! cut so that no two members get the same number. Sums over rows do not depend on which member made them.
 
 use std::marker::PhantomData;

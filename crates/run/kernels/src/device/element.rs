@@ -62,7 +62,7 @@ pub trait Element: BufferValue + Formatted {
     fn narrow(value: f32) -> Self;
 }
 
-/// Keeps [`Value`] to the types that devices have memory for.
+/// Keeps [`BufferValue`] to the types that devices have memory for.
 pub trait Sealed {}
 
 macro_rules! values {
