@@ -165,7 +165,8 @@ mod tests {
     fn sequences_share_the_reading_until_arithmetic_takes_longer() {
         let alone = seconds(&BF16, &decode(1.0));
         assert!(seconds(&BF16, &decode(8.0)) < 1.05 * alone);
-        let prompt = HostStep { prompt_tokens: 1000.0, pairs: 500_000.0, sampled: 1.0, ..HostStep::default() };
+        let prompt =
+            HostStep { prompt_tokens: 1000.0, pairs: 500_000.0, sampled: 1.0, ..HostStep::default() };
         let model = bedplate_transformer::builtin("llama-3.2-1b").expect("it is built in");
         let layers = (model.parameters().total - model.vocab * model.hidden) as f64;
         let arithmetic = 2.0 * 1000.0 * layers / 1e12;
