@@ -16,6 +16,7 @@ use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
 use bedplate_train::{Observer, Published, RunOptions, TrainConfig, TrainError, run as train};
 use bedplate_units::Bytes;
+use bedplate_units::statistics::median;
 use serde_json::{Value, json};
 
 #[derive(clap::Args)]
@@ -200,12 +201,6 @@ impl Fio {
         let rate = value["jobs"][0]["write"]["bw_bytes"].as_f64().filter(|rate| *rate > 0.0);
         rate.ok_or_else(|| NoFio("it wrote nothing".into()))
     }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn show_rates(rates: &Rates, console: &mut Console) -> Result<(), CliError> {

@@ -13,6 +13,7 @@ use bedplate_diag::{Diagnostic, Page};
 use bedplate_terminal::benchmarks::NOT_SURVIVED;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
+use bedplate_units::statistics::median;
 use serde_json::{Value, json};
 
 use place::Place;
@@ -165,12 +166,6 @@ fn show(figures: &[Figure], console: &mut Console) -> Result<(), CliError> {
     let mut table = Table::new(columns.into_iter().map(column).collect());
     figures.iter().for_each(|figure| table.row(figure.cells()));
     console.table(&table)
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn longest(values: &[f64]) -> f64 {

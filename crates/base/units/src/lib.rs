@@ -25,6 +25,7 @@ mod parse;
 mod quantity;
 mod rate;
 mod size;
+pub mod statistics;
 mod time;
 
 pub use calendar::Date;

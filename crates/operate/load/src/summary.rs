@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bedplate_units::statistics::nearest_rank;
+
 use crate::asking::AskedOutcome;
 
 /// Mean and quantiles of times, in seconds.
@@ -21,7 +23,7 @@ impl Quantiles {
     pub(crate) fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let Some(highest) = times.last().copied() else { return Self::default() };
-        let at = |share: f64| times[((times.len() as f64 * share).ceil() as usize).clamp(1, times.len()) - 1];
+        let at = |share: f64| nearest_rank(&times, share).unwrap_or(highest);
         Self {
             count: times.len() as u64,
             mean: times.iter().sum::<f64>() / times.len() as f64,

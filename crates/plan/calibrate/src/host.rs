@@ -10,8 +10,7 @@ use bedplate_layout::ComputePrecision;
 use bedplate_perf::{HostRun, predict_on_host};
 use bedplate_transformer::Transformer;
 use bedplate_units::Seconds;
-
-use crate::quantile;
+use bedplate_units::statistics::median;
 
 /// A run of `bedplate train` on this host: what was run, and where the time of its usual step went.
 #[derive(Debug, Clone)]
@@ -61,9 +60,10 @@ pub fn fit_host(cases: &[HostCase], start: &Accelerator) -> HostFit {
             let others: Vec<HostCase> = [&cases[..index], &cases[index + 1..]].concat();
             error(&cases[index], &slowed(start, &self::factors(&others, start)))
         });
-        median(errors.collect())
+        median(&errors.collect::<Vec<f64>>())
     });
-    let all = |host: &Accelerator| median(cases.iter().filter_map(|case| error(case, host)).collect());
+    let all =
+        |host: &Accelerator| median(&cases.iter().filter_map(|case| error(case, host)).collect::<Vec<f64>>());
     HostFit { error_before: all(start), error_after: all(&host), error_held_out: held_out, factors, host }
 }
 
@@ -90,11 +90,6 @@ fn slowed(start: &Accelerator, factors: &[HostFactor]) -> Accelerator {
 fn error(case: &HostCase, host: &Accelerator) -> Option<f64> {
     let predicted = predict_on_host(&case.model, host, &case.run).ok()?.seconds();
     Some((predicted.get() / case.measured.total().get() - 1.0).abs())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    if values.is_empty() { 0.0 } else { quantile(&values, 0.5) }
 }
 
 /// A part whose rates move together.
@@ -127,7 +122,7 @@ impl Kind {
             return *moved;
         }
         let weight = runs as f64 / (runs as f64 + PRIOR_RUNS);
-        let factor = (weight * (moved.factor.ln() + median(missing))).exp();
+        let factor = (weight * (moved.factor.ln() + median(&missing))).exp();
         HostFactor { factor, runs, ..*moved }
     }
 

@@ -47,5 +47,5 @@ pub use fit::{FitOptions, Prior, fit, fit_memory};
 pub use holdout::{holdout_report, leave_one_source_out};
 pub use host::{HostCase, HostFactor, HostFit, fit_host};
 pub use interval::{ErrorBars, Interval, Similar};
-pub use report::{RowOutcome, Score, ValidationReport, quantile, report, validate};
+pub use report::{RowOutcome, Score, ValidationReport, report, validate};
 pub use skip::Skip;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
+use bedplate_units::statistics::quantile;
 
 use crate::case::{Case, Cases, Skipped};
 use crate::{CalibrateError, kendall};
@@ -29,16 +30,6 @@ impl Score {
             bias: quantile(errors, 0.5),
         }
     }
-}
-
-/// The quantile of a list by linear interpolation; zero for none.
-pub fn quantile(values: &[f64], share: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
-    let at = share.clamp(0.0, 1.0) * last as f64;
-    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
-    low + (high - low) * at.fract()
 }
 
 /// The result for one row.

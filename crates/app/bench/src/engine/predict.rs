@@ -8,6 +8,7 @@ use bedplate_replay::requests::{
 use bedplate_serve::{Engine, EngineOptions, Replica, StepRecord};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
+use bedplate_units::statistics::nearest_rank;
 use serde_json::{Value, json};
 
 use super::load::{self, Times};
@@ -49,8 +50,10 @@ pub(super) fn compare(
     for (name, of) in
         [("first token", first as fn(&Times) -> Option<f64>), ("between tokens", Times::between)]
     {
-        for percent in [50, 90, 99] {
-            let at = |times: &[Times]| percentile(times.iter().filter_map(of).collect(), percent);
+        for percent in [50_u8, 90, 99] {
+            let at = |times: &[Times]| {
+                percentile(times.iter().filter_map(of).collect(), f64::from(percent) / 100.0)
+            };
             rows.push((format!("{name}, p{percent}"), at(&predicted), at(&measured)));
         }
     }
@@ -174,10 +177,9 @@ fn solve(steps: &[StepRecord], terms: &dyn Fn(&StepRecord) -> [f64; 5], used: [b
     std::array::from_fn(|at| matrix[at][5] / matrix[at][at] / scale[at])
 }
 
-fn percentile(mut values: Vec<f64>, percent: usize) -> f64 {
+fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    let at = (values.len() * percent).div_ceil(100).saturating_sub(1);
-    values.get(at).copied().unwrap_or(0.0)
+    nearest_rank(&values, share).unwrap_or(0.0)
 }
 
 impl Comparison {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bedplate_drivers::{ClusterPlace, Driver, DriverError, JobFormat, Local, new_submission_key};
 use bedplate_job::{Gang, Inherited, Job, Role, Workload};
 use bedplate_terminal::CliError;
+use bedplate_units::statistics::nearest_rank;
 
 use super::{CPUS, NODES, SubmitBenchError};
 
@@ -95,9 +96,7 @@ struct Rate {
 
 impl Rate {
     fn percentile(&self, part: f64) -> f64 {
-        let at = ((self.milliseconds.len() as f64 * part).ceil() as usize)
-            .clamp(1, self.milliseconds.len().max(1));
-        self.milliseconds.get(at - 1).copied().unwrap_or(0.0)
+        nearest_rank(&self.milliseconds, part).unwrap_or(0.0)
     }
 }
 

@@ -12,9 +12,10 @@ use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
 use bedplate_perf::Generation;
 use bedplate_perf::serving::Deployment;
+use bedplate_units::statistics::quantile;
 
 use super::{LogErrors, ServingCase};
-use crate::{Interval, quantile};
+use crate::Interval;
 
 /// What is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

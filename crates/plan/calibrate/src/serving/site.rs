@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bedplate_perf::serving::{Adjustment, ServingConstants, Site, Speculation};
 
 use super::{ServingCase, ServingCases};
-use crate::quantile;
+use bedplate_units::statistics::quantile;
 
 /// An adjustment for every deployment of the rows, from all its trusted rows.
 pub fn fit_site(cases: &ServingCases, constants: &ServingConstants) -> Site {
