@@ -12,7 +12,7 @@ use crate::{ArchitectureMap, Dependency, Package, Use, Workspace};
 /// Layers in which every crate is pure.
 const PURE_LAYERS: [&str; 4] = ["base", "domain", "plan", "schedule"];
 /// Pure crates in other layers.
-const PURE_CRATES: [(&str, &str); 2] = [("observe", "health"), ("observe", "diagnose")];
+const PURE_CRATES: [(&str, &str); 1] = [("observe", "health")];
 /// Packages from outside that a pure crate may import: they parse, print or derive, and do no I/O.
 const PURE_PACKAGES: [&str; 8] =
     ["serde", "serde_json", "serde-saphyr", "thiserror", "toml", "strsim", "csv-core", "libm"];
