@@ -7,11 +7,14 @@ mod cli;
 mod clusters;
 mod commands;
 mod connection;
+mod health_rules;
+mod job_file;
 mod launcher;
 mod models;
 mod pages;
 mod replayed;
 mod served;
+mod site;
 
 use std::process::ExitCode;
 

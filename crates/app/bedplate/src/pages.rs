@@ -41,6 +41,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_local::PAGES,
         bedplate_kubernetes::KUBERNETES_PAGES,
         bedplate_binder::BINDER_PAGES,
+        bedplate_doctor::deep::PAGES,
         bedplate_drivers::PAGES,
         bedplate_drivers::SLURM_PAGES,
         bedplate_daemon::PAGES,
@@ -64,6 +65,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::replay::PAGES,
         commands::serve::PAGES,
         commands::submit::PAGES,
+        crate::job_file::PAGES,
         commands::train::PAGES,
         commands::unit::PAGES,
     ]

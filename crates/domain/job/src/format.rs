@@ -14,9 +14,19 @@ use bedplate_diag::Source;
 use bedplate_document::Table;
 use serde_json::Value;
 
-use crate::{Job, JobError};
+use crate::{Imported, Job, JobError};
 
 impl Job {
+    /// Reads a manifest of Kubernetes, or a job file in JSON or TOML.
+    pub fn from_file(text: &str, name: &str) -> Result<Imported, JobError> {
+        let job = match (Self::is_manifest(text), text.trim_start().starts_with('{')) {
+            (true, _) => return Self::from_manifest(text, name),
+            (false, true) => Self::from_json(text, name)?,
+            (false, false) => Self::from_toml(text, name)?,
+        };
+        Ok(Imported { job, remarks: Vec::new() })
+    }
+
     /// Reads a job file; errors speak of it as `name`.
     pub fn from_toml(text: &str, name: &str) -> Result<Self, JobError> {
         Ok(read::job(Table::parse(Source::new(name, text))?)?)

@@ -165,3 +165,41 @@ impl NodeFacts {
         self.pci.nvidia_gpus > 0 || !self.gpus.is_empty()
     }
 }
+
+impl NodeFacts {
+    /// The document in what a job wrote; a site's profiles and prologs may write around it.
+    pub fn find_in(text: &[u8]) -> Option<Self> {
+        let lines = text.split_inclusive(|byte| *byte == b'\n').scan(0, |at, line| {
+            let here = *at;
+            *at += line.len();
+            Some((here, line))
+        });
+        let mut begins = lines.filter(|(_, line)| line.starts_with(b"{"));
+        begins.find_map(|(at, _)| serde_json::Deserializer::from_slice(&text[at..]).into_iter().next()?.ok())
+    }
+
+    /// The facts of a reader that may not have seen the GPUs of its node.
+    pub fn with_hidden_gpus(mut self) -> Self {
+        self.hides_gpus = self.gpus.is_empty();
+        if self.hides_gpus {
+            // It fails where it may see none.
+            self.remarks.retain(|remark| remark.source != "nvidia-smi");
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_found_between_what_a_site_prints() {
+        let facts = NodeFacts { node: "n1".into(), ..NodeFacts::default() };
+        let json = serde_json::to_string(&facts).unwrap();
+        let text = format!("welcome\n{{ not ours\n{json}\nbye\n");
+        assert_eq!(NodeFacts::find_in(text.as_bytes()), Some(facts));
+        assert_eq!(NodeFacts::find_in(b"welcome\n{}"), NodeFacts::find_in(b"{}"));
+        assert_eq!(NodeFacts::find_in(json[..json.len() / 2].as_bytes()), None);
+    }
+}

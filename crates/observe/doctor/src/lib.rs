@@ -1,7 +1,8 @@
 //! What is wrong with a node's hardware settings, drivers, libraries and environment, what it costs, and how to fix it.
 //!
 //! [`gather`] reads a node into [`NodeFacts`]; [`examine`] judges them, a pure function; [`differences`] compares nodes.
-//! [`nccl`] tells from logs what a job really used. Costs come from the performance model: the same step with and
+//! [`nccl`] tells from logs what a job really used. [`deep`] works a machine hard and compares every result, and
+//! [`SelfTest`] holds a device against the processor and the catalog. Costs come from the performance model: the same step with and
 //! without the flaw.
 //!
 //! ```
@@ -18,12 +19,14 @@
 
 mod check;
 mod cost;
+pub mod deep;
 mod environment;
 mod facts;
 mod gather;
 mod judge;
 pub mod nccl;
 mod nodes;
+mod selftest;
 mod version;
 
 pub use check::{Check, CheckVerdict, Cost, Stack, worst};
@@ -34,4 +37,5 @@ pub use facts::{
 pub use gather::{Sources, gather, parse_nvidia_smi};
 pub use judge::{Examination, examine};
 pub use nodes::{Difference, OddNode, differences};
+pub use selftest::{MeasuredRate, SelfTest};
 pub use version::Version;

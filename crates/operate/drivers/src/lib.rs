@@ -3,18 +3,20 @@
 //! A [`Driver`] does to a cluster what every orchestrator can do: take a job in, list, cancel; and, where it can, watch,
 //! show output, hold, explain, drain. [`Local`] drives a cluster of our own through its daemon's HTTP API, whether that
 //! is on this machine or elsewhere; [`Slurm`] drives a Slurm by its REST server or its commands;
-//! [`Kubernetes`] drives a Kubernetes cluster by its API server. [`Contexts`] is the file in which people name the clusters they use. All calls
+//! [`Kubernetes`] drives a Kubernetes cluster by its API server. [`Contexts`] is the file in which people name the clusters they use, and an [`Errand`] runs this program on every node. All calls
 //! block. Which job runs where is decided by the cluster that is driven.
 
 mod capability;
 mod contexts;
 mod driver;
+mod errand;
 mod error;
 mod kubernetes;
 mod local;
 mod place;
 mod slurm;
 mod state;
+mod submission;
 mod tls;
 mod views;
 
@@ -22,6 +24,7 @@ pub use bedplate_kubernetes::{KubernetesError, KubernetesPlace};
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
 pub use driver::{Driver, JobOrder, JobQuery, LogQuery, OutputStream, Watched, new_submission_key};
+pub use errand::{Brought, Errand, ErrandOptions, NotBrought, Sent};
 pub use error::{DriverError, PAGES};
 pub use kubernetes::{Kubernetes, KubernetesSite};
 pub use local::{JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
@@ -30,6 +33,7 @@ pub use slurm::{
     SLURM_PAGES, Slurm, SlurmError, SlurmNode, SlurmPlace, SlurmSwitch, SlurmTopology, TransportFound,
 };
 pub use state::{JobId, JobState, NodeId, NodeState};
+pub use submission::{submit_here, surround};
 pub use views::{
     ClusterEvent, ClusterView, Explained, HostView, JobDetail, JobSummary, NodeDetail, NodeSummary, Note,
     RankPlace, RunView, Submitted, TaskView,

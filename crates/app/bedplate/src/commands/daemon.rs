@@ -1,7 +1,5 @@
 //! `bedplate daemon`: the control plane of a cluster, as `bedplate up` starts it.
 
-pub(super) mod site;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -11,6 +9,7 @@ use bedplate_terminal::{CliError, Context, ProgramError, files};
 use nix::sys::stat::{Mode, umask};
 
 use crate::clusters;
+use crate::site::read_site;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -49,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<(), CliErr
         None => Shape::load(&state)?,
     };
     let cluster = shape.read_cluster(&catalog)?;
-    let site = shape.site.as_deref().map(|path| site::read(path, &cluster)).transpose()?.unwrap_or_default();
+    let site = shape.site.as_deref().map(|path| read_site(path, &cluster)).transpose()?.unwrap_or_default();
     let mut options = DaemonOptions::new(state.path().to_owned(), cluster);
     options.settings = site.settings;
     options.rules = site.rules;

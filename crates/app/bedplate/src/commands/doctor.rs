@@ -1,7 +1,6 @@
 //! `bedplate doctor`: what is wrong with this node, with a job's NCCL, or with some nodes of a cluster.
 
 mod cluster;
-mod errand;
 mod log;
 mod page;
 
@@ -11,6 +10,7 @@ use std::path::PathBuf;
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_doctor::{Check, CheckVerdict, NodeFacts, Sources, examine, gather, worst};
+use bedplate_host::host_name;
 use bedplate_terminal::{CliError, Console, Context};
 use serde_json::{Value, json};
 
@@ -128,8 +128,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 }
 
 fn sources(arguments: &Arguments) -> Sources {
-    let name = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let node = arguments.node.clone().or_else(name).unwrap_or_else(|| "this-node".to_owned());
+    let node = arguments.node.clone().unwrap_or_else(host_name);
     let root = PathBuf::from(arguments.root.replace("%N", &node));
     if root.as_os_str() == "/" {
         return Sources::this(node);

@@ -9,18 +9,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_diag::Page;
-use bedplate_exporter::{Exporter, ExporterOptions, HostnameLabel, Root, ScrapeTarget, watchable};
+use bedplate_exporter::{Exporter, ExporterOptions, HostnameLabel, Root, ScrapeTarget};
 use bedplate_finding::OpenFinding;
-use bedplate_health::{Profile, Rules};
 use bedplate_host::host_name;
 use bedplate_record::{Exposure, MetricsServer};
 use bedplate_terminal::present::printable_line;
-use bedplate_terminal::{CliError, Console, ProgramError, files};
+use bedplate_terminal::{CliError, Console, ProgramError};
 use bedplate_units::Seconds;
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use crate::connection::Connection;
+use crate::health_rules::{ProfileName, rules};
 
 pub(crate) const PAGES: &[&Page] = act::PAGES;
 
@@ -108,26 +108,6 @@ enum Spelling {
     Both,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(crate) enum ProfileName {
-    /// As NVIDIA's catalog says
-    Nvidia,
-    /// As EKS does: replace the instance on more codes
-    AwsEc2,
-    /// Replace the node on 63, 64, 79, 94 and 95
-    Strict,
-}
-
-impl ProfileName {
-    pub(crate) fn profile(self) -> Profile {
-        match self {
-            ProfileName::Nvidia => Profile::Nvidia,
-            ProfileName::AwsEc2 => Profile::AwsEc2,
-            ProfileName::Strict => Profile::Strict,
-        }
-    }
-}
-
 impl Watching {
     pub(crate) fn options(&self, node: &str) -> Result<ExporterOptions, CliError> {
         let mut options = ExporterOptions::new(self.name.as_deref().unwrap_or(node));
@@ -149,19 +129,6 @@ impl Watching {
         }
         Ok(options)
     }
-}
-
-/// The built-in rules with a site's own; the command line's profile counts more than the file's.
-pub(crate) fn rules(profile: Option<ProfileName>, own: Option<&std::path::Path>) -> Result<Rules, CliError> {
-    let mut rules = Rules::built_in(Profile::default());
-    if let Some(path) = own {
-        let path = path.display().to_string();
-        rules = rules.with_own(&files::read_text(&path)?, &path, &watchable())?;
-    }
-    if let Some(profile) = profile {
-        rules.profile = profile.profile();
-    }
-    Ok(rules)
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {

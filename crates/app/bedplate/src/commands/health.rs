@@ -10,7 +10,7 @@ use bedplate_terminal::{CliError, Console};
 #[cfg(test)]
 pub(crate) use rules::when;
 
-pub(crate) const PAGES: &[&Page] = &[&xid::UNKNOWN_XID, &check::FAILED];
+pub(crate) const PAGES: &[&Page] = &[&xid::UNKNOWN_XID];
 
 #[derive(clap::Args)]
 #[command(after_help = "\

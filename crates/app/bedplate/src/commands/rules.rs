@@ -6,7 +6,7 @@ use bedplate_prometheus::{RuleOptions, rules_file, tests_file};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use super::export::{self, ProfileName};
+use crate::health_rules::{self, ProfileName};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let options = RuleOptions {
-        rules: export::rules(arguments.profile, arguments.health_rules.as_deref())?,
+        rules: health_rules::rules(arguments.profile, arguments.health_rules.as_deref())?,
         hostname: arguments.hostname_label.clone(),
         interval_s: arguments.interval,
     };

@@ -1,7 +1,7 @@
 //! `bedplate selftest`: whether a GPU, or the processor, computes rightly and as fast as its kind should.
 
-use bedplate_catalog::{Accelerator, Catalog};
-use bedplate_kernels::{Device, DeviceChoice, OperatorFinding, RateOf, rate, selftest};
+use bedplate_doctor::{MeasuredRate, SelfTest};
+use bedplate_kernels::{Device, DeviceChoice, OperatorFinding, RateOf};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context};
 use bedplate_units::{Bandwidth, FlopRate};
@@ -27,81 +27,29 @@ pub(crate) struct Arguments {
     no_rates: bool,
 }
 
-/// The shares of a chip's peaks below which it is called slow.
-const LEAST_PRODUCT: f64 = 0.5;
-const LEAST_COPY: f64 = 2.0 / 3.0;
-
-struct Measured {
-    of: RateOf,
-    rate: f64,
-    /// Of the catalog, where it knows the chip.
-    peak: Option<f64>,
-}
-
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let device = arguments.device.open(threads)?;
-    let findings = selftest(&device, |_| {});
-    let chip = chip(&device, &catalog);
-    let rates = match arguments.no_rates {
-        true => Vec::new(),
-        false => RateOf::ALL.map(|of| measure(&device, chip, of)).into(),
-    };
-    let is_good = findings.iter().all(OperatorFinding::is_right) && !rates.iter().any(Measured::is_slow);
+    let test = SelfTest::run(&device, &catalog, !arguments.no_rates);
     if console.is_json() {
-        console.json(&report(&device, chip, &findings, &rates, is_good))?;
+        console.json(&report(&device, &test))?;
     } else {
-        show(&device, chip, &findings, &rates, console)?;
+        show(&device, &test, console)?;
     }
-    if is_good { Ok(()) } else { Err(CliError::Refused) }
+    if test.is_good() { Ok(()) } else { Err(CliError::Refused) }
 }
 
-fn chip<'a>(device: &Device, catalog: &'a Catalog) -> Option<&'a Accelerator> {
-    catalog.accelerator(device.gpu_name()?).ok()
-}
-
-fn measure(device: &Device, chip: Option<&Accelerator>, of: RateOf) -> Measured {
-    let peak = chip.and_then(|chip| match of {
-        RateOf::Copy => chip.memory_bandwidth.map(Bandwidth::get),
-        RateOf::ProductFp8 => chip.peaks.fp8.map(FlopRate::get),
-        _ => chip.peaks.bf16.map(FlopRate::get),
-    });
-    Measured { of, rate: rate(device, of), peak }
-}
-
-impl Measured {
-    fn share(&self) -> Option<f64> {
-        self.peak.map(|peak| self.rate / peak)
-    }
-
-    /// How fast attention and fp8 are depends on the kernels that a chip has, and tells little of its health.
-    fn is_slow(&self) -> bool {
-        let least = match self.of {
-            RateOf::Product => LEAST_PRODUCT,
-            RateOf::Copy => LEAST_COPY,
-            RateOf::ProductFp8 | RateOf::Attention | RateOf::AttentionBothWays => return false,
-        };
-        self.share().is_some_and(|share| share < least)
-    }
-
-    fn text(&self, rate: f64) -> String {
-        match self.of {
-            RateOf::Copy => format!("{:.3}", Bandwidth::new(rate)),
-            _ => format!("{:.3}", FlopRate::new(rate)),
-        }
+fn text(of: RateOf, rate: f64) -> String {
+    match of {
+        RateOf::Copy => format!("{:.3}", Bandwidth::new(rate)),
+        _ => format!("{:.3}", FlopRate::new(rate)),
     }
 }
 
-fn show(
-    device: &Device,
-    chip: Option<&Accelerator>,
-    findings: &[OperatorFinding],
-    rates: &[Measured],
-    console: &mut Console,
-) -> Result<(), CliError> {
+fn show(device: &Device, test: &SelfTest<'_>, console: &mut Console) -> Result<(), CliError> {
     console.line(&device.instructions())?;
-    let wrong: Vec<&OperatorFinding> = findings.iter().filter(|finding| !finding.is_right()).collect();
+    let wrong: Vec<&OperatorFinding> = test.wrong().collect();
     if !wrong.is_empty() {
         let columns = ["OPERATOR", "IN", "BETWEEN ROWS", "DISTANCE", "ALLOWED"];
         let mut table = Table::new(columns.into_iter().map(|name| Column::left(name, 0)).collect());
@@ -118,12 +66,12 @@ fn show(
     }
     console.line(&format!(
         "{} of {} checks agree with the processor; largest distance {:.0e} in f32, {:.0e} in bf16",
-        findings.len() - wrong.len(),
-        findings.len(),
-        largest(findings, "f32"),
-        largest(findings, "bf16")
+        test.findings.len() - wrong.len(),
+        test.findings.len(),
+        test.largest_distance("f32"),
+        test.largest_distance("bf16")
     ))?;
-    if !rates.is_empty() {
+    if !test.rates.is_empty() {
         let columns = [
             Column::left("RATE", 0),
             Column::right("MEASURED", 0),
@@ -131,11 +79,11 @@ fn show(
             Column::right("SHARE", 0),
         ];
         let mut table = Table::new(columns.into());
-        for rate in rates {
+        for rate in &test.rates {
             table.row(vec![
                 rate.of.name().to_owned(),
-                rate.text(rate.rate),
-                rate.peak.map_or_else(|| "-".to_owned(), |peak| rate.text(peak)),
+                text(rate.of, rate.rate),
+                rate.peak.map_or_else(|| "-".to_owned(), |peak| text(rate.of, peak)),
                 rate.share().map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
             ]);
         }
@@ -143,41 +91,10 @@ fn show(
         console.table(&table)?;
     }
     console.line("")?;
-    console.line(&verdict(device, chip, wrong.len(), rates))
+    console.line(&test.verdict())
 }
 
-fn largest(findings: &[OperatorFinding], format: &str) -> f64 {
-    let of_format = findings.iter().filter(|finding| finding.format == format);
-    of_format.map(|finding| finding.distance).fold(0.0, f64::max)
-}
-
-/// In words.
-fn verdict(device: &Device, chip: Option<&Accelerator>, wrong: usize, rates: &[Measured]) -> String {
-    let what = if device.is_cpu() { "this processor" } else { "this GPU" };
-    let slow: Vec<&str> = rates.iter().filter(|rate| rate.is_slow()).map(|rate| rate.of.name()).collect();
-    if wrong > 0 {
-        return format!("{what} computes wrongly: take it out of service");
-    }
-    if !slow.is_empty() {
-        return format!(
-            "{what} computes rightly but slowly ({}): see what else runs on it, its clocks and its temperature, with `nvidia-smi -q`",
-            slow.join(", ")
-        );
-    }
-    match (chip, rates.is_empty()) {
-        (Some(chip), false) => format!("{what} computes rightly, as fast as a {} should", chip.title),
-        (None, false) => format!("{what} computes rightly; the catalog has no rates to hold its own against"),
-        (_, true) => format!("{what} computes rightly"),
-    }
-}
-
-fn report(
-    device: &Device,
-    chip: Option<&Accelerator>,
-    findings: &[OperatorFinding],
-    rates: &[Measured],
-    is_good: bool,
-) -> Value {
+fn report(device: &Device, test: &SelfTest<'_>) -> Value {
     let finding = |finding: &OperatorFinding| {
         json!({
             "operator": finding.operator,
@@ -188,7 +105,7 @@ fn report(
             "is_right": finding.is_right(),
         })
     };
-    let rate = |rate: &Measured| {
+    let rate = |rate: &MeasuredRate| {
         json!({
             "what": rate.of.name(),
             "rate": rate.rate,
@@ -200,9 +117,9 @@ fn report(
     };
     json!({
         "device": device.instructions(),
-        "chip": chip.map(|chip| &chip.name),
-        "is_good": is_good,
-        "checks": findings.iter().map(finding).collect::<Vec<_>>(),
-        "rates": rates.iter().map(rate).collect::<Vec<_>>(),
+        "chip": test.chip.map(|chip| &chip.name),
+        "is_good": test.is_good(),
+        "checks": test.findings.iter().map(finding).collect::<Vec<_>>(),
+        "rates": test.rates.iter().map(rate).collect::<Vec<_>>(),
     })
 }

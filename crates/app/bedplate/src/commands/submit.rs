@@ -1,19 +1,17 @@
 //! `bedplate submit FILE`, or `bedplate submit --nodes 2 -- COMMAND`: gives the cluster a job.
 
-pub(crate) mod expected;
 mod options;
-mod surroundings;
 mod wait;
 
-use bedplate_breakdown::{Breakdown, Predicted};
-use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::{Driver, Submitted, new_submission_key};
+use bedplate_diag::{Diagnostic, Page, pages};
+use bedplate_drivers::{Submitted, new_submission_key, surround};
 use bedplate_job::sbatch::Draft;
-use bedplate_job::{Flaw, Imported, Job, JobError, Remark};
+use bedplate_job::{Imported, Job, Remark};
 use bedplate_terminal::{CliError, Console, ProgramError, files};
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
+use crate::job_file::{read_expected, refuse_flaws};
 use options::SbatchOptions;
 
 pub(crate) use wait::{follow, wait_for};
@@ -56,64 +54,32 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SubmitError {
-    #[error("nothing to run: neither a file nor a command was given")]
-    Nothing,
-    #[error("the job cannot run: {}", list(flaws))]
-    Flawed { flaws: Vec<Flaw> },
-    #[error("{file} has no prediction of a training step")]
-    NoPrediction { file: String },
+#[error("nothing to run: neither a file nor a command was given")]
+struct NothingToRun;
+
+pages! { pub(crate) PAGES "submit":
+    NOTHING "nothing" Usage
+        "A submission needs a job file, a batch script, or a command behind `--`."
+        "see the examples in `bedplate submit --help`"
 }
 
-fn list(flaws: &[Flaw]) -> String {
-    flaws.iter().map(Flaw::to_string).collect::<Vec<_>>().join("; ")
-}
-
-pub(crate) const PAGES: &[&Page] = &[&NOTHING, &FLAWED, &NO_PREDICTION];
-
-static NOTHING: Page = Page {
-    code: "submit/nothing",
-    class: Class::Usage,
-    meaning: "A submission needs a job file, a batch script, or a command behind `--`.",
-    remedy: "see the examples in `bedplate submit --help`",
-};
-static FLAWED: Page = Page {
-    code: "submit/flawed",
-    class: Class::User,
-    meaning: "The job can be read, but contradicts itself or asks for nothing that could run.",
-    remedy: "correct what the message names; docs/job.md has every key",
-};
-static NO_PREDICTION: Page = Page {
-    code: "submit/no-prediction",
-    class: Class::User,
-    meaning: "A file given with `--expected` must be what `bedplate plan train --json` prints: an object with a `breakdown` of exposed and hidden seconds.",
-    remedy: "make it with `bedplate plan train … --json > plan.json`",
-};
-
-impl Diagnostic for SubmitError {
+impl Diagnostic for NothingToRun {
     fn page(&self) -> &'static Page {
-        match self {
-            SubmitError::Nothing => &NOTHING,
-            SubmitError::Flawed { .. } => &FLAWED,
-            SubmitError::NoPrediction { .. } => &NO_PREDICTION,
-        }
+        &NOTHING
     }
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let (mut job, remarks) = read(arguments)?;
     if let Some(path) = &arguments.expected {
-        job.expected = Some(expected::read(path)?);
+        job.expected = Some(read_expected(path)?);
     }
-    let flaws = job.flaws();
-    if !flaws.is_empty() {
-        return Err(SubmitError::Flawed { flaws }.into());
-    }
+    refuse_flaws(&job)?;
     if arguments.dry_run {
         return show(&job, &remarks, console);
     }
     let driver = arguments.connection.driver()?;
-    surroundings::add(&mut job, &*driver);
+    surround(&mut job, &*driver);
     for remark in &remarks {
         console.say(&format!("note: {remark}"));
     }
@@ -125,55 +91,6 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
         (_, true) => wait_for(&*driver, &submitted, console),
         _ => Ok(()),
     }
-}
-
-/// The job of a job file or a batch script that can run, and remarks on the script.
-pub(crate) fn read_file(path: &str) -> Result<(Job, Vec<Remark>), CliError> {
-    let text = files::read_text(path)?;
-    let Imported { job, remarks } = match text.starts_with("#!") {
-        true => Draft::from_script(&text, path)?.finish()?,
-        false => from_file(&text, path)?,
-    };
-    match job.flaws() {
-        flaws if flaws.is_empty() => Ok((job, remarks)),
-        flaws => Err(SubmitError::Flawed { flaws }.into()),
-    }
-}
-
-/// A job file or a batch script that is to be planned.
-pub(crate) fn planned_job(path: &str) -> Result<Job, CliError> {
-    Ok(read_file(path)?.0)
-}
-
-/// Gives a job what surrounds the user: variables and folder.
-pub(crate) fn surround(job: &mut Job, driver: &dyn Driver) {
-    surroundings::add(job, driver);
-}
-
-/// Submits a job with what surrounds the user: variables and folder.
-pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, CliError> {
-    surroundings::add(&mut job, driver);
-    Ok(driver.submit(&job, &new_submission_key())?)
-}
-
-/// Submits a job with a prediction attached.
-pub(crate) fn submit_planned(
-    mut job: Job,
-    expected: Breakdown<Predicted>,
-    driver: &dyn Driver,
-) -> Result<Submitted, CliError> {
-    job.expected = Some(expected);
-    submit_here(job, driver)
-}
-
-/// A manifest of Kubernetes, or a job file in JSON or TOML.
-fn from_file(text: &str, path: &str) -> Result<Imported, JobError> {
-    let job = match (Job::is_manifest(text), text.trim_start().starts_with('{')) {
-        (true, _) => return Job::from_manifest(text, path),
-        (false, true) => Job::from_json(text, path)?,
-        (false, false) => Job::from_toml(text, path)?,
-    };
-    Ok(Imported { job, remarks: Vec::new() })
 }
 
 fn report(submitted: &Submitted, arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
@@ -199,7 +116,7 @@ fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), CliError> {
     let options = &arguments.options;
     let Some(path) = &arguments.file else {
         if arguments.command.is_empty() && !options.has("wrap") {
-            return Err(SubmitError::Nothing.into());
+            return Err(NothingToRun.into());
         }
         let imported = Job::from_options(&options.given, arguments.command.clone())?;
         return Ok((imported.job, imported.remarks));
@@ -217,7 +134,7 @@ fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), CliError> {
         let imported = draft.finish()?;
         return Ok((imported.job, imported.remarks));
     }
-    let Imported { mut job, remarks } = from_file(&text, path)?;
+    let Imported { mut job, remarks } = Job::from_file(&text, path)?;
     options.apply_to_file(&mut job)?;
     Ok((job, remarks))
 }

@@ -24,7 +24,7 @@ use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
 use crate::commands::plan::RUN_SETTINGS;
-use crate::commands::submit::expected;
+use crate::job_file::read_expected;
 
 pub(crate) use launch::PAGES;
 use prediction::predict;
@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let is_first = variables.get("RANK").is_none_or(|rank| rank.trim() == "0");
     let told = Some(&*console).filter(|_| is_first && !arguments.quiet);
     let config = read_config(arguments, context, world, told)?;
-    let expected = arguments.expected.as_deref().map(expected::read).transpose()?;
+    let expected = arguments.expected.as_deref().map(|path| read_expected(path)).transpose()?;
     let part = ranks::join(&variables, &config.output.folder, &stop)?;
     let (world, rank) = match part {
         ranks::Part::NotNeeded => return ranks::not_needed(&variables),

@@ -15,8 +15,8 @@ use bedplate_terminal::{CliError, Console, Context, files};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
-use super::export::ProfileName;
 use crate::clusters;
+use crate::health_rules::ProfileName;
 use crate::launcher::launcher;
 
 #[derive(clap::Args)]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bedplate_drivers::{Driver, DriverError, JobId, JobOrder, JobState, LogQuery};
+use bedplate_drivers::{Driver, DriverError, JobId, JobOrder, JobState, LogQuery, new_submission_key};
 use bedplate_job::Job;
 use bedplate_replay::requests::{Scaling, replica_to_close, seconds};
 use tracing::info;
@@ -294,7 +294,7 @@ impl Keeper {
 
     fn submit(&mut self) -> Result<JobId, DriverError> {
         let job = (self.job)();
-        let submitted = self.driver.submit(&job, &key())?;
+        let submitted = self.driver.submit(&job, &new_submission_key())?;
         self.say(&format!("submitted job {}", submitted.label));
         let id = submitted.id;
         self.replicas.push(Replica { job: id.clone(), run: 0, url: None, generation: self.generation });
@@ -367,12 +367,6 @@ impl Keeper {
 
 fn interval(scaling: &Scaling) -> Duration {
     Duration::from_secs_f64(seconds(scaling.interval).clamp(0.0, 86_400.0))
-}
-
-/// A submission of its own.
-fn key() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    format!("serve-{}-{}", std::process::id(), now.map_or(0, |since| since.as_nanos()))
 }
 
 /// The first line that is a URL, once all of it is there.

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
 use bedplate_doctor::{Check, CheckVerdict, Difference, NodeFacts, differences, examine, worst};
-use bedplate_drivers::Driver;
-use bedplate_terminal::present::{Column, Table};
+use bedplate_drivers::{Driver, Errand, ErrandOptions, NodeSummary, NotBrought, Sent};
+use bedplate_terminal::present::{Column, Table, printable_line};
 use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-use super::errand::{Errand, NotExamined, Sent};
 use super::{Arguments, DoctorError, page, verdicts};
 
 /// Different reasons that are told when no node was examined.
@@ -29,7 +28,16 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         Some(slurm) => Box::new(slurm),
         None => arguments.connection.driver()?,
     };
-    let errand = Errand::new(arguments, &*driver, is_slurm)?;
+    let own =
+        || std::env::current_exe().map_or_else(|_| "bedplate".to_owned(), |path| path.display().to_string());
+    let options = ErrandOptions {
+        name: "doctor",
+        program: arguments.program.clone().unwrap_or_else(own),
+        patience: Duration::from_secs(arguments.patience),
+        partition: arguments.partition.clone(),
+        account: arguments.account.clone(),
+    };
+    let errand = Errand::new(&*driver, is_slurm, options).map_err(|source| DoctorError::Folder { source })?;
     let examined = examine_all(&errand, arguments, catalog, &*driver)?;
     drop(errand);
     console.say_notes(driver.remarks());
@@ -55,10 +63,21 @@ fn examine_all(
     catalog: &Catalog,
     driver: &dyn Driver,
 ) -> Result<Vec<Examined>, CliError> {
-    let sent: Vec<Sent> = driver.nodes()?.iter().map(|node| errand.send(node)).collect();
+    let send = |node: &NodeSummary| {
+        errand.send(node, &["doctor", "--facts", "--node", node.name.as_str(), "--root", &arguments.root])
+    };
+    let sent: Vec<Sent> = driver.nodes()?.iter().map(send).collect();
     let deadline = Instant::now() + Duration::from_secs(arguments.patience);
-    let read: Vec<(String, Result<NodeFacts, NotExamined>)> =
-        sent.into_iter().map(|sent| (sent.node.clone(), errand.collect(sent, deadline))).collect();
+    let read: Vec<(String, Result<NodeFacts, NotBrought>)> = sent
+        .into_iter()
+        .map(|sent| {
+            let node = sent.node.clone();
+            let facts = errand.collect(sent, deadline, NodeFacts::find_in).map(|brought| {
+                if brought.may_hide_gpus { brought.value.with_hidden_gpus() } else { brought.value }
+            });
+            (node, facts)
+        })
+        .collect();
     if read.iter().all(|(_, facts)| facts.is_err()) {
         return Err(nothing(&read, errand).into());
     }
@@ -66,25 +85,25 @@ fn examine_all(
         let checks = examine(&facts, catalog, arguments.like.as_deref()).checks;
         (facts, checks)
     };
-    let examined = |(node, facts): (String, Result<NodeFacts, NotExamined>)| Examined {
+    let examined = |(node, facts): (String, Result<NodeFacts, NotBrought>)| Examined {
         node,
-        outcome: facts.map(judged).map_err(|why| why.text(&errand.program)),
+        outcome: facts.map(judged).map_err(|why| printable_line(&why.to_string())),
     };
     Ok(read.into_iter().map(examined).collect())
 }
 
 /// Why no node was examined: what most likely has one remedy for all of them comes first.
-fn nothing(read: &[(String, Result<NodeFacts, NotExamined>)], errand: &Errand<'_>) -> DoctorError {
+fn nothing(read: &[(String, Result<NodeFacts, NotBrought>)], errand: &Errand<'_>) -> DoctorError {
     let reasons = || read.iter().filter_map(|(node, facts)| Some((node, facts.as_ref().err()?)));
-    let without = reasons().filter(|(_, why)| **why == NotExamined::NoProgram).count();
+    let without = reasons().filter(|(_, why)| matches!(why, NotBrought::NoProgram { .. })).count();
     if without > 0 {
-        return DoctorError::NoProgram { program: errand.program.clone(), nodes: without };
+        return DoctorError::NoProgram { program: errand.program().to_owned(), nodes: without };
     }
     let mut told = BTreeSet::new();
-    let different = reasons().filter(|(_, why)| told.insert(why.text(&errand.program)));
+    let different = reasons().filter(|(_, why)| told.insert(printable_line(&why.to_string())));
     let why: Vec<String> = different
         .take(MOST_REASONS)
-        .map(|(node, why)| format!("{node}: {}", why.text(&errand.program)))
+        .map(|(node, why)| format!("{node}: {}", printable_line(&why.to_string())))
         .collect();
     let why = if why.is_empty() { "it has none".to_owned() } else { why.join("; ") };
     DoctorError::NoNodes { why }

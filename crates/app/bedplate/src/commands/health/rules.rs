@@ -7,7 +7,7 @@ use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::{Value, json};
 
-use crate::commands::export::{ProfileName, rules};
+use crate::health_rules::{ProfileName, rules};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -6,7 +6,7 @@ use bedplate_job::{Job, Remark};
 use bedplate_terminal::{CliError, Console, choice};
 use serde_json::{Value, json};
 
-use crate::commands::submit::read_file;
+use crate::job_file::read_file;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

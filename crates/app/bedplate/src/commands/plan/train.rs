@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
+use bedplate_drivers::submit_here;
 use bedplate_goodput::WholeRun;
 use bedplate_layout::{ComputePrecision, Layout};
 use bedplate_perf::{ExpertRouting, Fit, Generation, Hardware, PredictedStep};
@@ -20,8 +21,8 @@ use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{self, RunArguments};
 use super::{explanation, launch, offer, page};
-use crate::commands::submit::{planned_job, submit_planned};
 use crate::connection::Connection;
+use crate::job_file::read_file;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -130,7 +131,7 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), CliError> {
-    let planned = arguments.submit.as_deref().map(planned_job).transpose()?;
+    let planned = arguments.submit.as_deref().map(read_file).transpose()?.map(|(job, _)| job);
     let cluster = offer::cluster(arguments, planned.as_ref(), catalog, console)?;
     let loaded = arguments.question.load(cluster, catalog)?;
     let loaded =
@@ -149,7 +150,8 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
             let layout = plan.found.layout.to_string();
             job.environment.set.entry("BEDPLATE_LAYOUT".to_owned()).or_insert(layout);
             let driver = arguments.connection()?.driver()?;
-            let submitted = submit_planned(job, plan.found.step.time, &*driver)?;
+            job.expected = Some(plan.found.step.time);
+            let submitted = submit_here(job, &*driver)?;
             console.say_notes(driver.remarks());
             Some(submitted)
         }

@@ -17,7 +17,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use super::comparison::Shown;
 use super::jobs_page;
 use super::load::Load;
-use crate::commands::daemon::site;
+use crate::site::read_site;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -136,8 +136,8 @@ impl Arguments {
                 policies.push(*policy);
             }
         }
-        let site = self.site.as_ref().map(|path| site::scheduling(path, cluster)).transpose()?;
-        let of_site = site.map(Replay::of_site);
+        let site = self.site.as_ref().map(|path| read_site(path, cluster)).transpose()?;
+        let of_site = site.map(|site| Replay::of_site(site.settings));
         let replays: Vec<Replay> = policies.into_iter().map(Replay::new).chain(of_site).collect();
         let failures = self.load.failures()?;
         let mut plays = Vec::new();

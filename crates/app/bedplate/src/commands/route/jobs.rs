@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bedplate_drivers::surround;
 use bedplate_gateway::{JobFleet, JobFleetOptions, RunningRouter};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
@@ -9,8 +10,8 @@ use bedplate_terminal::{CliError, ProgramError};
 use bedplate_units::Seconds;
 
 use crate::commands::serve::replicas;
-use crate::commands::submit;
 use crate::connection::Connection;
+use crate::job_file::read_file;
 
 /// How often a replica comes back after a failure of its own before another job takes its place.
 const RETRIES: u32 = 10;
@@ -57,7 +58,7 @@ impl JobArguments {
     ) -> Result<JobFleet, CliError> {
         let mut job = self.read()?;
         let driver = self.connection.driver()?;
-        submit::surround(&mut job, &*driver);
+        surround(&mut job, &*driver);
         job.environment.set.insert(replicas::REPLICA.to_owned(), replicas::of_job(key));
         job.policy.retries = job.policy.retries.max(RETRIES);
         let options = JobFleetOptions {
@@ -76,7 +77,7 @@ impl JobArguments {
                 let message = "give either --job or a command behind `--`, not both".to_owned();
                 Err(ProgramError::Usage { message }.into())
             }
-            (Some(file), true) => submit::planned_job(file),
+            (Some(file), true) => Ok(read_file(file)?.0),
             (None, _) => {
                 let workload = Workload::command(self.command.clone());
                 Ok(Job::new("serve", workload, Gang::of(Role::named(Role::ONLY))))

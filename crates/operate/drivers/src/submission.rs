@@ -3,14 +3,21 @@
 use std::env;
 use std::path::Path;
 
-use bedplate_drivers::Driver;
 use bedplate_job::{Inherited, Job};
+
+use crate::{Driver, DriverError, Submitted, new_submission_key};
 
 /// Variables of ours that name one run or open a cluster; they must not travel into another job.
 const OWN: &str = "BEDPLATE_";
 
+/// Submits a job with what surrounds the user.
+pub fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, DriverError> {
+    surround(&mut job, driver);
+    driver.submit(&job, &new_submission_key())
+}
+
 /// Fills in what the job leaves to its submitter. The cluster's own variables are no part of it after this.
-pub(super) fn add(job: &mut Job, driver: &dyn Driver) {
+pub fn surround(job: &mut Job, driver: &dyn Driver) {
     let variables = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     if driver.runs_containers() {

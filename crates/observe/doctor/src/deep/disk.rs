@@ -6,7 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{Outcome, Verdict};
+use super::Outcome;
+use crate::CheckVerdict;
 
 const PIECE: usize = 1 << 20;
 
@@ -19,18 +20,18 @@ pub(super) fn check(folder: &Path, mib: u64) -> Vec<Outcome> {
         Ok(Rates { written, read, wrong: 0 }) => [("write", written), ("read", read)]
             .map(|(what, rate)| Outcome {
                 name: name(what),
-                verdict: Verdict::Pass,
+                verdict: Some(CheckVerdict::Pass),
                 rate: Some(format!("{:.2} GB/s", rate / 1e9)),
                 remark: format!("{mib} MiB in {}", folder.display()),
             })
             .into(),
         Ok(Rates { wrong, .. }) => {
             let remark = format!("{wrong} MiB came back changed");
-            vec![Outcome { name: name("read"), verdict: Verdict::Fail, rate: None, remark }]
+            vec![Outcome { name: name("read"), verdict: Some(CheckVerdict::Fail), rate: None, remark }]
         }
         Err(error) => {
             let remark = format!("{}: {error}", folder.display());
-            vec![Outcome { name: name("write"), verdict: Verdict::Fail, rate: None, remark }]
+            vec![Outcome { name: name("write"), verdict: Some(CheckVerdict::Fail), rate: None, remark }]
         }
     }
 }

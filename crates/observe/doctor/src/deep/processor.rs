@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_kernels::{Bf16, Buffer, Device, Element};
 
-use super::{Outcome, Verdict, steadiness};
+use super::{Outcome, steadiness};
+use crate::CheckVerdict;
 
 /// Rows, columns and depth of the product.
 const SIDE: usize = 1024;
@@ -32,7 +33,7 @@ pub(super) fn products(lasts: Duration) -> Outcome {
             Some(expected) => {
                 let wrong = expected.iter().zip(&bits).filter(|(a, b)| a != b).count();
                 let remark = format!("{wrong} numbers differed in round {}", rates.len());
-                return outcome("products", Verdict::Fail, None, remark);
+                return outcome("products", CheckVerdict::Fail, None, remark);
             }
         }
     }
@@ -61,7 +62,7 @@ pub(super) fn memory(lasts: Duration) -> Outcome {
     let wrong = pattern.iter().zip(&back).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
     if wrong > 0 {
         let remark = format!("{wrong} of {COPIED} numbers changed on the way");
-        return outcome("memory", Verdict::Fail, None, remark);
+        return outcome("memory", CheckVerdict::Fail, None, remark);
     }
     let best = rates.iter().copied().fold(0.0, f64::max);
     let (verdict, remark) = steadiness(&rates);
@@ -90,6 +91,6 @@ fn bits(device: &Device, numbers: &Buffer<f32>) -> Vec<u32> {
     read.into_iter().map(f32::to_bits).collect()
 }
 
-fn outcome(name: &str, verdict: Verdict, rate: Option<String>, remark: String) -> Outcome {
-    Outcome { name: name.to_owned(), verdict, rate, remark }
+fn outcome(name: &str, verdict: CheckVerdict, rate: Option<String>, remark: String) -> Outcome {
+    Outcome { name: name.to_owned(), verdict: Some(verdict), rate, remark }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use bedplate_comm::{LocalRendezvous, Reduction, World, WorldOptions};
 use bedplate_kernels::Device;
 
-use super::{Outcome, Verdict};
+use super::Outcome;
+use crate::CheckVerdict;
 
 const NUMBERS: usize = 1 << 20;
 
@@ -15,14 +16,14 @@ pub(super) fn check(lasts: Duration) -> Outcome {
     let (verdict, rate, remark) = match outcome {
         Ok(Sums { wrong: 0, rounds, seconds }) => {
             let rate = 4.0 * NUMBERS as f64 * rounds as f64 / seconds;
-            (Verdict::Pass, Some(format!("{:.2} GB/s", rate / 1e9)), format!("{rounds} sums agreed"))
+            (CheckVerdict::Pass, Some(format!("{:.2} GB/s", rate / 1e9)), format!("{rounds} sums agreed"))
         }
         Ok(Sums { wrong, rounds, .. }) => {
-            (Verdict::Fail, None, format!("{wrong} numbers of {rounds} sums were wrong"))
+            (CheckVerdict::Fail, None, format!("{wrong} numbers of {rounds} sums were wrong"))
         }
-        Err(why) => (Verdict::Fail, None, why),
+        Err(why) => (CheckVerdict::Fail, None, why),
     };
-    Outcome { name: "pair of ranks".to_owned(), verdict, rate, remark }
+    Outcome { name: "pair of ranks".to_owned(), verdict: Some(verdict), rate, remark }
 }
 
 struct Sums {

@@ -1,33 +1,29 @@
 //! A site's own rules (docs/site.md): those of the scheduler, the patience of the control plane, and what is kept how long.
 
 use bedplate_control::{ControlRules, Folders};
-use bedplate_daemon::Retention;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
-use bedplate_gangs::{Settings, Span};
-use bedplate_terminal::{CliError, files};
+use bedplate_gangs::{Settings, SettingsError, Span};
 use bedplate_topology::Cluster;
 use bedplate_units::{Bytes, Seconds};
 
+use crate::Retention;
+
 /// How a site wants its cluster run.
 #[derive(Debug, Default)]
-pub(super) struct Site {
-    pub(super) settings: Settings,
-    pub(super) rules: ControlRules,
-    pub(super) retention: Retention,
+pub struct Site {
+    pub settings: Settings,
+    pub rules: ControlRules,
+    pub retention: Retention,
 }
 
-/// The scheduler's part of a site file, for a replay.
-pub(in crate::commands) fn scheduling(path: &str, cluster: &Cluster) -> Result<Settings, CliError> {
-    Ok(read(path, cluster)?.settings)
-}
-
-pub(super) fn read(path: &str, cluster: &Cluster) -> Result<Site, CliError> {
-    let text = files::read_text(path)?;
-    let (running, scheduling) = split(&text);
-    let settings = Settings::from_toml(&scheduling, path, cluster)?;
-    let (rules, retention) = read_running(Source::new(path, &running))?;
-    Ok(Site { settings, rules, retention })
+impl Site {
+    pub fn read(source: Source<'_>, cluster: &Cluster) -> Result<Self, SettingsError> {
+        let (running, scheduling) = split(source.text);
+        let settings = Settings::from_toml(&scheduling, source.name, cluster)?;
+        let (rules, retention) = read_running(Source::new(source.name, &running))?;
+        Ok(Self { settings, rules, retention })
+    }
 }
 
 /// The tables that are not the scheduler's and everything else, each with empty lines for the other, so that places
@@ -105,12 +101,7 @@ mod tests {
 
     fn site(text: &str) -> Result<Site, String> {
         let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin()).unwrap();
-        let (patience, scheduling) = split(text);
-        let settings =
-            Settings::from_toml(&scheduling, "site.toml", &cluster).map_err(|error| error.to_string())?;
-        let running = read_running(Source::new("site.toml", &patience));
-        let (rules, retention) = running.map_err(|error| error.to_string())?;
-        Ok(Site { settings, rules, retention })
+        Site::read(Source::new("site.toml", text), &cluster).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use bedplate_exporter::{Exporter, ExporterOptions};
 use bedplate_finding::Severity;
-use bedplate_host::host_name;
 
-use super::{Outcome, Verdict};
+use super::Outcome;
+use crate::CheckVerdict;
 
 const READINGS: u32 = 3;
 const INTERVAL: Duration = Duration::from_millis(300);
 
-pub(super) fn check() -> Vec<Outcome> {
-    let mut options = ExporterOptions::new(&host_name());
+pub(super) fn check(node: &str) -> Vec<Outcome> {
+    let mut options = ExporterOptions::new(node);
     options.interval = INTERVAL;
     let outcome = |verdict, remark: String| Outcome { name: "GPUs".to_owned(), verdict, rate: None, remark };
     let exporter = match Exporter::start(options) {
         Ok(exporter) => exporter,
-        Err(error) => return vec![outcome(Verdict::Fail, error.to_string())],
+        Err(error) => return vec![outcome(Some(CheckVerdict::Fail), error.to_string())],
     };
     thread::sleep(INTERVAL * READINGS);
     let text = exporter.text();
@@ -31,16 +31,18 @@ pub(super) fn check() -> Vec<Outcome> {
         .into_iter()
         .map(|open| Outcome {
             name: open.finding.rule.clone(),
-            verdict: if open.finding.severity == Severity::Critical { Verdict::Fail } else { Verdict::Warn },
+            verdict: Some(match open.finding.severity {
+                Severity::Critical => CheckVerdict::Fail,
+                _ => CheckVerdict::Warn,
+            }),
             rate: None,
             remark: format!("{}: {}", open.finding.subject, open.finding.summary),
         })
         .collect();
     match (gpus, outcomes.is_empty()) {
-        (0.0, true) => outcomes.push(outcome(Verdict::Absent, "no GPU answers NVML".to_owned())),
-        (_, true) => {
-            outcomes.push(outcome(Verdict::Pass, format!("{gpus} GPUs, nothing found in their counters")))
-        }
+        (0.0, true) => outcomes.push(outcome(None, "no GPU answers NVML".to_owned())),
+        (_, true) => outcomes
+            .push(outcome(Some(CheckVerdict::Pass), format!("{gpus} GPUs, nothing found in their counters"))),
         _ => {}
     }
     outcomes
