@@ -17,11 +17,11 @@ pub(crate) struct Cli {
     pub(crate) global: GlobalArguments,
 
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: BenchCommand,
 }
 
 #[derive(clap::Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     /// Layouts priced per second and core
     Search(search::Arguments),
     /// Seconds of a whole search for a deployment, and errors of its predictions next to aiconfigurator's
@@ -60,26 +60,26 @@ pub(crate) enum Command {
     Machine(machine::Arguments),
 }
 
-pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), CliError> {
+pub(crate) fn run(command: BenchCommand, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     match command {
-        Command::Search(arguments) => search::run(&arguments, &catalog, console),
-        Command::Deploy(arguments) => deploy::run(&arguments, &catalog, console),
-        Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
-        Command::Submit(arguments) => submit::run(&arguments, context, console),
-        Command::Kernels(arguments) => kernels::run(&arguments, console),
-        Command::Training(arguments) => training::run(&arguments, context, console),
-        Command::TrainingRank(arguments) => training::rank::run(&arguments),
-        Command::Heal(arguments) => heal::run(&arguments, context, console),
-        Command::Alert(arguments) => alert::run(&arguments, console),
-        Command::Observe(arguments) => observe::run(&arguments, context, console),
-        Command::Comm(arguments) => comm::run(&arguments, context, console),
-        Command::CommRank(arguments) => comm::rank::run(&arguments),
-        Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
-        Command::Survival(arguments) => survival::run(&arguments, console),
-        Command::Engine(arguments) => engine::run(&arguments, context, console),
-        Command::Serve(arguments) => serve::run(&arguments, console),
-        Command::Machine(arguments) => machine::run(&arguments, context, console),
+        BenchCommand::Search(arguments) => search::run(&arguments, &catalog, console),
+        BenchCommand::Deploy(arguments) => deploy::run(&arguments, &catalog, console),
+        BenchCommand::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
+        BenchCommand::Submit(arguments) => submit::run(&arguments, context, console),
+        BenchCommand::Kernels(arguments) => kernels::run(&arguments, console),
+        BenchCommand::Training(arguments) => training::run(&arguments, context, console),
+        BenchCommand::TrainingRank(arguments) => training::rank::run(&arguments),
+        BenchCommand::Heal(arguments) => heal::run(&arguments, context, console),
+        BenchCommand::Alert(arguments) => alert::run(&arguments, console),
+        BenchCommand::Observe(arguments) => observe::run(&arguments, context, console),
+        BenchCommand::Comm(arguments) => comm::run(&arguments, context, console),
+        BenchCommand::CommRank(arguments) => comm::rank::run(&arguments),
+        BenchCommand::Checkpoint(arguments) => checkpoint::run(&arguments, console),
+        BenchCommand::Survival(arguments) => survival::run(&arguments, console),
+        BenchCommand::Engine(arguments) => engine::run(&arguments, context, console),
+        BenchCommand::Serve(arguments) => serve::run(&arguments, console),
+        BenchCommand::Machine(arguments) => machine::run(&arguments, context, console),
     }
 }
 

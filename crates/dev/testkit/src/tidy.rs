@@ -2,8 +2,9 @@
 //!
 //! A crate imports only lower layers, or crates listed before it in its own layer. Pure crates import
 //! only pure packages and touch neither files, network, environment, threads nor clocks. Tests may use the
-//! `dev` layer; code may not.
+//! `dev` layer; code may not. A type's name tells which crate it is of, or one other at most.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -175,6 +176,31 @@ fn without_groups(statement: &str) -> String {
     spelled
 }
 
+/// Names of types that three or more crates define, with those crates. Each but one should say whose it is: `Options`
+/// of an agent is `AgentOptions`.
+pub fn repeated_type_names(workspace: &Workspace) -> Vec<String> {
+    let mut crates: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for package in &workspace.packages {
+        for path in rust_files(&package.folder.join("src")) {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            for name in text.lines().filter_map(type_defined) {
+                crates.entry(name.to_owned()).or_default().insert(&package.name);
+            }
+        }
+    }
+    let repeated = crates.into_iter().filter(|(_, crates)| crates.len() > 2);
+    repeated.map(|(name, crates)| format!("{name} is a type of {crates:?}: say which")).collect()
+}
+
+/// The type that a line defines for others to use.
+fn type_defined(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let rest = line.strip_prefix("pub(crate) ").or_else(|| line.strip_prefix("pub "))?;
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let named = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
+    named.split(|letter: char| !letter.is_alphanumeric()).next().filter(|name| !name.is_empty())
+}
+
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut files = Vec::new();
@@ -263,5 +289,16 @@ mod tests {
             lines_naming(text, &IMPURE_NAMES),
             ["3: pure code names std::fs; take the text as an argument"]
         );
+    }
+
+    #[test]
+    fn types_that_others_can_use_are_found_by_name() {
+        let lines = [
+            "pub struct Quince(u64);",
+            "    pub(crate) enum Medlar<T> {",
+            "pub fn quince() {}",
+            "struct Own;",
+        ];
+        assert_eq!(lines.map(type_defined), [Some("Quince"), Some("Medlar"), None, None]);
     }
 }

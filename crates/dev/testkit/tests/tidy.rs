@@ -17,6 +17,12 @@ fn pure_crates_touch_nothing_and_every_file_says_what_it_is_for() {
 }
 
 #[test]
+fn no_type_name_occurs_in_more_than_two_crates() {
+    let found = tidy::repeated_type_names(&Workspace::load());
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
 fn every_crate_keeps_the_workspace_lints() {
     let packages = Workspace::load().packages;
     let keeps = |manifest: &str| manifest.contains("[lints]\nworkspace = true");
