@@ -38,6 +38,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
         bedplate_launch::PAGES,
+        bedplate_launch::local::PAGES,
         bedplate_local::PAGES,
         bedplate_kubernetes::KUBERNETES_PAGES,
         bedplate_binder::BINDER_PAGES,
@@ -66,7 +67,6 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::serve::PAGES,
         commands::submit::PAGES,
         crate::job_file::PAGES,
-        commands::train::PAGES,
         commands::unit::PAGES,
     ]
     .concat();

@@ -17,7 +17,6 @@ mod note;
 mod openapi;
 mod past;
 mod place;
-mod program;
 mod reason;
 mod rest;
 mod site;

@@ -5,12 +5,14 @@
 //! allocation, spares included, each in a step of its own, so that the loss of one node ends no other. Helpers connect
 //! back, start and stop ranks by order, and send a heartbeat; a node that is stopped rather than dead is noticed by its
 //! silence. What to do is decided by [`LaunchedGang`], a state machine without clock or I/O, on the verdicts of `blame`.
+//! [`local`] starts and replaces ranks on one machine, where there is no scheduler.
 
 mod allocation;
 mod error;
 mod gang;
 mod helper;
 mod launcher;
+pub mod local;
 mod record;
 mod signals;
 mod slurm;

@@ -1,9 +1,9 @@
 //! Orders to Slurm: a step on each node, a node drained, a job put back in the queue.
 
-use std::io::Write;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use bedplate_supervise::CommandFailure;
 
 /// A controller that does not answer is not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -153,30 +153,15 @@ fn run(command: &mut Command) -> Result<(), String> {
 
 /// What the command says when it fails.
 fn run_with(command: &mut Command, input: &str) -> Result<(), String> {
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // What was not read shows in the command's own words.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match child.try_wait() {
-            Ok(Some(_)) => break,
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("no answer within {} s", PATIENCE.as_secs()));
-            }
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    if output.status.success() {
+    let ended = match bedplate_supervise::run(command, input, PATIENCE) {
+        Ok(ended) => ended,
+        Err(CommandFailure::Failed(error)) => return Err(error.to_string()),
+        Err(CommandFailure::TooSlow) => return Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(CommandFailure::TooLong) => return Err("it printed too much".to_owned()),
+    };
+    if ended.status.success() {
         return Ok(());
     }
-    let text = String::from_utf8_lossy(&output.stderr);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
+    let line = ended.complaint.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
     Err(line.chars().filter(|c| !c.is_control()).take(300).collect())
 }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_supervise::{RestartBackoff, RestartPolicy};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -18,7 +19,6 @@ use crate::machine;
 use crate::{Joined, LocalError, Shape};
 
 const PAUSE: Duration = Duration::from_millis(500);
-const FIRST_DELAY: Duration = Duration::from_secs(1);
 
 /// How patient a supervisor is.
 #[derive(Debug, Clone, Copy)]
@@ -160,43 +160,31 @@ fn kill_now(pid: u32) {
 /// How one process does: when it may be started again, and how long it has been silent.
 #[derive(Debug)]
 struct Watch {
-    longest_delay: Duration,
-    /// Starts since it was last well for long.
-    starts: u32,
-    /// No start before this.
-    not_before: Option<Instant>,
-    well_since: Option<Instant>,
+    restarts: RestartBackoff,
     silent_since: Option<Instant>,
 }
 
 impl Watch {
     fn new(longest_delay: Duration) -> Self {
-        Self { longest_delay, starts: 0, not_before: None, well_since: None, silent_since: None }
+        let policy =
+            RestartPolicy { longest_delay, recovered_after: longest_delay, ..RestartPolicy::default() };
+        Self { restarts: RestartBackoff::new(policy), silent_since: None }
     }
 
     fn is_well(&mut self, now: Instant) {
         self.silent_since = None;
-        let since = *self.well_since.get_or_insert(now);
-        if now.duration_since(since) >= self.longest_delay {
-            self.starts = 0;
-        }
+        self.restarts.is_well(now);
     }
 
     /// Whether it may be started now; each time takes twice as long as the one before.
     fn may_start(&mut self, now: Instant) -> bool {
-        (self.well_since, self.silent_since) = (None, None);
-        let delay = FIRST_DELAY.saturating_mul(1 << self.starts.min(10)).min(self.longest_delay);
-        if now < *self.not_before.get_or_insert(now + delay) {
-            return false;
-        }
-        self.not_before = None;
-        self.starts += 1;
-        true
+        self.silent_since = None;
+        self.restarts.may_start(now)
     }
 
     /// Nothing was heard of it though it was asked at `asked`.
     fn silent_for(&mut self, asked: Instant) -> Duration {
-        self.well_since = None;
+        self.restarts.is_unwell();
         self.silent_since.get_or_insert(asked).elapsed()
     }
 }
@@ -205,29 +193,9 @@ impl Watch {
 mod tests {
     use super::*;
 
-    const MINUTE: Duration = Duration::from_secs(60);
-
-    #[test]
-    fn what_dies_again_and_again_is_started_ever_later_until_it_has_been_well() {
-        let mut watch = Watch::new(MINUTE);
-        let mut now = Instant::now();
-        let mut waits = Vec::new();
-        for _ in 0..8 {
-            let began = now;
-            while !watch.may_start(now) {
-                now += Duration::from_millis(500);
-            }
-            waits.push(now.duration_since(began).as_secs());
-        }
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
-        watch.is_well(now);
-        watch.is_well(now + MINUTE);
-        assert!(!watch.may_start(now) && watch.may_start(now + FIRST_DELAY));
-    }
-
     #[test]
     fn one_good_answer_ends_a_silence() {
-        let mut watch = Watch::new(MINUTE);
+        let mut watch = Watch::new(Duration::from_secs(60));
         let hour = Duration::from_secs(3600);
         assert!(watch.silent_for(Instant::now() - hour) >= hour && watch.silent_for(Instant::now()) >= hour);
         watch.is_well(Instant::now());

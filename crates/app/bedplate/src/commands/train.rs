@@ -3,10 +3,9 @@
 
 mod announce;
 mod choice;
-pub(in crate::commands) mod launch;
+mod launch;
 mod layout;
 mod prediction;
-pub(in crate::commands) mod ranks;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +15,12 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_comm::World;
 use bedplate_diag::Source;
 use bedplate_document::Table;
+use bedplate_host::host_name;
 use bedplate_kernels::DeviceChoice;
+use bedplate_launch::local::{
+    self, ANOTHER_FAILED, RankPart, Variables, end_with_launcher, is_launched, is_told_by_another, join,
+    variables,
+};
 use bedplate_local::host::remember_run;
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use bedplate_train::{Membership, Published, RunOptions, RunSummary, Telemetry, TrainConfig, TrainError};
@@ -26,7 +30,6 @@ use serde_json::{Value, json};
 use crate::commands::plan::RUN_SETTINGS;
 use crate::job_file::read_expected;
 
-pub(crate) use launch::PAGES;
 use prediction::predict;
 
 #[derive(clap::Args)]
@@ -103,48 +106,42 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     if arguments.defaults {
         return console.text(&TrainConfig::new("config.json", "corpus").to_toml());
     }
-    let variables = ranks::variables();
+    let variables = variables();
     let stop = stop_on_signals()?;
-    if let Some(count) = arguments.ranks.filter(|count| *count > 1 && !ranks::is_launched(&variables)) {
+    if let Some(count) = arguments.ranks.filter(|count| *count > 1 && !is_launched(&variables)) {
         launch::refuse_nested(count, &variables)?;
         // What is wrong with the configuration is said once, before there are ranks.
         let told = Some(&*console).filter(|_| !arguments.quiet);
         let config = read_config(arguments, context, Some(count), told)?;
         let layout = config.training.layout.filter(|_| arguments.layout.as_deref() == Some("auto"));
-        let Arguments { spares, restarts, .. } = *arguments;
-        return launch::Launch {
-            ranks: count,
-            spares,
-            restarts,
-            layout,
-            output: config.output.folder,
-            stop: &stop,
-        }
-        .run(console);
+        return launch::run(arguments, count, layout, &config.output.folder, &stop, console);
     }
-    if ranks::is_launched(&variables) {
-        ranks::end_with_launcher();
+    if is_launched(&variables) {
+        end_with_launcher();
     }
     let world = variables.get("WORLD_SIZE").and_then(|world| world.trim().parse().ok());
     let is_first = variables.get("RANK").is_none_or(|rank| rank.trim() == "0");
     let told = Some(&*console).filter(|_| is_first && !arguments.quiet);
     let config = read_config(arguments, context, world, told)?;
     let expected = arguments.expected.as_deref().map(|path| read_expected(path)).transpose()?;
-    let part = ranks::join(&variables, &config.output.folder, &stop)?;
+    let part = join(&variables, &config.output.folder, &stop)?;
     let (world, rank) = match part {
-        ranks::Part::NotNeeded => return ranks::not_needed(&variables),
-        ranks::Part::Alone => (None, 0),
-        ranks::Part::Rank(world) => {
+        RankPart::NotNeeded => return not_needed(&variables),
+        RankPart::Alone => (None, 0),
+        RankPart::Rank(world) => {
             let rank = world.rank();
             (Some(world), rank)
         }
     };
     train(arguments, context, console, &config, expected, world, &stop)
-        .map_err(|error| ranks::once(error, rank, ranks::is_launched(&variables)))
+        .map_err(|error| match is_told_by_another(&error, rank, is_launched(&variables)) {
+            true => CliError::Job(ANOTHER_FAILED),
+            false => error.into(),
+        })
         .and_then(|summary| match summary.had_place {
             true if summary.is_first => show(&summary, console),
             true => Ok(()),
-            false => ranks::not_needed(&variables),
+            false => not_needed(&variables),
         })
 }
 
@@ -177,9 +174,20 @@ fn read_config(
     Ok(read(&changes)?)
 }
 
+/// The end of a process that had no place in the run when it was over. Its launcher must not take it for a rank that has
+/// reached the end.
+fn not_needed(variables: &Variables) -> Result<(), CliError> {
+    if is_launched(variables) { Err(CliError::Job(ANOTHER_FAILED)) } else { Ok(()) }
+}
+
+/// The node of this process: pretended ones have a name of their own.
+fn node() -> String {
+    std::env::var("BEDPLATE_NODE").unwrap_or_else(|_| host_name())
+}
+
 /// Whether ranks go on without those that are lost.
 fn survives(arguments: &Arguments) -> bool {
-    arguments.survive || arguments.ranks.is_some() || ranks::survives(&ranks::variables())
+    arguments.survive || arguments.ranks.is_some() || local::survives(&variables())
 }
 
 fn train(
@@ -200,7 +208,7 @@ fn train(
         stop: Some(stop),
         accepts_changes: arguments.accept_changes,
         free_memory: None,
-        membership: survives.then(|| Membership::of(&config.output.folder).on(ranks::node())),
+        membership: survives.then(|| Membership::of(&config.output.folder).on(node())),
         ranks: world.as_ref().map(World::size),
     };
     let is_first = world.as_ref().is_none_or(|world| world.rank() == 0);

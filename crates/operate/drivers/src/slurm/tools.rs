@@ -9,13 +9,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bedplate_supervise::{CommandEnd, CommandFailure, run};
 use serde_json::Value;
 
 use super::complaint::Complaint;
 use super::error::SlurmError;
 use super::job::JobRecord;
 use super::node::{NodeRecord, pair};
-use super::program::{Ended, NotEnded, run};
 use super::site::{self, Partition, Qos, Share};
 use super::table;
 use super::transport::{Ability, HistoryQuery, SlurmTransport, Submission};
@@ -82,14 +82,16 @@ impl Tools {
         command: &mut Command,
         input: &str,
         patience: Duration,
-    ) -> Result<Ended, DriverError> {
+    ) -> Result<CommandEnd, DriverError> {
         run(command, input, patience).map_err(|error| match error {
-            NotEnded::Failed(source) => SlurmError::Command { program: program.to_owned(), source }.into(),
-            NotEnded::TooSlow => {
+            CommandFailure::Failed(source) => {
+                SlurmError::Command { program: program.to_owned(), source }.into()
+            }
+            CommandFailure::TooSlow => {
                 let what = format!("slurmctld, asked with `{program}`,");
                 SlurmError::TooSlow { what, seconds: patience.as_secs() }.into()
             }
-            NotEnded::TooLong => {
+            CommandFailure::TooLong => {
                 let reason = "it is longer than any of Slurm's can be".to_owned();
                 SlurmError::NotUnderstood { what: format!("`{program}`"), reason }.into()
             }
@@ -166,8 +168,8 @@ impl Tools {
 }
 
 /// Several of Slurm's commands end with 0 and an error, or print to one stream what belongs to the other.
-fn answer(ended: Ended) -> Result<String, String> {
-    let Ended { status, output, complaint } = ended;
+fn answer(ended: CommandEnd) -> Result<String, String> {
+    let CommandEnd { status, output, complaint } = ended;
     let complains = complaint.lines().any(|line| line.contains("error:") || line.contains("Problem talking"));
     match status.success() && !complains {
         true => Ok(output),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bedplate_drivers::{Driver, DriverError, JobId, JobOrder, JobState, LogQuery, new_submission_key};
 use bedplate_job::Job;
 use bedplate_replay::requests::{Scaling, replica_to_close, seconds};
+use bedplate_supervise::{RestartBackoff, RestartPolicy};
 use tracing::info;
 
 use crate::error::GatewayError;
@@ -64,7 +65,13 @@ impl JobFleet {
         let mut keeper = Keeper {
             members,
             driver,
-            delay: options.first_delay,
+            restarts: RestartBackoff::new(RestartPolicy {
+                first_delay: options.first_delay,
+                longest_delay: options.longest_delay,
+                // One that is ready shows that jobs of this kind start.
+                recovered_after: Duration::ZERO,
+                most: None,
+            }),
             options,
             job: Box::new(job),
             shared: shared.clone(),
@@ -73,7 +80,6 @@ impl JobFleet {
             generation: 0,
             replacement: None,
             next_scaling: Instant::now(),
-            not_before: Instant::now(),
             has_complained: false,
         };
         let thread = thread::Builder::new().name("jobs".into()).spawn(move || keeper.run());
@@ -147,8 +153,7 @@ struct Keeper {
     generation: u64,
     replacement: Option<Replacement>,
     next_scaling: Instant,
-    delay: Duration,
-    not_before: Instant,
+    restarts: RestartBackoff,
     has_complained: bool,
 }
 
@@ -240,9 +245,7 @@ impl Keeper {
 
     fn give_up(&mut self, at: usize, why: &str) {
         let replica = self.replicas.remove(at);
-        let delay = self.delay;
-        self.not_before = Instant::now() + delay;
-        self.delay = (delay * 2).min(self.options.longest_delay);
+        let delay = self.restarts.dies(Instant::now()).unwrap_or_default();
         self.say(&format!(
             "job {} has ended ({why}); another one is submitted in {:.1} s",
             replica.job,
@@ -266,7 +269,7 @@ impl Keeper {
     /// As many replicas as the policy wants: all that are missing at once, and one less at a time.
     fn scale(&mut self) -> Result<(), DriverError> {
         let desired = self.options.scaling.desired(self.members.sequences()) as usize;
-        if self.replicas.len() < desired && Instant::now() >= self.not_before {
+        if self.replicas.len() < desired && self.restarts.is_due(Instant::now()) {
             for _ in self.replicas.len()..desired {
                 self.submit()?;
             }
@@ -279,7 +282,7 @@ impl Keeper {
             }
         }
         if self.replicas.iter().any(|replica| self.is_in(replica)) {
-            self.delay = self.options.first_delay;
+            self.restarts.is_well(Instant::now());
         }
         Ok(())
     }

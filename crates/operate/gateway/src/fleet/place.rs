@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use bedplate_supervise::{RestartBackoff, RestartPolicy};
+
 use super::FleetOptions;
 use super::process::ReplicaProcess;
 use crate::router::Departure;
@@ -9,38 +11,41 @@ use crate::router::Departure;
 /// A process that is in service for so long has recovered.
 const RECOVERED: Duration = Duration::from_secs(60);
 
-#[derive(Default)]
 pub(super) struct ReplicaPlace {
     pub(super) current: Option<ReplicaProcess>,
     pub(super) next: Option<ReplicaProcess>,
-    /// In a row.
-    deaths: u32,
-    not_before: Option<Instant>,
+    restarts: RestartBackoff,
 }
 
 impl ReplicaPlace {
+    pub(super) fn new(options: &FleetOptions) -> Self {
+        let policy = RestartPolicy {
+            first_delay: options.first_delay,
+            longest_delay: options.longest_delay,
+            recovered_after: RECOVERED,
+            most: None,
+        };
+        Self { current: None, next: None, restarts: RestartBackoff::new(policy) }
+    }
+
     pub(super) fn may_start(&self) -> bool {
-        self.current.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
+        self.current.is_none() && self.restarts.is_due(Instant::now())
     }
 
     /// Notes that its process is gone, and returns how long it stays empty.
-    pub(super) fn dies(&mut self, options: &FleetOptions) -> Duration {
-        let delay = options.first_delay.saturating_mul(1 << self.deaths.min(16)).min(options.longest_delay);
-        self.deaths += 1;
+    pub(super) fn dies(&mut self) -> Duration {
         self.current = None;
-        self.not_before = Some(Instant::now() + delay);
-        delay
+        self.restarts.dies(Instant::now()).unwrap_or_default()
     }
 
     pub(super) fn note_recovery(&mut self) {
-        let since = self.current.as_ref().and_then(|process| process.ready_since);
-        if since.is_some_and(|since| since.elapsed() > RECOVERED) {
-            self.deaths = 0;
+        if self.current.as_ref().is_some_and(|process| process.ready_since.is_some()) {
+            self.restarts.is_well(Instant::now());
         }
     }
 
     pub(super) fn has_died(&self) -> bool {
-        self.deaths > 0
+        self.restarts.has_died()
     }
 }
 

@@ -2,19 +2,19 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use bedplate_supervise::ChildProcess;
+use nix::sys::signal::Signal;
 
 use super::FleetOptions;
 use crate::router::{Departure, Members, ReplicaHealth, ReplicaUrl};
 
 /// A process that is dropped has been killed.
 pub(super) struct ReplicaProcess {
-    child: Child,
+    process: ChildProcess,
     /// It ends when this is closed, also where we are killed.
     _input: Option<ChildStdin>,
     printed: mpsc::Receiver<ReplicaUrl>,
@@ -35,23 +35,23 @@ impl ReplicaProcess {
     pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
         // In a group of its own, because Ctrl-C is for us: replicas end after the router.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-        let mut child = command.spawn()?;
+        let mut process = ChildProcess::start(&mut command)?;
         let (sender, printed) = mpsc::channel();
-        if let Some(output) = child.stdout.take() {
+        if let Some(output) = process.stdout() {
             std::thread::Builder::new().name("replica".into()).spawn(move || listen(output, &sender))?;
         }
-        let input = child.stdin.take();
+        let input = process.stdin();
         let began = Instant::now();
-        Ok(Self { child, _input: input, printed, url: None, began, ready_since: None, out_since: None })
+        Ok(Self { process, _input: input, printed, url: None, began, ready_since: None, out_since: None })
     }
 
     pub(super) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Notes what it does; the reason where it has ended, or was killed for being of no use.
     pub(super) fn look(&mut self, members: &Members, options: &FleetOptions) -> Result<(), Ended> {
-        if let Ok(Some(status)) = self.child.try_wait() {
+        if let Some(status) = self.process.ends() {
             return Err(Ended { why: format!("ended with {status}"), is_refusal: status.code().is_some() });
         }
         if self.url.is_none()
@@ -85,8 +85,7 @@ impl ReplicaProcess {
     }
 
     fn kill(&mut self, why: String) -> Ended {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.kill();
         Ended { why: format!("{why} and was killed"), is_refusal: false }
     }
 
@@ -96,19 +95,11 @@ impl ReplicaProcess {
     }
 
     pub(super) fn terminate(&self) {
-        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        self.process.send(Signal::SIGTERM);
     }
 
     pub(super) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for ReplicaProcess {
-    fn drop(&mut self) {
-        // Does nothing to one that has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.has_ended()
     }
 }
 

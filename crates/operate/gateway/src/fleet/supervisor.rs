@@ -34,7 +34,7 @@ impl Supervisor {
         command: Box<dyn Fn(u32) -> Command + Send>,
         shared: Arc<Mutex<Shared>>,
     ) -> Self {
-        let places = (0..options.replicas).map(|_| ReplicaPlace::default()).collect();
+        let places = (0..options.replicas).map(|_| ReplicaPlace::new(&options)).collect();
         Self {
             members,
             options,
@@ -99,7 +99,7 @@ impl Supervisor {
         if let Some(process) = &place.current {
             process.depart(&self.members);
         }
-        let delay = place.dies(&self.options);
+        let delay = place.dies();
         let why = &ended.why;
         if ended.is_refusal && !self.has_been_ready {
             // Another start would end as this one did.

@@ -1,4 +1,4 @@
-//! Whether this process trains alone or is one rank of several, and which of several ranks tells an error.
+//! What a process is in a training run, and which of several ranks tells an error.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -7,24 +7,25 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 
 use bedplate_comm::{CommError, Fault, Rendezvous, World, WorldOptions};
-use bedplate_terminal::CliError;
 use bedplate_train::{Membership, TrainError};
 
-use super::launch::{ANOTHER_FAILED, LAUNCHED, SPARE};
+use super::{ANOTHER_FAILED, LAUNCHED, SPARE};
 
 /// Set by a cluster for ranks that join others, and for ranks that go on when others are lost.
 const NEWCOMER: &str = "BEDPLATE_NEWCOMER";
 const SURVIVE: &str = "BEDPLATE_SURVIVE";
 
-pub(in crate::commands) type Variables = BTreeMap<String, String>;
+/// The environment of a process.
+pub type Variables = BTreeMap<String, String>;
 
-pub(in crate::commands) fn variables() -> Variables {
+/// Those of this process that are text.
+pub fn variables() -> Variables {
     let all = std::env::vars_os();
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
 }
 
 /// What this process is in its run.
-pub(super) enum Part {
+pub enum RankPart {
     Alone,
     Rank(World),
     /// It was told to end before there was a place for it.
@@ -32,7 +33,7 @@ pub(super) enum Part {
 }
 
 /// Joins the other ranks, if the environment says that there are any.
-pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> Result<Part, CliError> {
+pub fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> Result<RankPart, TrainError> {
     let rendezvous = Rendezvous::from_environment(&without_batch_script(variables))?;
     let mut options = WorldOptions::from_environment(variables)?;
     options.flight.get_or_insert_with(|| output.join("flight"));
@@ -41,45 +42,34 @@ pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> R
         // A cluster lets newcomers come once the others have met; a spare may find what an earlier run left.
         let since = if is_newcomer { SystemTime::UNIX_EPOCH } else { SystemTime::now() };
         let joined = Membership::of(output).join(&rendezvous, &options, stop, since)?;
-        return Ok(joined.map_or(Part::NotNeeded, Part::Rank));
+        return Ok(joined.map_or(RankPart::NotNeeded, RankPart::Rank));
     }
     if rendezvous.world == 1 {
-        return Ok(Part::Alone);
+        return Ok(RankPart::Alone);
     }
-    Ok(Part::Rank(World::join(&rendezvous, &options)?))
+    Ok(RankPart::Rank(World::join(&rendezvous, &options)?))
 }
 
 /// A batch script of Slurm has the variables of a task, but is one process.
-pub(in crate::commands) fn without_batch_script(variables: &Variables) -> Variables {
+pub fn without_batch_script(variables: &Variables) -> Variables {
     let is_step = variables.get("SLURM_STEP_NUM_TASKS").is_some_and(|tasks| tasks.trim() != "1");
     let is_slurms = |name: &str| name == "SLURM_PROCID" || name == "SLURM_NTASKS";
     let all = variables.iter().filter(|(name, _)| is_step || !is_slurms(name));
     all.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The node of this process: pretended ones have a name of their own.
-pub(super) fn node() -> String {
-    let name = std::env::var("BEDPLATE_NODE").ok();
-    name.or_else(|| nix::unistd::gethostname().ok()?.into_string().ok()).unwrap_or_default()
-}
-
-/// Whether whoever started this process replaces ranks that are lost.
-pub(super) fn survives(variables: &Variables) -> bool {
+/// Whether ranks that are lost are replaced by the program or the cluster that started this process.
+pub fn survives(variables: &Variables) -> bool {
     is_launched(variables) || variables.contains_key(SURVIVE)
 }
 
-pub(super) fn is_launched(variables: &Variables) -> bool {
+/// Whether this process was started as a rank by another of this machine.
+pub fn is_launched(variables: &Variables) -> bool {
     variables.contains_key(LAUNCHED)
 }
 
-/// The end of a process that had no place in the run when it was over. Its launcher must not take it for a rank that has
-/// reached the end.
-pub(super) fn not_needed(variables: &Variables) -> Result<(), CliError> {
-    if is_launched(variables) { Err(CliError::Job(ANOTHER_FAILED)) } else { Ok(()) }
-}
-
 /// Ends this process when the one that started it is gone.
-pub(super) fn end_with_launcher() {
+pub fn end_with_launcher() {
     let watch = || {
         let mut byte = [0];
         while std::io::stdin().read(&mut byte).is_ok_and(|count| count > 0) {}
@@ -88,9 +78,9 @@ pub(super) fn end_with_launcher() {
     let _ = std::thread::Builder::new().name("launcher".into()).spawn(watch);
 }
 
-/// An error as this rank reports it: of many ranks that end for the same reason one says why.
-pub(super) fn once(error: TrainError, rank: u32, is_launched: bool) -> CliError {
-    let is_silent = match &error {
+/// Whether an error is told by another rank or by the launcher: of many ranks that end for the same reason one says why.
+pub fn is_told_by_another(error: &TrainError, rank: u32, is_launched: bool) -> bool {
+    match error {
         TrainError::Elsewhere { .. } => true,
         // All ranks find these together.
         TrainError::NotFinite { .. } | TrainError::Layout { .. } => rank != 0,
@@ -102,6 +92,22 @@ pub(super) fn once(error: TrainError, rank: u32, is_launched: bool) -> CliError 
             rank != lowest
         }
         _ => false,
-    };
-    if is_silent { CliError::Job(ANOTHER_FAILED) } else { error.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_script_is_one_process_and_a_step_of_several_tasks_is_not() {
+        let task = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("HOME", "/root")];
+        let variables = |tasks: &str| {
+            let all = task.into_iter().chain([("SLURM_STEP_NUM_TASKS", tasks)]);
+            all.map(|(name, value)| (name.to_owned(), value.to_owned())).collect::<Variables>()
+        };
+        assert_eq!(without_batch_script(&variables("1")).len(), 2);
+        assert_eq!(without_batch_script(&variables("4")).len(), 4);
+        assert!(!survives(&variables("4")));
+    }
 }

@@ -1,4 +1,4 @@
-//! Running a command with a deadline and an end to what it may print.
+//! A command run with a deadline and an end to what it may print.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -10,19 +10,22 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// Output beyond this is not read: the answer would be no answer of Slurm.
+/// Output beyond this is not read: no command that is run here has that much to say.
 const MOST_OUTPUT: u64 = 256 << 20;
 const MOST_COMPLAINTS: u64 = 64 << 10;
 
 /// What a command did.
-pub(super) struct Ended {
-    pub(super) status: ExitStatus,
-    pub(super) output: String,
+#[derive(Debug)]
+pub struct CommandEnd {
+    pub status: ExitStatus,
+    pub output: String,
     /// Its standard error, trimmed.
-    pub(super) complaint: String,
+    pub complaint: String,
 }
 
-pub(super) enum NotEnded {
+/// Why a command came to no end of its own.
+#[derive(Debug)]
+pub enum CommandFailure {
     /// It could not be started.
     Failed(io::Error),
     /// It was killed at the deadline.
@@ -31,10 +34,10 @@ pub(super) enum NotEnded {
 }
 
 /// Runs a command to its end, or kills it with all it has started at the deadline.
-pub(super) fn run(command: &mut Command, input: &str, patience: Duration) -> Result<Ended, NotEnded> {
+pub fn run(command: &mut Command, input: &str, patience: Duration) -> Result<CommandEnd, CommandFailure> {
     let deadline = Instant::now() + patience;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().map_err(NotEnded::Failed)?;
+    let mut child = command.spawn().map_err(CommandFailure::Failed)?;
     feed(&mut child, input.to_owned());
     let output = child.stdout.take().map(|pipe| read_all(pipe, MOST_OUTPUT));
     let complaint = child.stderr.take().map(|pipe| read_all(pipe, MOST_COMPLAINTS));
@@ -68,29 +71,29 @@ fn collect(
     output: Option<Receiver<Vec<u8>>>,
     complaint: Option<Receiver<Vec<u8>>>,
     deadline: Instant,
-) -> Result<Ended, NotEnded> {
+) -> Result<CommandEnd, CommandFailure> {
     let receive = |pipe: Option<Receiver<Vec<u8>>>| match pipe {
         None => Ok(Vec::new()),
         Some(pipe) => match pipe.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(bytes) => Ok(bytes),
-            Err(RecvTimeoutError::Timeout) => Err(NotEnded::TooSlow),
+            Err(RecvTimeoutError::Timeout) => Err(CommandFailure::TooSlow),
             Err(RecvTimeoutError::Disconnected) => Ok(Vec::new()),
         },
     };
     let output = receive(output)?;
     if output.len() as u64 > MOST_OUTPUT {
-        return Err(NotEnded::TooLong);
+        return Err(CommandFailure::TooLong);
     }
     let complaint = receive(complaint)?;
     let status = loop {
-        match child.try_wait().map_err(NotEnded::Failed)? {
+        match child.try_wait().map_err(CommandFailure::Failed)? {
             Some(status) => break status,
-            None if Instant::now() > deadline => return Err(NotEnded::TooSlow),
+            None if Instant::now() > deadline => return Err(CommandFailure::TooSlow),
             None => thread::sleep(Duration::from_millis(1)),
         }
     };
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok(Ended { status, output: text(output), complaint: text(complaint).trim().to_owned() })
+    Ok(CommandEnd { status, output: text(output), complaint: text(complaint).trim().to_owned() })
 }
 
 #[cfg(test)]
@@ -116,11 +119,11 @@ mod tests {
     fn a_silent_command_is_killed_with_its_children() {
         let began = Instant::now();
         let outcome = run(&mut shell("sleep 600 & sleep 600"), "", Duration::from_millis(50));
-        assert!(matches!(outcome, Err(NotEnded::TooSlow)));
+        assert!(matches!(outcome, Err(CommandFailure::TooSlow)));
         assert!(began.elapsed() < Duration::from_secs(300));
         assert!(matches!(
             run(&mut Command::new("/no/such/program"), "", Duration::from_secs(1)),
-            Err(NotEnded::Failed(_))
+            Err(CommandFailure::Failed(_))
         ));
     }
 }
