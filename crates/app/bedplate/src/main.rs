@@ -9,12 +9,15 @@ mod commands;
 mod connection;
 mod health_rules;
 mod job_file;
+mod job_text;
 mod launcher;
 mod models;
 mod pages;
 mod replayed;
 mod served;
+mod serving;
 mod site;
+mod watching;
 
 use std::process::ExitCode;
 

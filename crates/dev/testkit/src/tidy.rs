@@ -124,6 +124,65 @@ pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
     found
 }
 
+/// Where each command of the program has its module.
+const COMMANDS: &str = "app/bedplate/src/commands";
+/// Lines of the program outside of tests: it parses, calls and prints.
+const MOST_LINES: usize = 20_000;
+
+/// Commands that import another command's module, and a command line that has grown too long.
+pub fn violations_of_the_command_line() -> Vec<String> {
+    let folder = crate::root().join("crates").join(COMMANDS);
+    let commands = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let names: BTreeSet<String> =
+        commands.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect();
+    let mut found = Vec::new();
+    for path in rust_files(&folder) {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let below = path.strip_prefix(&folder).unwrap_or(&path).with_extension("");
+        found.extend(imports_of_commands(&text, &below, &names).map(|remark| {
+            format!("{COMMANDS}/{}.rs:{remark}; put what both need beside the commands", below.display())
+        }));
+    }
+    let lines: usize = rust_files(folder.parent().unwrap_or(&folder))
+        .iter()
+        .map(|path| lines_before_tests(&fs::read_to_string(path).unwrap_or_default()))
+        .sum();
+    if lines > MOST_LINES {
+        found.push(format!("app/bedplate has {lines} lines outside of tests, more than {MOST_LINES}"));
+    }
+    found
+}
+
+/// `line: the import`, where the file `below` the commands names the module of a command that is not its own.
+fn imports_of_commands(text: &str, below: &Path, names: &BTreeSet<String>) -> impl Iterator<Item = String> {
+    let own = below.iter().next().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    // From a command's own file `super` is the module of all commands.
+    let outward = format!("{}::", vec!["super"; below.iter().count()].join("::"));
+    let numbered: Vec<(usize, String)> =
+        text.lines().enumerate().map(|(at, line)| (at + 1, line.to_owned())).collect();
+    numbered.into_iter().filter_map(move |(number, line)| {
+        let prefixes = ["crate::commands::", outward.as_str()];
+        let named =
+            prefixes.iter().filter_map(|prefix| line.split_once(prefix)).find_map(|(before, rest)| {
+                let is_outward = !before.ends_with("super::");
+                let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+                (is_outward && name != own && names.contains(&name)).then_some(name)
+            });
+        named.map(|name| format!("{number}: {own} imports the command {name}"))
+    })
+}
+
+/// Lines up to the test module at the end.
+fn lines_before_tests(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    (0..lines.len()).find(|at| is_test_module(&lines, *at)).unwrap_or(lines.len())
+}
+
+fn is_test_module(lines: &[&str], at: usize) -> bool {
+    lines[at].trim() == "#[cfg(test)]"
+        && lines.get(at + 1).is_some_and(|next| next.trim_start().starts_with("mod "))
+}
+
 /// `line: what; what to do instead` for each line of code that names something banned. Test modules are exempt.
 fn lines_naming(text: &str, banned: &[(&str, &str)]) -> Vec<String> {
     let mut found = Vec::new();
@@ -140,14 +199,10 @@ fn lines_naming(text: &str, banned: &[(&str, &str)]) -> Vec<String> {
 /// at the end are left out.
 fn statements(text: &str) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
-    let is_test_module = |at: usize| {
-        lines[at].trim() == "#[cfg(test)]"
-            && lines.get(at + 1).is_some_and(|next| next.trim_start().starts_with("mod "))
-    };
     let mut statements: Vec<(usize, String)> = Vec::new();
     let mut is_open = false;
     for (at, line) in lines.iter().enumerate() {
-        if is_test_module(at) {
+        if is_test_module(&lines, at) {
             break;
         }
         if line.trim_start().starts_with("//") {
@@ -279,6 +334,18 @@ mod tests {
         let workspace = Workspace::from_metadata(&json!({ "packages": [] }));
         let found = violations(&workspace, &ArchitectureMap::parse(MAP));
         assert!(found.contains(&"base/units is on the map but does not exist".to_owned()), "{found:?}");
+    }
+
+    #[test]
+    fn a_command_that_imports_another_is_found() {
+        let names = ["plan", "train"].map(str::to_owned).into();
+        let check = |below: &str, text: &str| imports_of_commands(text, Path::new(below), &names).count();
+        assert_eq!(check("plan/task", "use crate::commands::train::launch;"), 1);
+        assert_eq!(check("plan/task", "use super::super::train;"), 1);
+        assert_eq!(check("plan", "use super::train::Launch;"), 1);
+        assert_eq!(check("plan/serve/show", "use super::super::train::page; use super::load;"), 0);
+        assert_eq!(check("plan/task", "use crate::commands::plan::page; use super::train::Part;"), 0);
+        assert_eq!(check("plan/task", "crate::commands::run(cli.command)"), 0);
     }
 
     #[test]

@@ -23,6 +23,12 @@ fn no_type_name_occurs_in_more_than_two_crates() {
 }
 
 #[test]
+fn commands_stand_by_themselves_and_the_command_line_stays_thin() {
+    let found = tidy::violations_of_the_command_line();
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
 fn every_crate_keeps_the_workspace_lints() {
     let packages = Workspace::load().packages;
     let keeps = |manifest: &str| manifest.contains("[lints]\nworkspace = true");

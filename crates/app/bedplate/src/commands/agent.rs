@@ -8,7 +8,7 @@ use bedplate_control::wire::Probe;
 use bedplate_terminal::{CliError, ProgramError};
 use bedplate_topology::expand_hostlist;
 
-use crate::commands::export::Watching;
+use crate::watching::Watching;
 
 /// By which variable the token comes, so that it is in no list of processes.
 const TOKEN: &str = "BEDPLATE_AGENT_TOKEN";

@@ -8,7 +8,7 @@ use bedplate_serve::{Ask, Continuation, EndReason, Replica, SampleEvent, Samplin
 use bedplate_terminal::{CliError, Console, ProgramError};
 use serde_json::json;
 
-use super::serve::EngineArguments;
+use crate::serving::EngineArguments;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -12,8 +12,8 @@ use bedplate_terminal::{CliError, Console, ProgramError, files};
 use bedplate_units::Seconds;
 use serde_json::json;
 
-use super::serve::ending::{self, Told};
-use super::serve::{check_exposure, seed};
+use crate::serving::ending::{self, Told};
+use crate::serving::{check_exposure, duration, seed};
 use jobs::JobArguments;
 
 #[derive(clap::Args)]
@@ -163,8 +163,4 @@ fn positive(time: Seconds, option: &str) -> Result<Duration, CliError> {
         }
         time => Ok(time),
     }
-}
-
-pub(crate) fn duration(time: Seconds) -> Duration {
-    Duration::from_secs_f64(time.get().clamp(0.0, 86_400.0))
 }

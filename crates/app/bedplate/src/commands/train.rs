@@ -21,13 +21,12 @@ use bedplate_launch::local::{
     self, ANOTHER_FAILED, RankPart, Variables, end_with_launcher, is_launched, is_told_by_another, join,
     variables,
 };
-use bedplate_local::host::remember_run;
+use bedplate_local::host::{RUN_SETTINGS, remember_run};
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use bedplate_train::{Membership, Published, RunOptions, RunSummary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
-use crate::commands::plan::RUN_SETTINGS;
 use crate::job_file::read_expected;
 
 use prediction::predict;

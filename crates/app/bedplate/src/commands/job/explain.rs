@@ -5,8 +5,8 @@ use bedplate_terminal::present::{Facts, clock, moment, now_ms};
 use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
+use crate::job_text::{state_text, where_or_why};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -8,8 +8,8 @@ use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
 use super::steps;
-use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
+use crate::job_text::{state_text, where_or_why};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

@@ -76,7 +76,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::commands::queue::tests::canned;
+    use crate::job_text::canned;
 
     fn detail(is_predicted: bool, steps: u64) -> JobDetail {
         let exposed = |ms| Span::exposed(Seconds::ms(ms));

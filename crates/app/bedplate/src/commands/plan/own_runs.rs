@@ -6,21 +6,18 @@ use bedplate_calibrate::own_runs::{MeasuredSteps, MovedHost, OwnRunsError, move_
 use bedplate_calibrate::{HostCase, HostFactor};
 use bedplate_diag::{Diagnostic, Page, Source, pages};
 use bedplate_layout::ComputePrecision;
-use bedplate_local::host::{NAME, overlay_path, recent_runs};
+use bedplate_local::host::{NAME, RUN_SETTINGS, overlay_path, recent_runs};
 use bedplate_local::host_run;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, files};
 use bedplate_train::{TrainConfig, read_architecture};
 use serde_json::{Value, json};
 
-/// The configuration of a run as it was used, which `bedplate train` leaves in its folder.
-pub(crate) const SETTINGS: &str = "settings.toml";
-
 #[derive(Debug, thiserror::Error)]
 enum FolderError {
     #[error("no run of `bedplate train` is remembered on this host")]
     NoRuns,
-    #[error("`{folder}` has no {SETTINGS}")]
+    #[error("`{folder}` has no {RUN_SETTINGS}")]
     NoSettings { folder: String },
 }
 
@@ -70,7 +67,7 @@ pub(super) fn calibrate(
 
 /// The remembered runs on this host.
 pub(super) fn recent() -> Result<Vec<String>, CliError> {
-    let has_settings = |folder: &PathBuf| folder.join(SETTINGS).is_file();
+    let has_settings = |folder: &PathBuf| folder.join(RUN_SETTINGS).is_file();
     let folders = recent_runs().into_iter().filter(has_settings).map(|folder| folder.display().to_string());
     let folders: Vec<String> = folders.collect();
     if folders.is_empty() { Err(FolderError::NoRuns.into()) } else { Ok(folders) }
@@ -137,7 +134,7 @@ fn factor_json(factor: &HostFactor) -> Value {
 /// One run from the folder that it wrote to.
 fn read_run(folder: &str) -> Result<HostCase, CliError> {
     let place = Path::new(folder);
-    let settings = place.join(SETTINGS).display().to_string();
+    let settings = place.join(RUN_SETTINGS).display().to_string();
     let text =
         files::read_text(&settings).map_err(|_| FolderError::NoSettings { folder: folder.to_owned() })?;
     let config = TrainConfig::from_toml(Source::new(&settings, &text))?;

@@ -9,9 +9,9 @@ use bedplate_replay::requests::{Scaling, picoseconds};
 use bedplate_terminal::{CliError, ProgramError};
 use bedplate_units::Seconds;
 
-use crate::commands::serve::replicas;
 use crate::connection::Connection;
 use crate::job_file::read_file;
+use crate::serving::{REPLICA, replica_of_job};
 
 /// How often a replica comes back after a failure of its own before another job takes its place.
 const RETRIES: u32 = 10;
@@ -59,7 +59,7 @@ impl JobArguments {
         let mut job = self.read()?;
         let driver = self.connection.driver()?;
         surround(&mut job, &*driver);
-        job.environment.set.insert(replicas::REPLICA.to_owned(), replicas::of_job(key));
+        job.environment.set.insert(REPLICA.to_owned(), replica_of_job(key));
         job.policy.retries = job.policy.retries.max(RETRIES);
         let options = JobFleetOptions {
             scaling: self.scaling()?,

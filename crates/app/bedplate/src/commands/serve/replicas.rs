@@ -16,12 +16,10 @@ use bedplate_terminal::files::{self, Seen};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use super::ending::{self, Told};
-use super::{Arguments, seed};
-use crate::commands::route::duration;
+use super::Arguments;
+use crate::serving::ending::{self, Told};
+use crate::serving::{JOB, REPLICA, duration, seed};
 
-/// Set for a process that is a replica: how many of them share the machine, or `job`, and the key that it wants to see.
-pub(crate) const REPLICA: &str = "BEDPLATE_SERVE_REPLICA";
 const LOOK: Duration = Duration::from_millis(100);
 /// How often the model's folder is looked at; a change counts once it has lasted as long.
 const LOOKS_PER_FOLDER: u32 = 20;
@@ -51,13 +49,6 @@ impl Diagnostic for ReplicasError {
         }
     }
 }
-
-/// What the variable says to a replica that is a job.
-pub(crate) fn of_job(key: &str) -> String {
-    format!("{JOB} {key}")
-}
-
-const JOB: &str = "job";
 
 impl Arguments {
     /// These arguments for a process that was started as a replica, otherwise nothing.

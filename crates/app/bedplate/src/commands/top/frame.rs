@@ -4,7 +4,7 @@ use bedplate_drivers::{JobState, JobSummary, NodeState, NodeSummary};
 use bedplate_finding::Action;
 use bedplate_terminal::present::{bar, clock, moment};
 
-use crate::commands::queue::{shortened, state_text, where_or_why};
+use crate::job_text::{shortened, state_text, where_or_why};
 
 /// What there is to see.
 pub(super) struct Picture {
@@ -155,7 +155,7 @@ mod tests {
     use expect_test::expect;
 
     use super::*;
-    use crate::commands::queue::tests::canned;
+    use crate::job_text::canned;
 
     fn node(name: &str, state: NodeState, free: u32, is_linked: bool) -> NodeSummary {
         NodeSummary {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::learning::{DOCUMENTS, Learned, write_configuration};
 use crate::cli::Cli;
-use crate::commands::queue::where_or_why;
+use crate::job_text::where_or_why;
 use crate::launcher::launcher;
 
 pub(super) const TITLE: &str = "the work itself";

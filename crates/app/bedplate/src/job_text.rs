@@ -1,0 +1,85 @@
+//! A job in a few words: its state, where it runs, why it waits.
+
+use bedplate_drivers::{JobState, JobSummary, NodeId};
+use bedplate_terminal::present::clock;
+use bedplate_topology::compress_hostlist;
+
+/// The state of a job in a word or two.
+pub(crate) fn state_text(job: &JobSummary) -> String {
+    match job.state {
+        JobState::Waiting if job.is_held => "held".to_owned(),
+        state => state.name().replace('_', " "),
+    }
+}
+
+/// The nodes of a job that has some; else why it waits or how it ended.
+pub(crate) fn where_or_why(job: &JobSummary, now_ms: u64) -> String {
+    if !job.nodes.is_empty() {
+        return compress_hostlist(job.nodes.iter().map(NodeId::as_str));
+    }
+    let reason = job.waits_because.as_ref().or(job.reason.as_ref()).map(|reason| reason.text.clone());
+    match (job.state, job.expected_start_ms) {
+        (JobState::Waiting, Some(start)) => {
+            let after = match start.saturating_sub(now_ms) {
+                0 => "starts now".to_owned(),
+                after => format!("starts within {}", clock(after)),
+            };
+            reason.map_or(after.clone(), |reason| format!("{reason}; {after}"))
+        }
+        (JobState::Waiting, None) => reason.unwrap_or_else(|| "waits for its turn".to_owned()),
+        (_, _) => match (job.exit_status, reason) {
+            (_, Some(reason)) => reason,
+            (Some(status), None) if status != 0 => format!("exit code {status}"),
+            _ => String::new(),
+        },
+    }
+}
+
+/// Text of at most this many characters.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => format!("{}…", text.chars().take(most - 1).collect::<String>()),
+        false => text.to_owned(),
+    }
+}
+
+/// Jobs in all states that look different, at the time of 10,000 s.
+#[cfg(test)]
+pub(crate) fn canned() -> Vec<JobSummary> {
+    let job = |id: u64, changes: serde_json::Value| -> JobSummary {
+        let mut job = serde_json::json!({
+            "id": id, "label": id.to_string(), "name": "pretrain", "user": "ada", "account": "root",
+            "partition": "main", "qos": "normal", "submitted_ms": 1_000_000, "state": "waiting",
+            "is_held": false, "runs": 0, "restarts": 0, "checkpoint": null, "started_ms": null,
+            "ended_ms": null, "exit_status": null, "reason": null, "nodes_asked": 2, "gpus_asked": 16,
+            "nodes": [], "ends_ms": null, "expected_start_ms": null,
+        });
+        for (key, value) in changes.as_object().unwrap() {
+            job[key] = value.clone();
+        }
+        serde_json::from_value(job).unwrap()
+    };
+    vec![
+        job(
+            1,
+            serde_json::json!({ "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"] }),
+        ),
+        job(
+            2,
+            serde_json::json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": { "code": "resources", "text": "not enough free nodes" } }),
+        ),
+        job(
+            3,
+            serde_json::json!({ "is_held": true, "user": "grace", "reason": { "code": "held", "text": "held" } }),
+        ),
+        job(4, serde_json::json!({ "label": "4_7", "nodes_asked": 1, "gpus_asked": 0 })),
+        job(
+            5,
+            serde_json::json!({ "state": "failed", "started_ms": 9_000_000, "ended_ms": 9_061_000, "exit_status": 3 }),
+        ),
+        job(
+            6,
+            serde_json::json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": { "code": "node_lost", "text": "n1 was lost" } }),
+        ),
+    ]
+}
