@@ -9,9 +9,12 @@
 //!  "events": [{"gpu": 0, "xid": 79}], "fails": {"nvmlInit_v2": 9}}
 //! ```
 //!
+//! The same shared library is a driver, a compiler and a cuBLASLt of a GPU that computes nothing and fails when it is told to: [`install_cuda`].
+//!
 //! What a GPU does not say has a plausible value; `null` means that the GPU does not support it.
 
 mod answers;
+mod cuda;
 mod script;
 mod symbols;
 
@@ -85,6 +88,14 @@ impl FakeNvml {
         }
         fs::write(self.library(), bytes)
     }
+}
+
+/// Copies the library into a folder that exists, under the names of CUDA's libraries. A process that is started with the folder first in `LD_LIBRARY_PATH` finds one GPU,
+/// which fails as `BEDPLATE_FAKE_CUDA` says: `cuLaunchKernelEx:40:700`.
+pub fn install_cuda(folder: &Path) -> io::Result<()> {
+    let library = built()?;
+    let names = ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"];
+    names.iter().try_for_each(|name| fs::copy(&library, folder.join(name)).map(drop))
 }
 
 /// Where cargo has put the library: beside the program that runs, or where that one's dependencies are.

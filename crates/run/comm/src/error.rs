@@ -38,6 +38,9 @@ pub enum Fault {
     /// A call between GPUs failed, or could not be begun.
     #[error("rank {rank} cannot exchange elements of its GPU: {why}")]
     Gpu { rank: u32, why: String },
+    /// Its GPU has failed: the rank computes no more, and others may go on without it.
+    #[error("rank {rank} has lost its GPU: {why}")]
+    Device { rank: u32, why: String },
     /// A rank makes the next world; all ranks that are left are to do the same.
     #[error("rank {rank} rebuilds the world")]
     Rebuilt { rank: u32 },
@@ -53,6 +56,7 @@ impl Fault {
             | Fault::Arguments { rank, .. }
             | Fault::Revoked { rank, .. }
             | Fault::Gpu { rank, .. }
+            | Fault::Device { rank, .. }
             | Fault::Rebuilt { rank } => *rank,
             Fault::Mismatch { b_rank, .. } => *b_rank,
             Fault::UnequalParts { sender, .. } => *sender,
@@ -62,7 +66,7 @@ impl Fault {
     /// A rank that can no longer take part.
     pub fn lost_rank(&self) -> Option<u32> {
         match self {
-            Fault::Lost { rank, .. } | Fault::Silent { rank, .. } => Some(*rank),
+            Fault::Lost { rank, .. } | Fault::Silent { rank, .. } | Fault::Device { rank, .. } => Some(*rank),
             _ => None,
         }
     }
@@ -139,6 +143,7 @@ pub const PAGES: &[&Page] = &[
     &REVOKED,
     &GROUP,
     &GPU,
+    &DEVICE,
     &SHARE,
     &VARIABLE,
     &SECRET,
@@ -218,6 +223,14 @@ page!(
      refused a call; its own words are in the message, and NCCL_DEBUG=WARN shows more.",
     "install the same NCCL on all hosts (`pip install nvidia-nccl-cu13`) and give every rank a GPU of its own, or set BEDPLATE_COMM_TRANSPORT=tcp on all \
      ranks: elements then go through the processor's memory, which is slower"
+);
+page!(
+    DEVICE,
+    "comm/gpu-lost",
+    Transient,
+    "The GPU of a rank failed a call, so the rank computes no more. The message has the driver's own words and names the GPU. Nothing that the GPU computed \
+     since its last good answer has reached other ranks; they can rebuild the world without it.",
+    "look at the kernel's log of that host for an XID of the GPU; start again with `--resume`, on other GPUs where there are some"
 );
 page!(
     SHARE,
@@ -318,6 +331,7 @@ impl Diagnostic for Fault {
             Fault::Stalled { .. } => &STALLED,
             Fault::Arguments { .. } => &ARGUMENTS,
             Fault::Gpu { .. } => &GPU,
+            Fault::Device { .. } => &DEVICE,
             Fault::Revoked { .. } | Fault::Rebuilt { .. } => &REVOKED,
         }
     }

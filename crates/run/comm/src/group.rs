@@ -481,7 +481,7 @@ impl Group {
             return Ok(transfers);
         }
         let core = &self.inner.place.core;
-        let failed = |error: CudaError| core.fail(Fault::Gpu { rank: core.rank, why: error.to_string() });
+        let failed = |error: CudaError| core.fail(Fault::Device { rank: core.rank, why: error.to_string() });
         let made = device.transfers().expect("a GPU has transfers").map_err(failed)?;
         Ok(self.transfers.get_or_init(|| made))
     }

@@ -295,6 +295,11 @@ impl World {
         self.core.fail(Fault::Revoked { rank: self.rank(), reason: reason.to_owned() });
     }
 
+    /// Tells all ranks that this one has lost its GPU and computes no more; they may go on without it.
+    pub fn lose_device(&self, why: &str) {
+        self.core.fail(Fault::Device { rank: self.rank(), why: why.to_owned() });
+    }
+
     /// The last calls of this rank.
     pub fn flight_record(&self) -> FlightRecord {
         self.core.recorder.record(self.rank(), self.size(), self.epoch(), self.fault())

@@ -33,7 +33,7 @@ mod selftest;
 mod testing;
 
 pub use cuda::library::{OpenLibrary, WantedLibrary};
-pub use cuda::{CudaError, CudaGraph, Moment, PAGES, Transfers};
+pub use cuda::{CudaError, CudaGraph, DeviceFault, Gpu, Moment, PAGES, Transfers};
 pub use device::{
     Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, DeviceChoice, Element,
     Gelu, HeadGradients, Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, Packed,

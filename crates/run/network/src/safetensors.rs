@@ -447,7 +447,11 @@ pub fn save<E: Element>(
         device.read(from.range(range), stored);
         values.iter_mut().zip(stored).for_each(|(value, stored)| *value = stored.widen());
     };
-    write_file(&folder.join(WEIGHTS_FILE), &mut |file| layout.write(file, &mut read))?;
+    write_file(&folder.join(WEIGHTS_FILE), &mut |file| {
+        layout.write(file, &mut read)?;
+        // What was read of a device that has failed is nothing, and the file does not come into place.
+        device.check().map_err(std::io::Error::other)
+    })?;
     let config = config_with_dtype(network.architecture().config_json(), format);
     fs::write(folder.join(CONFIG_FILE), config).map_err(cannot)
 }

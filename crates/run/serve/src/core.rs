@@ -2,6 +2,8 @@
 //!
 //! The scheduler counts one token per sequence and step. Where speculative tokens were right a sequence has more: they are told at once, their keys
 //! and values are in place already, and the scheduler catches up in steps that need no rows for the sequence.
+//!
+//! A token is told after the device that computed it was found well; see [`Core::trouble`].
 
 mod blocks;
 #[cfg(test)]
@@ -344,8 +346,9 @@ impl<E: Element> Core<E> {
         room.read_found(device, &mut self.logits.found);
     }
 
-    /// Why the ranks of the model cannot go on, if they cannot.
+    /// Why the device or the ranks of the model cannot go on, if they cannot.
     pub(crate) fn trouble(&self) -> Result<(), String> {
+        self.parts.device.check().map_err(|error| error.to_string())?;
         self.parts.group.as_ref().and_then(WorkerGroup::trouble).map_or(Ok(()), Err)
     }
 

@@ -191,7 +191,8 @@ impl Engine {
             let reason = match ended {
                 Ok(Ok(())) => "it was ended".to_owned(),
                 Ok(Err(trouble)) => trouble,
-                Err(what) => format!("a bug in its engine: {what}"),
+                // A device that has failed gives numbers that nothing is prepared for.
+                Err(what) => core.trouble().err().unwrap_or(format!("a bug in its engine: {what}")),
             };
             *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
             core.fail(&reason);
@@ -499,7 +500,7 @@ impl<E: Element> Prepared<E> {
 /// How long an idle engine sleeps before it looks for answers that nobody waits for.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// Runs until it is told to stop, or until the ranks of the model cannot work together any more.
+/// Runs until it is told to stop, or until the device or the ranks of the model cannot go on.
 fn serve<E: Element>(
     core: &mut Core<E>,
     commands: &Receiver<Command>,

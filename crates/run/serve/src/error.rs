@@ -101,7 +101,7 @@ static MISMATCH: Page = Page {
 static STOPPED: Page = Page {
     code: "serve/stopped",
     class: Class::Transient,
-    meaning: "The engine of a model cannot go on: a rank of it was lost or is silent, or the program has a fault. Requests that were running \
+    meaning: "The engine of a model cannot go on: its GPU has failed, a rank of it was lost or is silent, or the program has a fault. Requests that were running \
               have failed.",
     remedy: "look at what was said before, then start it again; a cluster, a router or `--replicas` does so by itself",
 };

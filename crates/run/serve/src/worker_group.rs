@@ -143,6 +143,7 @@ impl WorkerGroup {
                     let wanted = &[];
                     let step = StepRows { tokens, positions, starts, contexts, table_starts, tables, wanted };
                     network.answer(device, weights, pool, &step, RowAdapters { rows: &[] }, room);
+                    device.check()?;
                 }
                 (WorkerOrder::Copy(pairs), Some((pool, _))) => pool.copy(device, &pairs),
                 (WorkerOrder::Rest | WorkerOrder::Compute(_) | WorkerOrder::Copy(_), _) => {}

@@ -1,5 +1,7 @@
 //! A run's checkpoints: what of a trainer goes into one, when the copy advances, and what a run's settings have to do with it.
 //!
+//! A checkpoint is published only where the device had no error when all of the state had been copied from it.
+//!
 //! The crate `checkpoint` has everything about files. Here is which regions of which tensors a rank holds and where their numbers lie, and
 //! how ranks make one checkpoint together: the first begins it and tells the others, each writes its part, and when all parts are
 //! durable the first publishes them.
@@ -49,6 +51,8 @@ pub(crate) struct Snapshot {
     lying: Vec<Lying>,
     /// How long copying has taken so far.
     copying: Duration,
+    /// Whether the device was well when all was copied.
+    is_sound: bool,
     /// This rank's part, once it is durable or has failed.
     part: Option<Result<PartEntry, CheckpointError>>,
 }
@@ -105,7 +109,8 @@ impl<E: Trained> Trainer<E> {
             }
         };
         let facts = self.facts(settings);
-        let mut snapshot = Snapshot { attempt, facts, saving, lying, copying: Duration::ZERO, part: None };
+        let mut snapshot =
+            Snapshot { attempt, facts, saving, lying, copying: Duration::ZERO, is_sound: false, part: None };
         snapshot.advance(&self.state());
         self.snapshot = Some(snapshot);
         Ok(())
@@ -126,6 +131,7 @@ impl<E: Trained> Trainer<E> {
     pub(crate) fn complete_snapshot(&mut self) -> Seconds {
         let Some(mut snapshot) = self.snapshot.take() else { return Seconds::ZERO };
         snapshot.complete(&self.state());
+        snapshot.is_sound |= self.device.check().is_ok();
         let copying = std::mem::take(&mut snapshot.copying);
         self.snapshot = Some(snapshot);
         Seconds::new(copying.as_secs_f64())
@@ -150,9 +156,15 @@ impl<E: Trained> Trainer<E> {
                 return Ok(None);
             }
         }
-        let Some(Snapshot { attempt, facts, saving, part, .. }) = self.snapshot.take() else {
+        let Some(Snapshot { attempt, facts, saving, part, is_sound, .. }) = self.snapshot.take() else {
             return Ok(None);
         };
+        if let (false, Err(error)) = (is_sound, self.device.check()) {
+            // What was read of it may be nothing.
+            drop(saving);
+            checkpoints.discard(&attempt);
+            return Err(error.into());
+        }
         let part = part.unwrap_or_else(|| saving.wait());
         let text = part.as_ref().map(PartEntry::to_text).unwrap_or_default();
         let all = self.ranks.gather_bytes(&self.device, text.as_bytes())?;

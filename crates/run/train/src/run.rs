@@ -177,7 +177,10 @@ impl<E: Trained> Run<'_, E> {
         observer: &mut dyn Observer,
         past: &mut Past,
     ) -> Result<Option<RunSummary>, TrainError> {
-        let outcome = self.go(observer);
+        // What a device that has failed did to the ranks, and to numbers, is a consequence.
+        let outcome = self
+            .go(observer)
+            .map_err(|error| self.trainer.device.check().err().map_or(error, TrainError::Device));
         let survives = |error: &TrainError| {
             self.trainer.ranks().world().is_some_and(|world| is_survived(error, world, self.options))
         };
@@ -346,6 +349,7 @@ impl<E: Trained> Run<'_, E> {
         if is_first {
             observer.turned_to(Phase::Training);
         }
+        self.trainer.device.check()?;
         self.evaluation_loss = loss;
         if !is_first || loss.is_none() && sample.is_none() {
             return Ok(());

@@ -190,7 +190,7 @@ impl<E: Trained> Trainer<E> {
 
     /// One optimizer step. `batches` are this rank's share of the global batch's micro-batches.
     ///
-    /// On a number that is not finite nothing is updated, and the error says where it began.
+    /// On a number that is not finite nothing is updated, and the error says where it began. A GPU that fails is an error before its numbers are used.
     pub fn step(&mut self, batches: &[Batch]) -> Result<StepOutcome, TrainError> {
         let began = Instant::now();
         self.device.take_measured();
@@ -213,6 +213,8 @@ impl<E: Trained> Trainer<E> {
         // Before a call of all ranks: who comes out of that knows that all copies are whole and have their gradients.
         self.complete_copies()?;
         let mut sums = [own_loss, self.own_squares()];
+        // Both were waited for: from here on they are told, and added to those of others.
+        self.device.check()?;
         self.ranks.sum_over_all(&self.device, &mut sums)?;
         let (loss, gradient_norm) = (sums[0] / targets.max(1) as f64, self.norm(sums[1]));
         if !loss.is_finite() || !gradient_norm.is_finite() {
@@ -239,6 +241,8 @@ impl<E: Trained> Trainer<E> {
         self.begin_copy();
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
         let breakdown = self.measured(seconds, held_up);
+        // The update was waited for.
+        self.device.check()?;
         let ranks = self.compare_ranks(&breakdown)?;
         Ok(StepOutcome { breakdown, seconds, ranks, ..so_far })
     }
@@ -356,6 +360,7 @@ impl<E: Trained> Trainer<E> {
             targets += batch.counted;
             loss += self.assess(batch)?;
         }
+        self.device.check().map_err(TrainError::from)?;
         let mut of_data = [targets as f64];
         self.ranks.sum_over_data(&self.device, &mut of_data).map_err(TrainError::from)?;
         let mut of_all = [loss];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_kernels::{CudaError, Transfers};
 
-use super::library::{Config, DONE, Nccl, UNDER_WAY, UniqueId, format, reduction};
+use super::library::{CUDA_FAILED, Config, DONE, Nccl, UNDER_WAY, UniqueId, format, reduction};
 use super::{trouble, wait};
 use crate::engine::CallRequest;
 use crate::span::ByteSpan;
@@ -162,16 +162,16 @@ impl Communicator {
     /// Waits until NCCL has taken what it was asked for.
     fn settle(&self, answer: i32, waiting: &Waiting<'_>) -> Result<(), Fault> {
         if answer != DONE && answer != UNDER_WAY {
-            return Err(trouble(&self.nccl.explain(answer), waiting));
+            return Err(trouble(&self.explain(answer), &self.transfers, waiting));
         }
-        wait(waiting, || self.state())
+        wait(&self.transfers, waiting, || self.state())
     }
 
     /// Waits until the GPU has done it. A peer that fails meanwhile makes NCCL's state an error.
     fn finish(&self, waiting: &Waiting<'_>) -> Result<(), Fault> {
-        let refused = |error: CudaError| trouble(&error.to_string(), waiting);
+        let refused = |error: CudaError| trouble(&error.to_string(), &self.transfers, waiting);
         let done = self.transfers.transfers().map_err(refused)?;
-        wait(waiting, || {
+        wait(&self.transfers, waiting, || {
             self.state()?;
             done.has_passed().map_err(|error| error.to_string())
         })
@@ -184,7 +184,16 @@ impl Communicator {
         match (answer, state) {
             (DONE, DONE) => Ok(true),
             (DONE, UNDER_WAY) => Ok(false),
-            (DONE, failed) | (failed, _) => Err(self.nccl.explain(failed)),
+            (DONE, failed) | (failed, _) => Err(self.explain(failed)),
+        }
+    }
+
+    /// What an answer means. A call of CUDA that failed inside NCCL is the GPU's error.
+    fn explain(&self, answer: i32) -> String {
+        let why = self.nccl.explain(answer);
+        match answer {
+            CUDA_FAILED => self.transfers.fail("exchange elements with other GPUs", why).to_string(),
+            _ => why,
         }
     }
 

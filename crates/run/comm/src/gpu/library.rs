@@ -84,6 +84,7 @@ impl Config {
 
 /// Answers that are no errors.
 pub(super) const DONE: i32 = 0;
+pub(super) const CUDA_FAILED: i32 = 1;
 pub(super) const UNDER_WAY: i32 = 7;
 
 /// The library, opened once.
@@ -139,7 +140,7 @@ impl Nccl {
     /// What an answer means, with what the library says about it.
     pub(super) fn explain(&self, answer: i32) -> String {
         let kind = match answer {
-            1 => "a call of CUDA failed",
+            CUDA_FAILED => "a call of CUDA failed",
             2 => "a call of the system failed",
             3 => "an internal error",
             4 => "wrong arguments",

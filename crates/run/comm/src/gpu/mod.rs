@@ -7,6 +7,9 @@
 //! Where [the transport](crate::Transport) is set to something else than `auto`, and for single messages in groups of more than two, elements go through the
 //! processor's memory instead.
 //!
+//! A call of the driver that fails, or one inside NCCL, is [the first error of this rank's GPU](Transfers::check): no call is begun on a GPU that has one, so what
+//! it computed is not reduced into the elements of other ranks. They learn of it by [`Fault::Device`].
+//!
 //! What differs from the other ways: NCCL rounds 16-bit numbers at every hop, its reductions of NaN are its own, and members of an `all_to_all_v` that
 //! expect other lengths than are sent are found by patience alone.
 
@@ -64,18 +67,18 @@ impl OnGpu {
             Ok(operators) => self.transfers.wait_for(operators).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
-        begun.map_err(|why| trouble(&why, waiting))
+        begun.map_err(|why| trouble(&why, &self.transfers, waiting))
     }
 
     /// What any collective of one member is.
     fn copy(&self, source: ByteSpan, target: ByteSpan, waiting: &Waiting<'_>) -> Result<(), Fault> {
-        let refused = |error: CudaError| trouble(&error.to_string(), waiting);
+        let refused = |error: CudaError| trouble(&error.to_string(), &self.transfers, waiting);
         if source.bytes == target.bytes && source.address != target.address {
             let (from, to) = (source.address.addr() as u64, target.address.addr() as u64);
             self.transfers.copy(from, to, source.bytes).map_err(refused)?;
         }
         let done = self.transfers.transfers().map_err(refused)?;
-        wait(waiting, || done.has_passed().map_err(|error| error.to_string()))
+        wait(&self.transfers, waiting, || done.has_passed().map_err(|error| error.to_string()))
     }
 }
 
@@ -149,7 +152,7 @@ impl GroupEngine {
         if let (0, Ok(nccl)) = (me, found) {
             let answer = nccl.functions.unique_id(&mut id);
             if answer != library::DONE {
-                return Err(trouble(&nccl.explain(answer), waiting));
+                return Err(trouble(&nccl.explain(answer), transfers, waiting));
             }
         }
         let info = HandshakeInfo::new(found.map(|nccl| nccl.version), id).bytes();
@@ -179,7 +182,7 @@ impl GroupEngine {
 
     /// Brings elements to the processor's memory, has the call carried out there, and takes what came back.
     fn run_staged(&mut self, request: &CallRequest, on: &OnGpu, waiting: &Waiting<'_>) -> Result<(), Fault> {
-        let refused = |error: CudaError| trouble(&error.to_string(), waiting);
+        let refused = |error: CudaError| trouble(&error.to_string(), &on.transfers, waiting);
         let fetched = |span: ByteSpan| -> Result<Vec<u8>, Fault> {
             let mut bytes = vec![0; span.bytes];
             if span.bytes > 0 {
@@ -223,9 +226,12 @@ impl GroupEngine {
     }
 }
 
-/// Why a call of NCCL or the driver failed: a fault of the world that explains it, or what the library says.
-fn trouble(why: &str, waiting: &Waiting<'_>) -> Fault {
+/// Why a call of NCCL or the driver failed: the first error of this rank's GPU, a fault of the world that explains it, or what the library says.
+fn trouble(why: &str, transfers: &Transfers, waiting: &Waiting<'_>) -> Fault {
     let rank = waiting.core.rank;
+    if let Err(error) = transfers.check() {
+        return Fault::Device { rank, why: error.to_string() };
+    }
     waiting.core.explained().unwrap_or_else(|| Fault::Gpu { rank, why: why.to_owned() })
 }
 
@@ -237,11 +243,15 @@ const SHORT: u32 = 700;
 const LONG_NAP: Duration = Duration::from_millis(1);
 
 /// Looks until something is so, the world has a fault or patience has run out.
-fn wait(waiting: &Waiting<'_>, mut is_so: impl FnMut() -> Result<bool, String>) -> Result<(), Fault> {
+fn wait(
+    transfers: &Transfers,
+    waiting: &Waiting<'_>,
+    mut is_so: impl FnMut() -> Result<bool, String>,
+) -> Result<(), Fault> {
     let nobody = || Vec::new();
     let mut check = waiting.checks(&nobody);
     for round in 0u32.. {
-        if is_so().map_err(|why| trouble(&why, waiting))? {
+        if is_so().map_err(|why| trouble(&why, transfers, waiting))? {
             break;
         }
         let nap = match round {

@@ -220,8 +220,7 @@ impl Cuda {
             launch,
             &[Words(&words), word(padded), o, os, d, ds, address(log_sums), address(turned), address(delta)],
         );
-        let code = self.context.driver().set_bytes(sums, 0, 4 * rows * columns, self.context.stream());
-        self.context.must(code, "clear memory");
+        self.context.set_bytes(sums, 0, 4 * rows * columns);
         let [q, k, v] = self.maps(shape, rows, lines, QUERIES_BACKWARD as u32);
         let d = self.context.tiles(d_out.address, rows, columns, d_out.stride, QUERIES_BACKWARD as u32);
         let shared = 2 * (2 * KEYS + 4 * QUERIES_BACKWARD) * dim + 4 * KEYS * QUERIES_BACKWARD + 1024;

@@ -4,8 +4,10 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use super::CudaError;
+use super::driver::CudaContext;
 use super::library::{BLAS, OpenLibrary, functions};
 use super::source::KernelFormat;
 
@@ -76,6 +78,7 @@ struct Plan {
 pub(super) struct Blas {
     functions: Functions,
     handle: usize,
+    context: Arc<CudaContext>,
     plans: RefCell<HashMap<BlasShape, Option<Plan>>>,
     scales_lines: OnceCell<bool>,
 }
@@ -97,17 +100,27 @@ pub(super) struct Sides {
 pub(super) const WORKSPACE: usize = 32 << 20;
 
 impl Blas {
-    pub(super) fn new() -> Result<Self, CudaError> {
+    pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
         let functions = Functions::load(&OpenLibrary::open(&BLAS)?)?;
         let mut handle = 0;
         match functions.create(&mut handle) {
-            0 => Ok(Self { functions, handle, plans: RefCell::default(), scales_lines: OnceCell::new() }),
+            0 => Ok(Self {
+                functions,
+                handle,
+                context: context.clone(),
+                plans: RefCell::default(),
+                scales_lines: OnceCell::new(),
+            }),
             code => Err(CudaError::Refused { what: "start cuBLASLt", why: format!("status {code}") }),
         }
     }
 
-    /// Whether the library could do it; it may have no algorithm for odd addresses and strides.
+    /// Whether the library could do it; it may have no algorithm for odd addresses and strides. True also where the device has failed: then no other way is to
+    /// be tried.
     pub(super) fn multiply(&self, shape: &BlasShape, sides: &Sides, workspace: u64, stream: usize) -> bool {
+        if self.context.has_failed() {
+            return true;
+        }
         let mut plans = self.plans.borrow_mut();
         let plan = plans.entry(*shape).or_insert_with(|| self.plan(shape, sides));
         let Some(plan) = plan else { return false };
@@ -118,7 +131,27 @@ impl Blas {
             self.set(plan.product, SCALES_OF_A, &sides.scales[0]);
             self.set(plan.product, SCALES_OF_B, &sides.scales[1]);
         }
-        self.run(plan, &plan.algorithms[0], sides, workspace, stream) == 0
+        match self.run(plan, &plan.algorithms[0], sides, workspace, stream) {
+            DONE => true,
+            INVALID_VALUE | NOT_SUPPORTED => false,
+            status => {
+                self.fail("multiply matrices", status);
+                true
+            }
+        }
+    }
+
+    fn fail(&self, what: &str, status: i32) {
+        let name = match status {
+            1 => "CUBLAS_STATUS_NOT_INITIALIZED",
+            3 => "CUBLAS_STATUS_ALLOC_FAILED",
+            8 => "CUBLAS_STATUS_ARCH_MISMATCH",
+            11 => "CUBLAS_STATUS_MAPPING_ERROR",
+            13 => "CUBLAS_STATUS_EXECUTION_FAILED",
+            14 => "CUBLAS_STATUS_INTERNAL_ERROR",
+            _ => "cuBLASLt status",
+        };
+        self.context.fail_in_library(what, format!("{name} ({status})"));
     }
 
     fn run(&self, plan: &Plan, algorithm: &[u64; 8], sides: &Sides, workspace: u64, stream: usize) -> i32 {
@@ -216,16 +249,23 @@ impl Blas {
         const COMPUTE_F32: i32 = 68;
         let mut product = 0;
         let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(KernelFormat::F32));
-        assert_eq!(created, 0, "cuBLASLt describes a product");
+        if created != DONE {
+            self.fail("describe a product", created);
+        }
         product
     }
 
     fn set<T>(&self, product: usize, attribute: i32, value: &T) {
         let code = self.try_set(product, attribute, value);
-        assert_eq!(code, 0, "cuBLASLt takes attribute {attribute} of a product");
+        if code != DONE {
+            self.fail(&format!("take attribute {attribute} of a product"), code);
+        }
     }
 
     fn try_set<T>(&self, product: usize, attribute: i32, value: &T) -> i32 {
+        if product == 0 {
+            return INVALID_VALUE;
+        }
         self.functions.product_set(product, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     }
 
@@ -233,6 +273,11 @@ impl Blas {
         self.functions.wish_set(wish, attribute, std::ptr::from_ref(value).cast(), size_of::<T>());
     }
 }
+
+const DONE: i32 = 0;
+/// The library has no such product, and says so.
+const INVALID_VALUE: i32 = 7;
+const NOT_SUPPORTED: i32 = 15;
 
 const TURN_A: i32 = 3;
 const TURN_B: i32 = 4;

@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::CudaError;
+use super::fault::Sticky;
 use super::library::{DRIVER, OpenLibrary, functions};
+use super::{CudaError, DeviceFault, Gpu};
 
 functions! {
     /// The driver's functions, by the names of their current versions. Handles are numbers; 0 is none.
@@ -21,6 +23,8 @@ functions! {
         attribute = c"cuDeviceGetAttribute"(value: &mut i32, attribute: i32, device: i32);
         retain = c"cuDevicePrimaryCtxRetain"(context: &mut usize, device: i32);
         set_current = c"cuCtxSetCurrent"(context: usize);
+        uuid = c"cuDeviceGetUuid_v2"(uuid: &mut [u8; 16], device: i32);
+        error_name = c"cuGetErrorName"(code: i32, text: &mut *const c_char);
         error_text = c"cuGetErrorString"(code: i32, text: &mut *const c_char);
         stream_create = c"cuStreamCreate"(stream: &mut usize, flags: u32);
         stream_synchronize = c"cuStreamSynchronize"(stream: usize);
@@ -112,7 +116,8 @@ pub(super) struct CudaContext {
     is_fenced: AtomicBool,
     /// How often scratch memory was moved.
     moves: AtomicU64,
-    pub(super) name: String,
+    fault: Sticky,
+    pub(super) gpu: Gpu,
     pub(super) major: i32,
     pub(super) minor: i32,
     pub(super) processors: usize,
@@ -133,13 +138,26 @@ pub(super) fn list() -> Result<Vec<String>, CudaError> {
     refused(&functions, functions.init(0), "start")?;
     refused(&functions, functions.device_count(&mut count), "count GPUs")?;
     let bus_id = |ordinal: i32| {
-        let (mut device, mut text) = (0, [0 as c_char; 32]);
+        let mut device = 0;
         refused(&functions, functions.device(&mut device, ordinal), "open the GPU")?;
-        refused(&functions, functions.bus_id(text.as_mut_ptr(), 32, device), "tell a GPU's place")?;
-        // SAFETY: the driver wrote a text that ends with a zero within the array.
-        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+        bus_id(&functions, device)
     };
     (0..count).map(bus_id).collect()
+}
+
+fn bus_id(functions: &Functions, device: i32) -> Result<String, CudaError> {
+    let mut text = [0 as c_char; 32];
+    refused(functions, functions.bus_id(text.as_mut_ptr(), 32, device), "tell a GPU's place")?;
+    // SAFETY: the driver wrote a text that ends with a zero within the array.
+    Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// As `nvidia-smi` writes it.
+fn uuid(functions: &Functions, device: i32) -> Result<String, CudaError> {
+    let mut bytes = [0; 16];
+    refused(functions, functions.uuid(&mut bytes, device), "tell a GPU's UUID")?;
+    let hex = bytes.map(|byte| format!("{byte:02x}")).concat();
+    Ok(["GPU", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
 }
 
 impl CudaContext {
@@ -168,6 +186,8 @@ impl CudaContext {
         if major < 8 {
             return Err(CudaError::OldDevice { ordinal, name, major, minor });
         }
+        let (address, uuid) = (bus_id(&functions, device)?, uuid(&functions, device)?);
+        let gpu = Gpu { ordinal, name, address, uuid };
         check(functions.retain(&mut handle, device), "make a context")?;
         check(functions.set_current(handle), "use its context")?;
         CURRENT.set(handle);
@@ -180,7 +200,8 @@ impl CudaContext {
             stream,
             is_fenced,
             moves: AtomicU64::new(0),
-            name,
+            fault: Sticky::default(),
+            gpu,
             major,
             minor,
             processors,
@@ -192,8 +213,10 @@ impl CudaContext {
     /// The functions, with the context current in this thread.
     pub(super) fn driver(&self) -> &Functions {
         if CURRENT.get() != self.handle {
-            self.must(self.functions.set_current(self.handle), "use its context");
-            CURRENT.set(self.handle);
+            match self.functions.set_current(self.handle) {
+                0 => CURRENT.set(self.handle),
+                code => drop(self.fail(code, "use its context")),
+            }
         }
         &self.functions
     }
@@ -202,23 +225,87 @@ impl CudaContext {
         self.stream
     }
 
-    pub(super) fn check(&self, code: i32, what: &'static str) -> Result<(), CudaError> {
-        refused(&self.functions, code, what)
+    /// The first error, if there was one.
+    pub(super) fn check(&self) -> Result<(), CudaError> {
+        self.fault.check()
     }
 
-    /// Panics where the driver refuses: an operator has no one to tell.
-    #[track_caller]
-    pub(super) fn must(&self, code: i32, what: &'static str) {
-        if let Err(error) = self.check(code, what) {
-            panic!("{error}");
+    pub(super) fn has_failed(&self) -> bool {
+        self.fault.is_set()
+    }
+
+    /// Calls the driver, unless a call has failed before; an error stays with the device.
+    pub(super) fn attempt(
+        &self,
+        what: impl Display,
+        call: impl FnOnce(&Functions) -> i32,
+    ) -> Result<(), CudaError> {
+        let driver = self.driver();
+        self.check()?;
+        match call(driver) {
+            0 => Ok(()),
+            code => Err(self.fail(code, what)),
+        }
+    }
+
+    /// The same for an operator, which has no one to tell; whether it was done.
+    pub(super) fn ask(&self, what: impl Display, call: impl FnOnce(&Functions) -> i32) -> bool {
+        self.attempt(what, call).is_ok()
+    }
+
+    /// Keeps what the driver answered as the device's error; returns the one that stays.
+    pub(super) fn fail(&self, code: i32, what: impl Display) -> CudaError {
+        self.keep(self.error(code, what))
+    }
+
+    /// Keeps an error unless there is one already; returns the one that stays.
+    pub(super) fn keep(&self, error: CudaError) -> CudaError {
+        self.fault.keep(error)
+    }
+
+    /// Keeps what one of NVIDIA's libraries says as the device's error; returns the one that stays.
+    pub(super) fn fail_in_library(&self, what: &str, why: String) -> CudaError {
+        let fault = DeviceFault { gpu: self.gpu.clone(), what: what.to_owned(), why };
+        self.keep(CudaError::Fault(Box::new(fault)))
+    }
+
+    /// What an answer of the driver means.
+    pub(super) fn error(&self, code: i32, what: impl Display) -> CudaError {
+        let (gpu, what, why) = (self.gpu.clone(), what.to_string(), words(&self.functions, code));
+        match code {
+            OUT_OF_MEMORY => CudaError::NoMemory { gpu: Box::new(gpu), what, why },
+            _ => CudaError::Fault(Box::new(DeviceFault { gpu, what, why })),
         }
     }
 
     pub(super) fn synchronize(&self) {
-        self.must(self.driver().stream_synchronize(self.stream), "finish its work");
+        self.ask("finish its work", |driver| driver.stream_synchronize(self.stream));
     }
 
-    pub(super) fn launch(&self, function: usize, launch: KernelLaunch, arguments: &[Argument<'_>]) {
+    pub(super) fn set_bytes(&self, to: u64, value: u8, bytes: usize) {
+        self.ask("set memory", |driver| driver.set_bytes(to, value, bytes, self.stream));
+    }
+
+    /// Copies bytes of the GPU.
+    pub(super) fn copy(&self, from: u64, to: u64, bytes: usize) {
+        self.ask("copy", |driver| driver.device_to_device(to, from, bytes, self.stream));
+    }
+
+    /// Begins to copy to the host; the elements are there after a wait.
+    pub(super) fn read<T>(&self, from: u64, to: &mut [T]) {
+        let bytes = size_of_val(to);
+        self.ask("give elements", |driver| {
+            driver.device_to_host(to.as_mut_ptr().cast(), from, bytes, self.stream)
+        });
+    }
+
+    pub(super) fn launch(
+        &self,
+        name: &str,
+        function: usize,
+        launch: KernelLaunch,
+        arguments: &[Argument<'_>],
+    ) {
         let mut pointers = [std::ptr::null_mut::<c_void>(); 24];
         assert!(arguments.len() <= pointers.len(), "a kernel has at most 24 arguments");
         for (pointer, argument) in pointers.iter_mut().zip(arguments) {
@@ -241,8 +328,9 @@ impl CudaContext {
             attributes: &STARTS_EARLY,
             count: u32::from(is_early),
         };
-        let code = self.driver().launch(&how, function, pointers.as_mut_ptr(), std::ptr::null_mut());
-        self.must(code, "start a kernel");
+        self.ask(format_args!("start the kernel {name}"), |driver| {
+            driver.launch(&how, function, pointers.as_mut_ptr(), std::ptr::null_mut())
+        });
     }
 
     /// The next kernel starts when everything before it is done. Kernels look at weights before they wait for the one before them, so weights are
@@ -275,28 +363,21 @@ impl CudaContext {
         let mut map = TileMap([0; 16]);
         let (extents, strides) = ([columns as u64, rows as u64], [2 * stride as u64]);
         let (tile, steps) = ([64, tile_rows], [1, 1]);
-        let code = self.driver().encode_tiles(
-            &mut map,
-            BF16,
-            2,
-            address,
-            extents.as_ptr(),
-            strides.as_ptr(),
-            tile.as_ptr(),
-            steps.as_ptr(),
-            0,
-            SWIZZLE_128,
-            PROMOTE_128,
-            0,
-        );
-        self.must(code, "describe tiles");
+        let [extents, strides] = [extents.as_ptr(), strides.as_ptr()];
+        let [tile, steps] = [tile.as_ptr(), steps.as_ptr()];
+        self.ask("describe tiles", |driver| {
+            let (swizzle, promote) = (SWIZZLE_128, PROMOTE_128);
+            driver.encode_tiles(
+                &mut map, BF16, 2, address, extents, strides, tile, steps, 0, swizzle, promote, 0,
+            )
+        });
         map
     }
 
     /// Bytes that are free on the GPU, and all.
     pub(super) fn memory(&self) -> (usize, usize) {
         let (mut free, mut total) = (0, 0);
-        self.must(self.driver().memory_info(&mut free, &mut total), "tell its memory");
+        self.ask("tell its memory", |driver| driver.memory_info(&mut free, &mut total));
         (free, total)
     }
 }
@@ -305,13 +386,23 @@ fn refused(functions: &Functions, code: i32, what: &'static str) -> Result<(), C
     if code == 0 {
         return Ok(());
     }
-    let mut text = std::ptr::null();
+    Err(CudaError::Refused { what, why: words(functions, code) })
+}
+
+/// The driver's answer where memory is used up.
+pub(super) const OUT_OF_MEMORY: i32 = 2;
+
+/// An error as the driver says it: `CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered`.
+fn words(functions: &Functions, code: i32) -> String {
+    let (mut name, mut text) = (std::ptr::null(), std::ptr::null());
+    functions.error_name(code, &mut name);
     functions.error_text(code, &mut text);
-    let why = if text.is_null() {
-        format!("error {code}")
-    } else {
+    let [name, text] = [name, text].map(|text: *const c_char| {
         // SAFETY: the driver's texts are constants that end with a zero.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-    };
-    Err(CudaError::Refused { what, why })
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy())
+    });
+    match (name, text) {
+        (Some(name), Some(text)) => format!("{name} ({code}): {text}"),
+        (name, text) => format!("{} ({code})", name.or(text).unwrap_or("CUDA error".into())),
+    }
 }

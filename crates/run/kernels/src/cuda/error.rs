@@ -2,7 +2,9 @@
 
 use bedplate_diag::{Diagnostic, Page, pages};
 
-#[derive(Debug, thiserror::Error)]
+use super::{DeviceFault, Gpu};
+
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum CudaError {
     #[error("cannot load {what} ({file}): {why}")]
     Missing { what: &'static str, file: &'static str, package: &'static str, why: String },
@@ -16,6 +18,10 @@ pub enum CudaError {
     OldDevice { ordinal: usize, name: String, major: i32, minor: i32 },
     #[error("the GPU refused to {what}: {why}")]
     Refused { what: &'static str, why: String },
+    #[error("{0}")]
+    Fault(Box<DeviceFault>),
+    #[error("{gpu} has too little free memory to {what}: {why}")]
+    NoMemory { gpu: Box<Gpu>, what: String, why: String },
     #[error("cannot compile kernel {kernel} for {architecture}: {log}")]
     Compile { kernel: &'static str, architecture: String, log: String },
 }
@@ -49,6 +55,12 @@ pages! { pub PAGES "cuda":
     REFUSED "refused" Transient
         "The driver or a library answered a call with an error. Memory may be used up by another program, or the GPU may have failed."
         "look at `nvidia-smi` for other programs and at the kernel's log for Xid errors, then try again"
+    FAULT "device-fault" Transient
+        "A GPU failed a call while it was computing: a launch, a copy, a wait. The message names the GPU by its number in this process, its place on the PCI bus and its UUID, what was asked of it, and the driver's error by name and number. Nothing that the GPU computed since its last good answer was told, saved or sent to other ranks: training goes on from its newest checkpoint, and the requests that were running have failed."
+        "start again, on another GPU where there is one; look at the kernel's log and at `bedplate health` for an XID of that GPU at that time"
+    NO_MEMORY "out-of-memory" User
+        "The GPU has less free memory than was asked for at that moment: the work is too large for it, or another program holds a part."
+        "choose a smaller model, batch or context, or end the other programs that `nvidia-smi` shows"
     COMPILE "kernel-does-not-compile" Bug
         "A kernel of this program is refused by the compiler that was found."
         "report it with the versions that `nvidia-smi` shows; until then use `--device cpu`"
@@ -62,6 +74,8 @@ impl Diagnostic for CudaError {
             CudaError::NoSuchDevice { .. } => &NO_SUCH_DEVICE,
             CudaError::OldDevice { .. } => &OLD_DEVICE,
             CudaError::Refused { .. } => &REFUSED,
+            CudaError::Fault(_) => &FAULT,
+            CudaError::NoMemory { .. } => &NO_MEMORY,
             CudaError::Compile { .. } => &COMPILE,
         }
     }

@@ -17,16 +17,24 @@ impl Cuda {
     pub(crate) fn capture(&self, work: impl FnOnce()) -> CudaGraph {
         /// Other threads may allocate meanwhile.
         const RELAXED: i32 = 2;
-        let (driver, stream) = (self.context.driver(), self.context.stream());
+        let (context, stream) = (&self.context, self.context.stream());
         self.timeline.pause(&self.context);
-        self.context.must(driver.begin_capture(stream, RELAXED), "begin a CUDA graph");
+        let is_begun = context.ask("begin a CUDA graph", |driver| driver.begin_capture(stream, RELAXED));
         self.is_capturing.set(true);
         work();
         self.is_capturing.set(false);
         let (mut graph, mut executable) = (0, 0);
-        self.context.must(driver.end_capture(stream, &mut graph), "end a CUDA graph");
-        self.context.must(driver.instantiate(&mut executable, graph, 0), "prepare a CUDA graph");
-        driver.graph_destroy(graph);
+        if is_begun {
+            // Also where an operator has failed meanwhile: a stream that goes on capturing can do nothing else.
+            match context.driver().end_capture(stream, &mut graph) {
+                0 => {}
+                code => drop(context.fail(code, "end a CUDA graph")),
+            }
+        }
+        context.ask("prepare a CUDA graph", |driver| driver.instantiate(&mut executable, graph, 0));
+        if graph != 0 {
+            context.driver().graph_destroy(graph);
+        }
         CudaGraph { context: self.context.clone(), executable, moves: self.context.moves() }
     }
 
@@ -35,14 +43,17 @@ impl Cuda {
         if graph.moves != self.context.moves() {
             return false;
         }
-        let code = self.context.driver().graph_launch(graph.executable, self.context.stream());
-        self.context.must(code, "launch a CUDA graph");
+        self.context.ask("launch a CUDA graph", |driver| {
+            driver.graph_launch(graph.executable, self.context.stream())
+        });
         true
     }
 }
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
-        self.context.driver().executable_destroy(self.executable);
+        if self.executable != 0 {
+            self.context.driver().executable_destroy(self.executable);
+        }
     }
 }

@@ -40,14 +40,19 @@ impl Kernels {
         self.compiler.version()
     }
 
+    /// Where it cannot be had, the device has an error and launches nothing.
     fn function(&self, variant: Variant, name: &'static str) -> usize {
         if let Some(function) = self.functions.borrow().get(&(variant, name)) {
             return *function;
         }
         let (module, mut function) = (self.module(variant), 0);
         let symbol = CString::new(name).expect("names of kernels have no zeros");
-        let code = self.context.driver().module_function(&mut function, module, symbol.as_ptr());
-        self.context.must(code, "find a kernel");
+        let is_found = self.context.ask(format_args!("find the kernel {name}"), |driver| {
+            driver.module_function(&mut function, module, symbol.as_ptr())
+        });
+        if !is_found {
+            return 0;
+        }
         self.allow_shared(function);
         self.functions.borrow_mut().insert((variant, name), function);
         function
@@ -58,13 +63,13 @@ impl Kernels {
         const STATIC: i32 = 1;
         const MOST: i32 = 8;
         let mut fixed = 0;
-        let code = self.context.driver().function_property(&mut fixed, STATIC, function);
-        self.context.must(code, "tell a kernel's shared memory");
+        self.context.ask("tell a kernel's shared memory", |driver| {
+            driver.function_property(&mut fixed, STATIC, function)
+        });
         let most = self.context.shared as i32;
-        self.context.must(
-            self.context.driver().function_attribute(function, MOST, most - fixed),
-            "give a kernel shared memory",
-        );
+        self.context.ask("give a kernel shared memory", |driver| {
+            driver.function_attribute(function, MOST, most - fixed)
+        });
     }
 
     fn module(&self, variant: Variant) -> usize {
@@ -73,9 +78,19 @@ impl Kernels {
         }
         let (source, mut module) = (variant.source, 0);
         let image = self.compiler.image(source.name(), &self.architecture, source.text(), &variant.options());
-        let image = image.unwrap_or_else(|error| panic!("{error}"));
-        let code = self.context.driver().module_load(&mut module, image.as_ptr().cast());
-        self.context.must(code, "load a kernel");
+        let image = match image {
+            Ok(image) => image,
+            Err(error) => {
+                self.context.keep(error);
+                return 0;
+            }
+        };
+        let is_loaded = self.context.ask(format_args!("load the kernels of {}", source.name()), |driver| {
+            driver.module_load(&mut module, image.as_ptr().cast())
+        });
+        if !is_loaded {
+            return 0;
+        }
         self.modules.borrow_mut().insert(variant, module);
         module
     }
@@ -106,8 +121,10 @@ impl KernelCall<'_> {
     }
 
     pub(super) fn launch(self, launch: KernelLaunch, arguments: &[Argument<'_>]) {
-        let function = self.cuda.kernels.function(self.variant, self.name);
-        self.cuda.context.launch(function, launch, arguments);
+        let Self { cuda, variant, name } = self;
+        if !cuda.context.has_failed() {
+            cuda.context.launch(name, cuda.kernels.function(variant, name), launch, arguments);
+        }
     }
 
     /// A thread for each of `pieces`, or several pieces where there are very many.

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use super::driver::CudaContext;
+use super::driver::{CudaContext, OUT_OF_MEMORY};
 use super::{Cuda, CudaError};
 use crate::device::{AddressSpace, MappedFile, Owner};
 use crate::{Buffer, BufferValue, Matrix, MatrixMut, View, ViewMut};
@@ -19,23 +19,34 @@ pub(crate) struct CudaMemory {
 }
 
 impl CudaMemory {
+    /// CudaMemory that is used up is not the device's error: the caller may have another way.
     fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, CudaError> {
-        let mut address = 0;
-        let code = context.driver().allocate(&mut address, bytes.max(16));
-        context.check(code, "give memory")?;
-        Ok(Self { context: context.clone(), address })
+        let (driver, mut address) = (context.driver(), 0);
+        context.check()?;
+        let what = format_args!("give {bytes} bytes of memory");
+        match driver.allocate(&mut address, bytes.max(16)) {
+            0 => Ok(Self { context: context.clone(), address }),
+            OUT_OF_MEMORY => Err(context.error(OUT_OF_MEMORY, what)),
+            code => Err(context.fail(code, what)),
+        }
+    }
+
+    /// What stands for memory on a device that has failed and computes nothing any more.
+    fn none(context: &Arc<CudaContext>) -> Self {
+        Self { context: context.clone(), address: 0 }
     }
 
     fn clear(&self, bytes: usize) {
-        let code = self.context.driver().set_bytes(self.address, 0, bytes.max(16), self.context.stream());
-        self.context.must(code, "clear memory");
+        self.context.set_bytes(self.address, 0, bytes.max(16));
     }
 }
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         // The driver waits for kernels that use it. Nothing can be done where it refuses.
-        self.context.driver().free(self.address);
+        if self.address != 0 {
+            self.context.driver().free(self.address);
+        }
     }
 }
 
@@ -51,7 +62,10 @@ pub(super) struct Scratch(RefCell<Option<(CudaMemory, usize)>>);
 
 impl Scratch {
     pub(super) fn of(&self, context: &Arc<CudaContext>, bytes: usize) -> u64 {
-        self.try_of(context, bytes).unwrap_or_else(|error| panic!("{error}: {bytes} bytes of scratch"))
+        self.try_of(context, bytes).unwrap_or_else(|error| {
+            context.keep(error);
+            0
+        })
     }
 
     /// The same where there is another way without it.
@@ -85,7 +99,7 @@ impl DeviceReport {
     pub(super) fn new(context: &Arc<CudaContext>) -> Result<Self, CudaError> {
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // 2: mapped into the GPU's addresses, which are the host's.
-        context.check(context.driver().host_allocate(&mut pointer, 64, 2), "give host memory")?;
+        context.attempt("give host memory", |driver| driver.host_allocate(&mut pointer, 64, 2))?;
         // SAFETY: 64 bytes were allocated just now.
         unsafe { pointer.cast::<u8>().write_bytes(0, 64) };
         Ok(Self { pointer: pointer.cast(), context: context.clone() })
@@ -138,9 +152,12 @@ impl Drop for DeviceReport {
 unsafe impl Send for DeviceReport {}
 
 impl Cuda {
+    /// Where there is no memory, that is the device's error, and the buffer stands for one.
     pub(crate) fn zeros<E: BufferValue>(&self, len: usize) -> Buffer<E> {
-        self.allocate(len)
-            .unwrap_or_else(|error| panic!("{error}: {len} elements of {} bytes", size_of::<E>()))
+        self.allocate(len).unwrap_or_else(|error| {
+            self.context.keep(error);
+            Buffer::new(self.place, 0, len, Owner::Cuda(CudaMemory::none(&self.context)))
+        })
     }
 
     pub(crate) fn reserve<E: BufferValue>(&self, len: usize) -> io::Result<Buffer<E>> {
@@ -174,25 +191,27 @@ impl Cuda {
 
     pub(crate) fn write<E: BufferValue>(&self, to: ViewMut<'_, E>, from: &[E]) {
         assert_eq!(to.len(), from.len(), "elements to write");
-        let (to, driver) = (self.at_mut(&to), self.context.driver());
-        let code = driver.host_to_device(to, from.as_ptr().cast(), size_of_val(from), self.context.stream());
-        self.context.must(code, "take elements");
+        let (to, bytes, stream) = (self.at_mut(&to), size_of_val(from), self.context.stream());
+        self.context
+            .ask("take elements", |driver| driver.host_to_device(to, from.as_ptr().cast(), bytes, stream));
     }
 
     pub(crate) fn read<E: BufferValue>(&self, from: View<'_, E>, to: &mut [E]) {
         assert_eq!(from.len(), to.len(), "elements to read");
-        let (from, driver) = (self.at(from), self.context.driver());
-        let code =
-            driver.device_to_host(to.as_mut_ptr().cast(), from, size_of_val(to), self.context.stream());
-        self.context.must(code, "give elements");
+        self.context.read(self.at(from), to);
         self.wait();
+        if self.context.has_failed() {
+            to.fill(E::default());
+        }
     }
 
     /// Waits for everything that was started, and panics where a kernel met bad input.
     pub(crate) fn wait(&self) {
         self.timeline.pause(&self.context);
         self.context.synchronize();
-        self.report.check();
+        if !self.context.has_failed() {
+            self.report.check();
+        }
     }
 
     /// The address of a view. Panics when the view is of another device.

@@ -1,6 +1,7 @@
 //! The backend of NVIDIA GPUs: driver, compiler and cuBLASLt found at run time, and the operators as kernels that are compiled at first use.
 //!
-//! Everything runs on one stream in the order of the calls; a call returns before its work is done, and [`read`](Cuda::read) waits. What
+//! Everything runs on one stream in the order of the calls; a call returns before its work is done, and [`read`](Cuda::read) waits. A call that
+//! fails leaves [the device's first error](fault), and nothing is launched after it. What
 //! the processor's backend checks by looking at numbers (tokens, targets, positions, blocks) kernels check and report, and the next wait panics with it.
 //! Products of bf16 are summed in f32 by the tensor cores, those of f32 in f32 without rounding to shorter formats.
 //!
@@ -19,6 +20,7 @@ mod embedding;
 mod error;
 mod expert_linear;
 mod experts;
+mod fault;
 mod fp8;
 mod graph;
 mod kernel;
@@ -49,6 +51,7 @@ use blas::Blas;
 use compile::Compiler;
 use driver::CudaContext;
 pub use error::{CudaError, PAGES};
+pub use fault::{DeviceFault, Gpu};
 pub use graph::CudaGraph;
 use kernel::Kernels;
 pub(crate) use memory::CudaMemory;
@@ -79,7 +82,7 @@ impl Cuda {
     pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
         let context = CudaContext::new(ordinal)?;
         let kernels = Kernels::new(&context, Compiler::new()?);
-        let (blas, report) = (Blas::new()?, DeviceReport::new(&context)?);
+        let (blas, report) = (Blas::new(&context)?, DeviceReport::new(&context)?);
         Ok(Self {
             place: memory::place_of(ordinal),
             kernels,
@@ -107,7 +110,7 @@ impl Cuda {
     pub(crate) fn instructions(&self) -> String {
         let (driver, (major, minor)) = (self.context.driver_version, self.kernels.compiler_version());
         let architecture = self.kernels.architecture();
-        let name = &self.context.name;
+        let name = self.name();
         format!(
             "{name}, {architecture}, CUDA {}.{}, NVRTC {major}.{minor}",
             driver / 1000,
@@ -116,7 +119,12 @@ impl Cuda {
     }
 
     pub(crate) fn name(&self) -> &str {
-        &self.context.name
+        &self.context.gpu.name
+    }
+
+    /// The first error, if there was one.
+    pub(crate) fn check(&self) -> Result<(), CudaError> {
+        self.context.check()
     }
 
     /// Bytes that are free on the GPU, and all.

@@ -243,7 +243,10 @@ impl Cuda {
         let keys = match self.sides[0].try_of(&self.context, bytes) {
             Ok(keys) => keys,
             Err(_) if shape.format != KvFormat::Fp8 => return false,
-            Err(error) => panic!("{error}: {bytes} bytes of scratch"),
+            Err(error) => {
+                self.context.keep(error);
+                return true;
+            }
         };
         let values = keys + (2 * tokens * width) as u64;
         let common = [Words(&task.words), Words(&task.steps), address(task.pool), address(keys)];
@@ -314,8 +317,7 @@ impl Cuda {
         for (from, to) in pairs {
             let [from, to] = [from, to].map(|block| pool + (*block as usize * bytes) as u64);
             if from != to {
-                let code = self.context.driver().device_to_device(to, from, bytes, self.context.stream());
-                self.context.must(code, "copy a block");
+                self.context.copy(from, to, bytes);
             }
         }
     }

@@ -32,8 +32,7 @@ impl Cuda {
 
     pub(crate) fn copy<E: BufferValue>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
         let (from, to, bytes) = (self.at(x), self.at_mut(&to), x.len() * size_of::<E>());
-        let code = self.context.driver().device_to_device(to, from, bytes, self.context.stream());
-        self.context.must(code, "copy");
+        self.context.copy(from, to, bytes);
     }
 
     pub(crate) fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
@@ -99,19 +98,16 @@ impl Cuda {
         let arguments = [address(partial), word(chunks), address(result)];
         self.kernel(Stream, formats, "sum_partial").launch(blocks_of(1, THREADS), &arguments);
         self.wait();
-        f64::from_bits(self.report.result())
+        if self.context.has_failed() { f64::NAN } else { f64::from_bits(self.report.result()) }
     }
 
     pub(crate) fn first_non_finite<E: Element>(&self, x: View<'_, E>) -> Option<usize> {
         let first = self.partial.of(&self.context, 8);
-        let code = self.context.driver().set_bytes(first, 0xff, 8, self.context.stream());
-        self.context.must(code, "set memory");
+        self.context.set_bytes(first, 0xff, 8);
         let arguments = [address(self.at(x)), word(x.len()), address(first)];
         self.kernel(Stream, [format_of::<E>(); 3], "non_finite").over(x.len(), &arguments);
-        let mut found = [0u64];
-        let code =
-            self.context.driver().device_to_host(found.as_mut_ptr().cast(), first, 8, self.context.stream());
-        self.context.must(code, "give elements");
+        let mut found = [u64::MAX];
+        self.context.read(first, &mut found);
         self.wait();
         (found[0] != u64::MAX).then_some(found[0] as usize)
     }

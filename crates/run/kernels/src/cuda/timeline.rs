@@ -56,12 +56,15 @@ impl Marks {
         }
         if self.events.len() == self.begun.len() {
             let mut event = 0;
-            context.must(context.driver().event_create(&mut event, 0), "make an event");
+            if !context.ask("make an event", |driver| driver.event_create(&mut event, 0)) {
+                return;
+            }
             self.events.push(event);
         }
-        let code = context.driver().event_record(self.events[self.begun.len()], context.stream());
-        context.must(code, "record an event");
-        self.begun.push(begins);
+        let event = self.events[self.begun.len()];
+        if context.ask("record an event", |driver| driver.event_record(event, context.stream())) {
+            self.begun.push(begins);
+        }
     }
 
     fn add_up(&mut self, context: &CudaContext) {
@@ -73,8 +76,9 @@ impl Marks {
         for (events, begun) in pairs {
             let Some(part) = begun[0] else { continue };
             let mut milliseconds = 0.0;
-            let code = context.driver().event_elapsed(&mut milliseconds, events[0], events[1]);
-            context.must(code, "tell the time between events");
+            context.ask("tell the time between events", |driver| {
+                driver.event_elapsed(&mut milliseconds, events[0], events[1])
+            });
             self.sums[part] = self.sums[part] + Span::exposed(Seconds::new(f64::from(milliseconds) / 1000.0));
         }
         self.begun.clear();

@@ -29,7 +29,7 @@ impl Transfers {
     fn new(context: &Arc<CudaContext>) -> Result<Arc<Self>, CudaError> {
         let mut stream = 0;
         // 1: it does not wait for the driver's default stream.
-        context.check(context.driver().stream_create(&mut stream, 1), "make a stream")?;
+        context.attempt("make a stream", |driver| driver.stream_create(&mut stream, 1))?;
         Ok(Arc::new(Self { context: context.clone(), stream, spare: Mutex::default() }))
     }
 
@@ -50,44 +50,55 @@ impl Transfers {
     }
 
     fn moment(self: &Arc<Self>, stream: usize) -> Result<Moment, CudaError> {
-        let driver = self.context.driver();
         let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut event = spare.unwrap_or_default();
         if spare.is_none() {
             // 2: without the time, which makes it cheaper.
-            self.context.check(driver.event_create(&mut event, 2), "make an event")?;
+            self.context.attempt("make an event", |driver| driver.event_create(&mut event, 2))?;
         }
         let moment = Moment { transfers: self.clone(), event };
-        self.context.check(driver.event_record(event, stream), "mark a moment")?;
+        self.context.attempt("mark a moment", |driver| driver.event_record(event, stream))?;
         Ok(moment)
     }
 
     /// What comes next on this stream waits until a moment has passed.
     pub fn wait_for(&self, moment: &Moment) -> Result<(), CudaError> {
-        let code = self.context.driver().stream_wait(self.stream, moment.event, 0);
-        self.context.check(code, "let a stream wait")
+        self.context.attempt("let a stream wait", |driver| driver.stream_wait(self.stream, moment.event, 0))
     }
 
     /// Copies bytes of the GPU.
     pub fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), CudaError> {
-        let code = self.context.driver().device_to_device(to, from, bytes, self.stream);
-        self.context.check(code, "copy")
+        self.context.attempt("copy", |driver| driver.device_to_device(to, from, bytes, self.stream))
     }
 
     /// Copies bytes to the processor's memory and waits for them.
     pub fn read(&self, from: u64, to: &mut [u8]) -> Result<(), CudaError> {
-        let driver = self.context.driver();
-        let code = driver.device_to_host(to.as_mut_ptr().cast(), from, to.len(), self.stream);
-        self.context.check(code, "give elements")?;
-        self.context.check(driver.stream_synchronize(self.stream), "finish its transfers")
+        self.context.attempt("give elements", |driver| {
+            driver.device_to_host(to.as_mut_ptr().cast(), from, to.len(), self.stream)
+        })?;
+        self.finish()
     }
 
     /// Copies bytes from the processor's memory and waits for them.
     pub fn write(&self, from: &[u8], to: u64) -> Result<(), CudaError> {
-        let driver = self.context.driver();
-        let code = driver.host_to_device(to, from.as_ptr().cast(), from.len(), self.stream);
-        self.context.check(code, "take elements")?;
-        self.context.check(driver.stream_synchronize(self.stream), "finish its transfers")
+        self.context.attempt("take elements", |driver| {
+            driver.host_to_device(to, from.as_ptr().cast(), from.len(), self.stream)
+        })?;
+        self.finish()
+    }
+
+    fn finish(&self) -> Result<(), CudaError> {
+        self.context.attempt("finish its transfers", |driver| driver.stream_synchronize(self.stream))
+    }
+
+    /// The device's first error, if it has one.
+    pub fn check(&self) -> Result<(), CudaError> {
+        self.context.check()
+    }
+
+    /// Keeps what a library says that moves elements on this stream as the device's error, unless it has one; returns the one that stays.
+    pub fn fail(&self, what: &str, why: String) -> CudaError {
+        self.context.fail_in_library(what, why)
     }
 }
 
@@ -95,10 +106,15 @@ impl Moment {
     /// Whether everything before it is done.
     pub fn has_passed(&self) -> Result<bool, CudaError> {
         let context = &self.transfers.context;
-        match context.driver().event_query(self.event) {
-            NOT_READY => Ok(false),
-            code => context.check(code, "finish its work").map(|()| true),
-        }
+        let mut is_ready = true;
+        context.attempt("finish its work", |driver| match driver.event_query(self.event) {
+            NOT_READY => {
+                is_ready = false;
+                0
+            }
+            code => code,
+        })?;
+        Ok(is_ready)
     }
 }
 

@@ -179,6 +179,15 @@ impl Device {
         }
     }
 
+    /// The first error of the device, after which it has done nothing more. What it meets while it works is known after a wait: callers read or
+    /// [wait](Self::synchronize) first and check next, before they use what they have read.
+    pub fn check(&self) -> Result<(), CudaError> {
+        match &self.backend {
+            Backend::Cpu(_) => Ok(()),
+            Backend::Cuda(cuda) => cuda.check(),
+        }
+    }
+
     /// Waits until everything that was started is done.
     pub fn synchronize(&self) {
         match &self.backend {
@@ -314,7 +323,7 @@ impl Device {
         }
     }
 
-    /// Copies elements from the device. Panics when the lengths differ.
+    /// Copies elements from the device; zeros where it has [failed](Self::check). Panics when the lengths differ.
     pub fn read<E: BufferValue>(&self, from: View<'_, E>, to: &mut [E]) {
         match &self.backend {
             Backend::Cpu(cpu) => cpu.read(from, to),

@@ -174,11 +174,10 @@ impl Filled {
             pool.read_layer(device, layer, block.0, &mut bytes);
             bytes
         };
-        self.teller.tell(SampleEvent::Blocks {
-            first: self.first,
-            offset,
-            blocks: self.blocks.iter().map(read).collect(),
-        });
+        let blocks = self.blocks.iter().map(read).collect();
+        if device.check().is_ok() {
+            self.teller.tell(SampleEvent::Blocks { first: self.first, offset, blocks });
+        }
     }
 }
 

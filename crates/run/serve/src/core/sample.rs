@@ -80,6 +80,10 @@ impl<E: Element> Core<E> {
     /// Samples and tells the next token of a sequence.
     fn sample(&mut self, sequence: SequenceId, place: usize) -> Sampled {
         let outcome = self.outcome(sequence, place);
+        if self.parts.device.check().is_err() {
+            // The request hears why when the engine stops.
+            return Sampled::Ended;
+        }
         let Some(live) = self.slots[sequence.0 as usize].as_mut() else { return Sampled::Ended };
         let Some(job) = self.jobs.get_mut(&live.request) else { return Sampled::Ended };
         let (token, reason) = match outcome {
@@ -154,13 +158,16 @@ impl<E: Element> Core<E> {
 
     /// A prompt that is not continued has been computed.
     fn tell_end_of_prompt(&mut self, request: u64, place: usize) {
+        let hidden = self.parts.network.architecture().transformer.hidden as usize;
+        let mut row = vec![E::default(); hidden];
+        self.parts.room.read_hidden(&self.parts.device, place, &mut row);
+        if self.parts.device.check().is_err() {
+            return;
+        }
         let Some(job) = self.close(request) else { return };
         if let Wants::Blocks = job.ask.wants {
             return job.tell(SampleEvent::End { sample: 0, reason: EndReason::Stop });
         }
-        let hidden = self.parts.network.architecture().transformer.hidden as usize;
-        let mut row = vec![E::default(); hidden];
-        self.parts.room.read_hidden(&self.parts.device, place, &mut row);
         let row: Vec<f32> = row.into_iter().map(Element::widen).collect();
         let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
         job.tell(SampleEvent::Embedding(row.into_iter().map(|number| number / length).collect()));

@@ -55,6 +55,7 @@ impl<E: Trained> Run<'_, E> {
             if let Some(adapters) = &self.trainer.adapters {
                 adapters.save(device, &self.config.output.folder.join("adapter"))?;
             }
+            device.check()?;
         } else {
             self.export_checkpoint(&folder)?;
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use bedplate_comm::{CommError, Fault, Gap, JoinError, Numbering, World};
+use bedplate_kernels::CudaError;
 use bedplate_layout::Layout;
 
 use super::shapes::Shapes;
@@ -66,6 +67,10 @@ pub(super) fn tell_others(world: &World, error: &TrainError, options: &RunOption
             | TrainError::StateLost { .. }
             | TrainError::Layout { .. }
     );
+    if let TrainError::Device(CudaError::Fault(fault)) = error {
+        // The others may go on without this rank, as they do where a rank's process is lost.
+        return world.lose_device(&fault.to_string());
+    }
     if !is_known {
         world.revoke(&error.to_string());
     }
