@@ -9,11 +9,11 @@
 //! ```no_run
 //! # fn example(replica: std::sync::Arc<dyn bedplate_serve::Replica>) -> Result<(), Box<dyn std::error::Error>> {
 //! use bedplate_data::Tokenizer;
-//! use bedplate_gateway::{Model, Options, start};
+//! use bedplate_gateway::{ServedModel, GatewayOptions, start};
 //!
 //! let tokenizer = Tokenizer::load("model/tokenizer.json".as_ref())?;
-//! let model = Model::new("tiny", vec![replica], tokenizer.into())?;
-//! let running = start(vec![model], Options::default())?;
+//! let model = ServedModel::new("tiny", vec![replica], tokenizer.into())?;
+//! let running = start(vec![model], GatewayOptions::default())?;
 //! println!("http://{}", running.address());
 //! running.wait();
 //! # Ok(())

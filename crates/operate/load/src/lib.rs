@@ -5,13 +5,13 @@
 //! at a [`NullServer`], which answers at once. What is sent comes from `replay`, so a server and its simulation get the same requests.
 //!
 //! ```
-//! use bedplate_load::{NullServer, Plan, Target, measure};
+//! use bedplate_load::{NullServer, Plan, LoadTarget, measure};
 //! use bedplate_replay::requests::{GeneratedLoad, Lengths};
 //!
 //! let server = NullServer::start()?;
 //! let load = GeneratedLoad { requests: 20, prompt: Lengths::Fixed(8), output: Lengths::Fixed(4), ..GeneratedLoad::default() };
 //! let plan = Plan::closed(load.planned(), 4);
-//! let summary = measure(&Target::parse(&server.url())?, &plan)?;
+//! let summary = measure(&LoadTarget::parse(&server.url())?, &plan)?;
 //! assert_eq!((summary.finished, summary.output_tokens), (20, 80));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

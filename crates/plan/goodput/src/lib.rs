@@ -8,20 +8,20 @@
 //!
 //! ```
 //! use bedplate_catalog::Catalog;
-//! use bedplate_goodput::{Checkpoint, Published, Recovery, Run, Store, checkpoint_bytes};
+//! use bedplate_goodput::{CheckpointCost, Published, Recovery, RunSpec, CheckpointStore, checkpoint_bytes};
 //! use bedplate_transformer::{Optimizer, builtin};
 //! use bedplate_units::{Bytes, Seconds};
 //!
 //! let (catalog, published) = (Catalog::builtin(), Published::builtin());
-//! let lustre = Store::shared(catalog.storage_class("fsx-lustre-persistent-1000")?, Bytes::tb(400.0));
+//! let lustre = CheckpointStore::shared(catalog.storage_class("fsx-lustre-persistent-1000")?, Bytes::tb(400.0));
 //! let bytes = checkpoint_bytes(&builtin("llama-3.1-405b")?, Optimizer::AdamW);
-//! let run = Run {
+//! let run = RunSpec {
 //!     step: Seconds::new(20.0),
 //!     steps: 200_000.0,
 //!     nodes: 2048,
 //!     gpus_per_node: 8,
 //!     failures_per_node_day: published.rate("llama3")?.per_node_day,
-//!     checkpoint: Checkpoint::asynchronous(bytes, &lustre, 2048, Seconds::new(5.0))?,
+//!     checkpoint: CheckpointCost::asynchronous(bytes, &lustre, 2048, Seconds::new(5.0))?,
 //!     recovery: Recovery::restart(&published),
 //!     interval: None,
 //! };

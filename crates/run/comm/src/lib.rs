@@ -14,12 +14,12 @@
 //! This crate does not know what the elements mean, who starts ranks, or how a layout is chosen.
 //!
 //! ```
-//! use bedplate_comm::{Options, Reduction, Rendezvous, World};
+//! use bedplate_comm::{WorldOptions, Reduction, Rendezvous, World};
 //! use bedplate_kernels::Device;
 //!
 //! let device = Device::cpu(1);
 //! let alone = Rendezvous::on_this_machine(0, 1, 0, b"a secret of all ranks");
-//! let world = World::join(&alone, &Options::default())?;
+//! let world = World::join(&alone, &WorldOptions::default())?;
 //! let group = world.everyone()?;
 //! let mut elements = world.shared::<f32>(&device, 2)?;
 //! device.write(elements.view_mut(), &[1.0, 2.0]);

@@ -7,12 +7,12 @@
 //!
 //! ```
 //! use bedplate_data::{
-//!     Corpus, CorpusOptions, CorpusWriter, Kind, Order, Packing, Sample, Stream, StreamOptions, TrainingOptions,
-//!     generate, train_tokenizer,
+//!     Corpus, CorpusKind, CorpusOptions, CorpusWriter, Packing, Sample, SampleOrder, Stream, StreamOptions,
+//!     TrainingOptions, generate, train_tokenizer,
 //! };
 //!
 //! let folder = std::env::temp_dir().join(format!("bedplate-data-example-{}", std::process::id()));
-//! let texts: Vec<String> = (0..50).map(|number| generate(Kind::Stories, 1, number)).collect();
+//! let texts: Vec<String> = (0..50).map(|number| generate(CorpusKind::Stories, 1, number)).collect();
 //! let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
 //! let tokenizer = train_tokenizer(texts.iter().map(String::as_str), &options)?;
 //! let mut writer = CorpusWriter::create(&folder, &tokenizer, CorpusOptions::text(&tokenizer))?;
@@ -21,7 +21,7 @@
 //! }
 //! writer.finish()?;
 //!
-//! let options = StreamOptions { sequence: 64, seed: 7, packing: Packing::Windows, order: Order::Shuffled };
+//! let options = StreamOptions { sequence: 64, seed: 7, packing: Packing::Windows, order: SampleOrder::Shuffled };
 //! let stream = Stream::of(Corpus::open(&folder)?, options)?;
 //! let mut sample = Sample::default();
 //! stream.fill(1_000_000, &mut sample)?;

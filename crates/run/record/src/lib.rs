@@ -6,16 +6,16 @@
 //! know what is trained, or how.
 //!
 //! ```
-//! use bedplate_record::{Lines, StepRecord};
+//! use bedplate_record::{RecordLines, StepRecord};
 //!
 //! # let folder = std::env::temp_dir().join(format!("bedplate-record-{}", std::process::id()));
 //! # std::fs::create_dir_all(&folder).unwrap();
 //! let path = folder.join("train.jsonl");
-//! let mut lines = Lines::create(&path)?;
+//! let mut lines = RecordLines::create(&path)?;
 //! lines.write_step(&StepRecord { step: 1, loss: 10.8, ..StepRecord::default() })?;
 //! lines.write_step(&StepRecord { step: 2, loss: 10.1, ..StepRecord::default() })?;
 //!
-//! let mut lines = Lines::resume(&path, 1, None)?;
+//! let mut lines = RecordLines::resume(&path, 1, None)?;
 //! lines.write_step(&StepRecord { step: 2, loss: 10.2, ..StepRecord::default() })?;
 //! assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
 //! # std::fs::remove_dir_all(&folder).unwrap();

@@ -10,7 +10,7 @@
 //!
 //! ```
 //! use bedplate_catalog::{Catalog, Purchase};
-//! use bedplate_deploy::{Load, Need, Options, Supply, search};
+//! use bedplate_deploy::{OfferedLoad, Need, DeployOptions, Supply, search};
 //! use bedplate_perf::serving::{ServedModel, ServingConstants};
 //! use bedplate_replay::requests::{Objectives, picoseconds};
 //! use bedplate_topology::Cluster;
@@ -20,13 +20,13 @@
 //! let supply = Supply::of_cluster(&cluster, &catalog, Purchase::OnDemand, None)?;
 //! let need = Need {
 //!     model: &ServedModel::named("llama-3.1-8b")?,
-//!     load: Load::new(1000, 200, 5.0),
+//!     load: OfferedLoad::new(1000, 200, 5.0),
 //!     traced: None,
 //!     objectives: Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None },
 //!     constants: &ServingConstants::builtin(),
 //!     site: None,
 //!     alternatives: &[],
-//!     options: Options::default(),
+//!     options: DeployOptions::default(),
 //! };
 //! let answer = search(&need, &[supply])?;
 //! assert_eq!(answer.best.plan.gpus(), 1);

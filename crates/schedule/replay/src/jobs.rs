@@ -9,16 +9,16 @@
 //! use bedplate_catalog::Catalog;
 //! use bedplate_diag::Source;
 //! use bedplate_gangs::Span;
-//! use bedplate_replay::jobs::{Policy, Replay, Summary, read, simulate};
+//! use bedplate_replay::jobs::{ReplayPolicy, Replay, ReplaySummary, read, simulate};
 //! use bedplate_topology::Cluster;
 //!
 //! let text = "{\"submit_s\": 0, \"duration_s\": 3600, \"nodes\": 2, \"gpus_per_node\": 8}\n\
 //!             {\"submit_s\": 60, \"duration_s\": 600, \"gpus\": 4}\n";
 //! let trace = read(Source::new("jobs.jsonl", text), None)?;
 //! let cluster = Cluster::from_spec("p5.48xlarge:2", &Catalog::builtin()).unwrap();
-//! let easy = Policy::find("easy").unwrap();
+//! let easy = ReplayPolicy::find("easy").unwrap();
 //! let outcome = simulate(&trace, &cluster, &Replay::new(easy), &mut |_| {});
-//! let summary = Summary::of(&trace, &outcome);
+//! let summary = ReplaySummary::of(&trace, &outcome);
 //! assert_eq!(summary.ended, 2);
 //! assert_eq!(summary.wait.longest, Span::seconds(3540), "the small job waits for the large one");
 //! # Ok::<(), bedplate_replay::jobs::TraceError>(())
