@@ -188,7 +188,7 @@ pub fn hold(state: &StateDirectory) -> Result<Flock<File>, LocalError> {
     let path = state.path().join("start.lock");
     let failed = |source: io::Error| LocalError::State { path: path.clone(), source };
     let file = private_file().open(&path).map_err(failed)?;
-    Ok(Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))?)
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))
 }
 
 /// From now on nothing is started again.
@@ -278,7 +278,7 @@ pub(crate) fn spawn(mut command: Command, log: &Path, what: &str) -> Result<Chil
     let again = file.try_clone().map_err(|source| LocalError::State { path: log.to_owned(), source })?;
     command.current_dir("/").stdin(Stdio::null()).stdout(file).stderr(again);
     let child = command.spawn();
-    Ok(child.map_err(|source| LocalError::Start { what: what.to_owned(), source })?)
+    child.map_err(|source| LocalError::Start { what: what.to_owned(), source })
 }
 
 fn open_log(path: &Path) -> io::Result<File> {
