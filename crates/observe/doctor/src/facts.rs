@@ -200,6 +200,6 @@ mod tests {
         let text = format!("welcome\n{{ not ours\n{json}\nbye\n");
         assert_eq!(NodeFacts::find_in(text.as_bytes()), Some(facts));
         assert_eq!(NodeFacts::find_in(b"welcome\n{}"), NodeFacts::find_in(b"{}"));
-        assert_eq!(NodeFacts::find_in(json[..json.len() / 2].as_bytes()), None);
+        assert_eq!(NodeFacts::find_in(&json.as_bytes()[..json.len() / 2]), None);
     }
 }

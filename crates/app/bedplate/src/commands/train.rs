@@ -122,7 +122,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let is_first = variables.get("RANK").is_none_or(|rank| rank.trim() == "0");
     let told = Some(&*console).filter(|_| is_first && !arguments.quiet);
     let config = read_config(arguments, context, world, told)?;
-    let expected = arguments.expected.as_deref().map(|path| read_expected(path)).transpose()?;
+    let expected = arguments.expected.as_deref().map(read_expected).transpose()?;
     let part = join(&variables, &config.output.folder, &stop)?;
     let (world, rank) = match part {
         RankPart::NotNeeded => return not_needed(&variables),
