@@ -21,7 +21,7 @@ pub struct NodeFacts {
     pub driver: Option<Driver>,
     pub libraries: Vec<LibraryCopy>,
     pub limits: SystemLimits,
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<GpuFacts>,
     /// The node's GPUs belong to other jobs and could not be seen.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hides_gpus: bool,
@@ -81,7 +81,7 @@ pub enum SystemLimit {
 /// One GPU with its settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Gpu {
+pub struct GpuFacts {
     pub index: u32,
     pub name: String,
     pub is_persistent: Option<bool>,

@@ -32,7 +32,7 @@ mod version;
 pub use check::{Check, CheckVerdict, Cost, Stack, worst};
 pub use cost::FlawPricing;
 pub use facts::{
-    Card, Driver, Gpu, LibraryCopy, Mount, NodeFacts, Pci, SystemLimit, SystemLimits, UnreadSource,
+    Card, Driver, GpuFacts, LibraryCopy, Mount, NodeFacts, Pci, SystemLimit, SystemLimits, UnreadSource,
 };
 pub use gather::{Sources, gather, parse_nvidia_smi};
 pub use judge::{Examination, examine};

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_node_whose_gpus_belong_to_others_is_not_odd_for_having_none() {
-        let gpu = crate::facts::Gpu { name: "H100".into(), ..Default::default() };
+        let gpu = crate::facts::GpuFacts { name: "H100".into(), ..Default::default() };
         let node = |name: &str| NodeFacts {
             node: name.to_owned(),
             gpus: vec![gpu.clone(); 8],

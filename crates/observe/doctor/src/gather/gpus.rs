@@ -3,7 +3,7 @@
 //! It is the driver's own tool, on every node with a driver, and dies alone when a lost GPU keeps the driver waiting.
 
 use super::{Sources, command, remark};
-use crate::facts::{Gpu, NodeFacts};
+use crate::facts::{GpuFacts, NodeFacts};
 
 const FIELDS: [&str; 13] = [
     "index",
@@ -50,12 +50,12 @@ fn query(sources: &Sources) -> Result<String, String> {
 }
 
 /// Reads what `nvidia-smi --query-gpu` writes for our fields; lines that are not of that form are skipped.
-pub fn parse_nvidia_smi(text: &str) -> Vec<Gpu> {
+pub fn parse_nvidia_smi(text: &str) -> Vec<GpuFacts> {
     const MOST_GPUS: usize = 1024;
     text.lines().filter_map(gpu).take(MOST_GPUS).collect()
 }
 
-fn gpu(line: &str) -> Option<Gpu> {
+fn gpu(line: &str) -> Option<GpuFacts> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let text = |at: usize| fields.get(at).copied().filter(|text| !text.is_empty() && !text.starts_with('['));
     let text = |at: usize| text(at).filter(|text| *text != "N/A");
@@ -63,7 +63,7 @@ fn gpu(line: &str) -> Option<Gpu> {
         |at: usize| text(at).and_then(|text| text.parse::<f64>().ok()).filter(|value| value.is_finite());
     let flag = |at: usize| text(at).map(|text| text == "Enabled");
     let reasons = |at: usize| u64::from_str_radix(text(at)?.trim_start_matches("0x"), 16).ok();
-    Some(Gpu {
+    Some(GpuFacts {
         index: text(0)?.parse().ok()?,
         name: text(1)?.to_owned(),
         is_persistent: flag(2),

@@ -2,7 +2,7 @@
 
 use super::Expected;
 use crate::check::{Check, Stack};
-use crate::facts::{Gpu, NodeFacts};
+use crate::facts::{GpuFacts, NodeFacts};
 
 pub(super) fn judge(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = vec![count(facts, expected)];
@@ -24,11 +24,11 @@ pub(super) fn judge(facts: &NodeFacts, expected: &Expected<'_>) -> Vec<Check> {
     checks
 }
 
-fn warn(rule: &str, gpu: &Gpu, found: String) -> Check {
+fn warn(rule: &str, gpu: &GpuFacts, found: String) -> Check {
     Check::warn(rule, Stack::Hardware, format!("GPU {}: {found}", gpu.index)).of_gpu(gpu.index)
 }
 
-fn fail(rule: &str, gpu: &Gpu, found: String) -> Check {
+fn fail(rule: &str, gpu: &GpuFacts, found: String) -> Check {
     Check::fail(rule, Stack::Hardware, format!("GPU {}: {found}", gpu.index)).of_gpu(gpu.index)
 }
 
@@ -78,7 +78,7 @@ fn kind(facts: &NodeFacts, expected: &Expected<'_>) -> Option<Check> {
     )
 }
 
-fn settings(gpu: &Gpu) -> Vec<Check> {
+fn settings(gpu: &GpuFacts) -> Vec<Check> {
     let mut checks = Vec::new();
     if gpu.is_persistent == Some(false) {
         checks.push(
@@ -128,7 +128,7 @@ fn settings(gpu: &Gpu) -> Vec<Check> {
 }
 
 /// Clocks or power held below what the board allows.
-fn clock(gpu: &Gpu, expected: &Expected<'_>) -> Vec<Check> {
+fn clock(gpu: &GpuFacts, expected: &Expected<'_>) -> Vec<Check> {
     let mut checks = Vec::new();
     if let (Some(limit), Some(most)) = (gpu.clock_limit, gpu.clock_most)
         && limit < 0.98 * most
@@ -154,7 +154,7 @@ fn clock(gpu: &Gpu, expected: &Expected<'_>) -> Vec<Check> {
 }
 
 /// NVML's bits: hardware slowdown, thermal slowdown by software and hardware, power brake.
-fn throttled(gpu: &Gpu, expected: &Expected<'_>) -> Option<Check> {
+fn throttled(gpu: &GpuFacts, expected: &Expected<'_>) -> Option<Check> {
     const REASONS: [(u64, &str); 4] = [
         (0x08, "hardware slowdown"),
         (0x20, "too hot (software)"),
@@ -175,7 +175,7 @@ fn throttled(gpu: &Gpu, expected: &Expected<'_>) -> Option<Check> {
     )
 }
 
-fn links(gpu: &Gpu, expected: &Expected<'_>) -> Option<Check> {
+fn links(gpu: &GpuFacts, expected: &Expected<'_>) -> Option<Check> {
     let (up, all) = gpu.nvlinks?;
     if up == all {
         return None;
@@ -204,9 +204,9 @@ fn fabric_manager(facts: &NodeFacts) -> Option<Check> {
 }
 
 /// GPUs of a node should be equal; one that is not slows all.
-fn unlike_the_others(gpus: &[Gpu]) -> Vec<Check> {
+fn unlike_the_others(gpus: &[GpuFacts]) -> Vec<Check> {
     let mut checks = Vec::new();
-    type Value = fn(&Gpu) -> Option<String>;
+    type Value = fn(&GpuFacts) -> Option<String>;
     let kinds: [(&str, Value); 4] = [
         ("name", |gpu| Some(gpu.name.clone())),
         ("memory", |gpu| Some(format!("{} MiB", gpu.memory_mib?))),
