@@ -17,9 +17,9 @@ pub struct ControlRules {
     pub rejoin: Span,
     /// What the survivors of a lost node get instead of their whole grace: they cannot finish a step.
     pub loss_grace: Span,
-    /// A node that has not made a run ready by then is drained for a person to look at.
+    /// A job that is not ready by then starts again elsewhere; that counts against the job first.
     pub prepare_within: Span,
-    /// A node that has not ended a run this long after its grace is drained likewise; epilogs may take minutes.
+    /// A node that has not ended a run this long after its grace is drained; epilogs may take minutes.
     pub overdue: Span,
     /// An order that shows no effect is given again.
     pub repeat_after: Span,
