@@ -1,9 +1,10 @@
 //! What tests share: the rules of the workspace, and golden runs of programs.
 //!
 //! Used as a dev-dependency only. [`tidy`] holds the architecture's rules as data and checks a workspace
-//! against them; [`Transcript`] runs a program and renders what a user would see.
+//! against them; [`Transcript`] runs a program and renders what a user would see; [`counting`] counts allocations.
 
 pub mod book;
+pub mod counting;
 mod logs;
 mod map;
 mod programs;

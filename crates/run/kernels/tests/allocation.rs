@@ -1,35 +1,14 @@
 //! Operators allocate nothing once they have run: a step of training never waits for memory and never fails for lack of it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use bedplate_kernels::{
     Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, Element, Gelu,
     HeadGradients, Heads, KvFormat, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Qkv, Rotary, Sight,
     Turn, VisibleKeys, WeightFormat,
 };
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-struct Counting;
-
-#[expect(unsafe_code, reason = "the one way to see what is allocated")]
-// SAFETY: everything is left to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller upholds.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as the caller upholds.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use bedplate_testkit::counting::{self, CountingAllocator, assert_at_most};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ROWS: usize = 300;
 const COLUMNS: usize = 64;
@@ -332,10 +311,11 @@ fn operators_allocate_nothing_once_they_have_run() {
     let (mut wide, mut narrow) = (Buffers::<f32>::new(&device), Buffers::<Bf16>::new(&device));
     wide.run_all(&device);
     narrow.run_all(&device);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
-    for _ in 0..3 {
-        wide.run_all(&device);
-        narrow.run_all(&device);
-    }
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "allocations after the first run");
+    let ((), allocated) = counting::of_process(|| {
+        for _ in 0..3 {
+            wide.run_all(&device);
+            narrow.run_all(&device);
+        }
+    });
+    assert_at_most("allocations of operators after their first run", allocated.count, 0);
 }
