@@ -19,13 +19,13 @@ pub(crate) struct Watching {
     /// Time between two readings
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: Option<Seconds>,
-    /// How labels spell the host: newer versions of dcgm-exporter write it small
+    /// How labels spell the host; newer versions of dcgm-exporter use lower case
     #[arg(long, value_name = "SPELLING", default_value = "Hostname")]
     hostname_label: Option<Spelling>,
-    /// Whose advice about XIDs is followed
+    /// Whose advice about XIDs to follow
     #[arg(long, value_name = "PROFILE")]
     profile: Option<ProfileName>,
-    /// Rules of your own, over the built-in ones
+    /// Rules of your own, added to the built-in ones
     #[arg(long, value_name = "FILE")]
     health_rules: Option<PathBuf>,
     /// The NVML library [default: the driver's]

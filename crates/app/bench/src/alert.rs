@@ -26,7 +26,7 @@ Examples:
 
 Prometheus and Alertmanager from Debian's packages scrape one endpoint and evaluate our rules at the
 given interval. In each round another GPU reports XID 79 at a moment that the scrape does not know;
-the time until Alertmanager has called the webhook is taken. With --nvml the event goes through the
+the time until Alertmanager has called the webhook counts. With --nvml the event goes through the
 exporter and a scripted NVML, otherwise the endpoint shows it at once.")]
 pub(super) struct Arguments {
     /// Events, one after the other

@@ -80,7 +80,7 @@ pub(super) struct Arguments {
     /// Leave our buffers unregistered, so that they go through slots
     #[arg(long)]
     private: bool,
-    /// Measure others beside us
+    /// Also measure other libraries
     #[arg(long, value_enum, value_delimiter = ',')]
     peer: Vec<Peer>,
     /// A Python with torch, for Gloo
@@ -92,11 +92,11 @@ pub(super) struct Arguments {
     /// Calls whose mean is one sample; by default 50 of small ones, one of large ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     calls: Option<u32>,
-    /// Let the table join this host's catalog file, for `plan train --cluster host:RANKS`
+    /// Add the table to this host's catalog file, for `plan train --cluster host:RANKS`
     /// [default file: ~/.local/state/bedplate/host.toml]
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["private", "overlap"])]
     save: Option<Option<PathBuf>>,
-    /// Measure instead how much of an all-reduce hides behind a computation
+    /// Measure how much of an all-reduce hides behind a computation instead
     #[arg(long, conflicts_with_all = ["ranks", "sizes", "op", "format", "transport", "algorithm", "private", "peer",
           "rounds", "calls"])]
     overlap: bool,

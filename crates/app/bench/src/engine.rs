@@ -30,11 +30,13 @@ Examples:
   bedplate bench engine --device cuda:0 --model llama-3.1-8b --sequences 1,64,128 --prompt 2048
   bedplate bench engine --device cpu --peer llama.cpp,torch --requests 0
 
-A token of one sequence reads all weights, so the memory's bandwidth limits it. The last part runs a load of its own, fits the
-time of a step to it, and then has `replay`, which runs the same scheduler, predict another load before it is measured.
+A token of one sequence reads all weights, so the memory's bandwidth limits it. The last
+part runs a load, fits the time of a step to it, and then `replay`, which runs the same
+scheduler, predicts another load before it is measured.
 
-Peers have random weights of the same shape and bits (int8 is llama.cpp's Q8_0, int4 its Q4_0), the same threads, and are measured in turn
-with the engine. They are installed by package name when they are asked for.")]
+Peers have random weights of the same shape and bits (int8 is llama.cpp's Q8_0, int4 its
+Q4_0) and the same threads, and are measured in turn with the engine. They are installed
+by package name on demand.")]
 pub(super) struct Arguments {
     /// A model's folder in Hugging Face's format
     #[arg(value_name = "MODEL_DIR", conflicts_with = "model")]
@@ -48,7 +50,7 @@ pub(super) struct Arguments {
     /// The format of keys and values in memory [default: that of activations]
     #[arg(long, value_name = "FORMAT")]
     kv: Option<KvName>,
-    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
+    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`: the first GPU, or the processor if there is none
     #[arg(long, value_name = "DEVICE", default_value_t)]
     device: DeviceChoice,
     /// Threads of the processor [default: all cores]

@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     /// Measure `bedplate launch` on this scheduler instead of a cluster of ours
     #[arg(long, value_name = "SCHEDULER")]
     on: Option<Scheduler>,
-    /// With --on: the user whose job it is; another than yours takes root
+    /// With --on: the job's user; needs root if it is not you
     #[arg(long, value_name = "NAME", requires = "on")]
     user: Option<String>,
     /// Jobs in the journal when the daemon is killed

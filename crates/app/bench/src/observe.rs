@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     /// How often one node sees an XID
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     repeats: u32,
-    /// Pretended nodes
+    /// Simulated nodes
     #[arg(long, value_name = "COUNT", default_value_t = 1500)]
     nodes: u32,
     /// How many of them see an XID at once

@@ -32,10 +32,10 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "servers")]
     null: bool,
 
-    /// Closed loop: so many users, each of whom sends the next request when the last is answered
+    /// Closed loop: this many users, each of whom sends the next request when the last is answered
     #[arg(long, value_name = "USERS", default_value_t = 8, conflicts_with_all = ["rate", "trace"], value_parser = clap::value_parser!(u32).range(1..=16_384), help_heading = "Load")]
     concurrency: u32,
-    /// Open loop: requests arrive by chance, so many a second on average
+    /// Open loop: requests arrive at random, this many a second on average
     #[arg(long, value_name = "RATE", value_parser = grammar::rate, conflicts_with = "trace", help_heading = "Load")]
     rate: Option<f64>,
     /// Open loop: the requests of a trace at their times, CSV or JSON lines as `replay requests` reads them

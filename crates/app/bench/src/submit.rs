@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     /// How many clients submit at once
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     clients: u32,
-    /// Jobs that have ended before, in the journal
+    /// Ended jobs in the journal at the start
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     ended: u64,
     /// Also measure another system

@@ -35,20 +35,23 @@ Examples:
   bedplate bench training --ranks 2 --peer torch --parity
   bedplate bench training --device cuda:0 --model llama-3.2-1b --sequences 8 --precision bf16
 
-The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is forward, backward,
-clipping and AdamW. Memory is what the run allocates for state and activations.
+The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is
+forward, backward, clipping and AdamW. Memory is what the run allocates for state and
+activations.
 
-With --ranks, layouts train a model of 25 million parameters in turns with one process that has all threads, at the
-same global batch; COST is how much longer their step takes. BESIDE ONE PROCESS is the prediction's error once the
-error of the one process in the same turns is taken out: hosts that others share drift after `bench machine`. Peers train the same shapes with as many threads.
+With --ranks, layouts train a model of 25 million parameters in turns with one process that
+has all threads, at the same global batch; COST is how much longer their step takes. BESIDE
+ONE PROCESS is the prediction's error without the error of the one process in the same turns,
+because shared hosts drift after `bench machine`. Peers train the same shapes with as many
+threads.
 
-With --model, one shape is trained on any device with fresh weights, and nothing is predicted. TAKEN is what the process took of
-a GPU's memory.")]
+With --model, it trains one shape on any device with fresh weights and predicts nothing. TAKEN
+is the GPU memory that the process took.")]
 pub(super) struct Arguments {
     /// Steps per model, of which the fastest counts
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Compare layouts on so many ranks with one process, one number after the other
+    /// Compare layouts on this many ranks with one process; several numbers in turn
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=64))]
     ranks: Vec<u32>,
     /// Layouts instead of dp, zero1, zero2, zero3, tp and pp
@@ -57,7 +60,7 @@ pub(super) struct Arguments {
     /// What the ranks or the model compute with [default: f32]; the peer then computes with it too, by autocast or FSDP's mixed precision
     #[arg(long, value_enum)]
     precision: Option<ranks::Numbers>,
-    /// Measure another program beside us
+    /// Also measure another program
     #[arg(long, value_enum, requires = "ranks")]
     peer: Option<ranks::Peer>,
     /// A Python with torch
@@ -66,7 +69,7 @@ pub(super) struct Arguments {
     /// Train a built-in shape, or that of a config.json, instead of the six models
     #[arg(long, value_name = "MODEL", conflicts_with = "ranks")]
     model: Option<String>,
-    /// What trains the model: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
+    /// What trains the model: `cpu`, a GPU such as `cuda:0`, or `auto`: the first GPU, or the processor if there is none
     #[arg(long, value_name = "DEVICE", default_value_t, requires = "model")]
     device: DeviceChoice,
     /// Tokens of a sequence of the model

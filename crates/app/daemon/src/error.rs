@@ -16,7 +16,7 @@ pub enum DaemonError {
     Certificate { path: PathBuf, why: String },
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("the journal takes nothing any more: {why}")]
+    #[error("the journal cannot write any more: {why}")]
     JournalBroken { why: String },
     #[error("{what} stopped: {why}")]
     Panicked { what: &'static str, why: String },

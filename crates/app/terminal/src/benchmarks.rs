@@ -107,7 +107,7 @@ pub static NOT_SURVIVED: Page = Page {
     code: "bench/not-survived",
     class: Class::Transient,
     meaning: "A training run that should have survived the loss of ranks did not end as it should, or the folder could not be written to. \
-              The message has what the run said last.",
+              The message has the run's last output.",
     remedy: "look at what the run said; try again with the same `--seed` on an otherwise idle machine",
 };
 

@@ -21,7 +21,7 @@ use crate::{CliError, ProgramError};
 /// What is logged, and how.
 #[derive(Debug, Args)]
 pub struct LogArguments {
-    /// Log on standard error: off, error, warn, info, debug or trace, for all or by crate, as `info,bedplate_gateway=debug` [default: info]
+    /// Log on standard error: off, error, warn, info, debug or trace, for all crates or by crate, as in `info,bedplate_gateway=debug` [default: info]
     #[arg(
         long,
         global = true,
@@ -32,7 +32,7 @@ pub struct LogArguments {
     )]
     log: Option<String>,
 
-    /// Log as text for people or as JSON for machines, an object a line
+    /// Log as text, or as JSON with one object per line
     #[arg(
         long,
         global = true,

@@ -54,7 +54,7 @@ pub enum Flaw {
     DependencyName { name: String },
     #[error("{signal} is not a signal; signals are 1 to 64")]
     NoSuchSignal { signal: i32 },
-    #[error("{what} is {duration}, which is no time that can be waited for")]
+    #[error("{what} is {duration}, which is not a valid waiting time")]
     BadDuration { what: &'static str, duration: Seconds },
     #[error("the start lies after the year 9999")]
     BeginTooLate,

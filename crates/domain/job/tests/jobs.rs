@@ -136,11 +136,11 @@ fn impossible_values_of_processes_are_flaws_too() {
     );
     assert_eq!(
         flaw_of(|job| job.health.stuck_after = seconds(0.0)),
-        "the time after which a rank is stuck is 0 s, which is no time that can be waited for"
+        "the time after which a rank is stuck is 0 s, which is not a valid waiting time"
     );
     assert_eq!(
         flaw_of(|job| job.policy.grace = Seconds::new(-1.0)),
-        "the grace is -1 s, which is no time that can be waited for"
+        "the grace is -1 s, which is not a valid waiting time"
     );
     assert_eq!(
         flaw_of(|job| job.health.probe = Some(Probe { command: vec![], every: Probe::EVERY })),

@@ -17,7 +17,7 @@ pub const LONGEST_LINE: usize = 64 << 10;
 pub enum NotAReport {
     #[error("the line is longer than {LONGEST_LINE} bytes")]
     TooLong,
-    #[error("the line is no report")]
+    #[error("the line is not a report")]
     Malformed,
     #[error("the line is a report of version {0}; this program reads version {VERSION}")]
     OtherVersion(u64),

@@ -186,7 +186,7 @@ fn remarks_name_the_key_its_line_and_a_likely_one() {
     let config = "{\n\"model_type\": \"llama\",\n\"rms_norm_epss\": 1e-5,\n\"attention_dropout\": 0.1,\n\
                   \"add_cross_attention\": true,\n\"is_encoder_decoder\": null,\n\"quantization_config\": {\"bits\": 4}\n}";
     let expected = [
-        "`rms_norm_epss` is no key of `llama` configurations and is ignored; did you mean `rms_norm_eps`? (config.json:3:1: \"rms_norm_epss\": 1e-5,)",
+        "`rms_norm_epss` is not a key of `llama` configurations and is ignored; did you mean `rms_norm_eps`? (config.json:3:1: \"rms_norm_epss\": 1e-5,)",
         "`attention_dropout` = 0.1 is left out of training (config.json:4:1: \"attention_dropout\": 0.1,)",
         "`add_cross_attention` = true is not computed here, only false (config.json:5:1: \"add_cross_attention\": true,)",
         "`quantization_config` is not computed here (config.json:7:1: \"quantization_config\": {\"bits\": 4})",
@@ -202,7 +202,7 @@ fn remarks_are_on_the_language_model_of_a_multimodal_configuration() {
                      "text_config": {"model_type": "mistral", "attention_bias": true}}"#;
     let found = remarks(config);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("`attention_bias` is no key of `mistral`"), "{found:?}");
+    assert!(found[0].starts_with("`attention_bias` is not a key of `mistral`"), "{found:?}");
 }
 
 /// A configuration of four layers with a few keys more.

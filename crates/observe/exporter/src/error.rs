@@ -8,7 +8,7 @@ use bedplate_record::RecordError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    #[error("`{text}` is no endpoint of metrics: {why}")]
+    #[error("`{text}` is not an endpoint of metrics: {why}")]
     Target { text: String, why: &'static str },
     #[error("a thread of the exporter cannot be started")]
     Thread { source: io::Error },

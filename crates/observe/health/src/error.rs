@@ -13,9 +13,9 @@ pub enum HealthError {
     NoLimit { rule: String, metric: String, place: Place },
     #[error("two rules are called `{rule}`")]
     Duplicate { rule: String, place: Place },
-    #[error("rule `{rule}` is called nearly as `{known}`")]
+    #[error("rule `{rule}` has nearly the name of `{known}`")]
     Alike { rule: String, known: String, place: Place },
-    #[error("rule `{rule}` watches `{metric}`, which is no metric of the exporter")]
+    #[error("rule `{rule}` watches `{metric}`, which is not a metric of the exporter")]
     UnknownMetric { rule: String, metric: String, nearest: Option<String>, place: Place },
 }
 

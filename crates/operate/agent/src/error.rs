@@ -9,7 +9,7 @@ use bedplate_diag::{Class, Diagnostic, Page};
 pub enum AgentError {
     #[error("the control plane at {server} refuses this agent (status {status}): {message}")]
     Refused { server: String, status: u16, message: String },
-    #[error("`{text}` is no SHA-256 fingerprint")]
+    #[error("`{text}` is not a SHA-256 fingerprint")]
     Fingerprint { text: String },
     #[error("node name `{name}` cannot be used for files")]
     NodeName { name: String },

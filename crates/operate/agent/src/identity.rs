@@ -57,7 +57,7 @@ impl Identity {
             }
             (false, _) => {}
         }
-        let own_name = CString::new(name).map_err(|_| format!("`{name:?}` is no user's name"))?;
+        let own_name = CString::new(name).map_err(|_| format!("`{name:?}` is not a user name"))?;
         let groups = getgrouplist(&own_name, user.gid).map_err(failed)?;
         Ok(Some(Self {
             name: user.name,

@@ -218,8 +218,9 @@ async fn read_line(reading: &mut (impl AsyncBufRead + Unpin)) -> io::Result<ToAg
     if !line.ends_with(b"\n") {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a line was cut off or is too long"));
     }
-    serde_json::from_slice(&line)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a line is no message: {error}")))
+    serde_json::from_slice(&line).map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("a line is not a message: {error}"))
+    })
 }
 
 async fn deliver(mut arrivals: UnboundedReceiver<(Instant, ToAgent)>, events: &UnboundedSender<AgentEvent>) {
@@ -276,7 +277,7 @@ mod tests {
     #[tokio::test]
     async fn a_line_that_is_no_message_or_was_cut_off_ends_the_link() {
         for (text, told) in [
-            ("{}\n", "a line is no message"),
+            ("{}\n", "a line is not a message"),
             ("{\"type\":\"alive\",\"sequence\":1}", "a line was cut off"),
             ("", "closed by the control plane"),
         ] {

@@ -13,7 +13,7 @@ pub enum BinderError {
     Kubernetes(#[from] KubernetesError),
     #[error("the site's rules do not fit the cluster")]
     Site(#[source] SettingsError),
-    #[error("the nodes of the API server make no cluster")]
+    #[error("the nodes of the API server do not form a cluster")]
     Nodes(#[source] TopologyError),
     #[error("cannot listen on {address}: {why}")]
     Listen { address: SocketAddr, why: String },

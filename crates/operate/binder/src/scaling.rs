@@ -58,7 +58,7 @@ pub(crate) async fn answer(client: &Client, path: &str, query: Option<&str>) -> 
     // A name of a namespace needs no encoding, and becomes part of a path.
     let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
     if namespace.is_empty() || namespace.len() > 63 || !namespace.chars().all(is_name) {
-        return Some(failed(StatusCode::BAD_REQUEST, "this is no name of a namespace"));
+        return Some(failed(StatusCode::BAD_REQUEST, "this is not the name of a namespace"));
     }
     Some(match timeout(LONGEST, under_way(client, namespace, &selector)).await {
         Ok(Ok(requests)) => json(StatusCode::OK, &value(requests)),

@@ -38,7 +38,7 @@ pub enum DriverError {
     Kubernetes(#[from] KubernetesError),
     #[error(transparent)]
     Job(#[from] JobError),
-    #[error("the cluster at {server} met a fault of its own: {message}")]
+    #[error("the cluster at {server} failed with a bug: {message}")]
     Fault { server: String, message: String },
     #[error("the answer of {server} is not that of a cluster: {reason}")]
     NotUnderstood { server: String, reason: String },

@@ -105,7 +105,7 @@ pages! { pub PAGES "journal":
         "A question to the journal could not be answered."
         "try again; if it persists, check the file with `sqlite3 FILE 'PRAGMA integrity_check'`"
     STOPPED "stopped" Transient
-        "The thread that writes the journal has ended, because the daemon is going down or because a batch could never be written. What it had not acknowledged is not on disk."
+        "The thread that writes the journal has ended, because the daemon is shutting down or because a batch could never be written. What it had not acknowledged is not on disk."
         "start the daemon again; it continues from what the journal holds"
 }
 

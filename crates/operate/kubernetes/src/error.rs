@@ -70,7 +70,7 @@ static THREADS: Page = Page {
 static KUBECONFIG: Page = Page {
     code: "kubernetes/kubeconfig",
     class: Class::User,
-    meaning: "The kubeconfig could not be read, names a context that it does not have, or its credentials cannot be used; and this is no pod with a service account.",
+    meaning: "The kubeconfig could not be read, names a context that it does not have, or its credentials cannot be used; and this is not a pod with a service account.",
     remedy: "check that `kubectl get nodes` works, or name the file with KUBECONFIG or in `bedplate context add kubernetes`",
 };
 static UNREACHABLE: Page = Page {

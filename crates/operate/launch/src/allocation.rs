@@ -85,7 +85,10 @@ mod tests {
 
     #[test]
     fn outside_of_a_job_there_is_no_allocation() {
-        assert_eq!(read(&[]).unwrap_err(), "there is no allocation here: SLURM_JOB_NODELIST is not set");
+        assert_eq!(
+            read(&[]).unwrap_err(),
+            "this process is not in an allocation: SLURM_JOB_NODELIST is not set"
+        );
         assert!(read(&[("SLURM_JOB_ID", "1"), ("SLURM_JOB_NODELIST", "n[")]).is_err());
     }
 }

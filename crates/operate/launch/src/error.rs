@@ -7,7 +7,7 @@ use bedplate_diag::{Class, Diagnostic, Page};
 
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    #[error("there is no allocation here: {variable} is not set")]
+    #[error("this process is not in an allocation: {variable} is not set")]
     NoAllocation { variable: &'static str },
     #[error("the list of nodes `{list}` cannot be read: {reason}")]
     NodeList { list: String, reason: String },
@@ -15,7 +15,7 @@ pub enum LaunchError {
         "the allocation has {nodes} nodes, {spares} of them spares; at least one must be left for the gang"
     )]
     TooManySpares { nodes: usize, spares: usize },
-    #[error("there is no number of ranks for each node: the allocation has no GPUs")]
+    #[error("the number of ranks per node is not known: the allocation has no GPUs")]
     NoRanks,
     #[error("the launcher cannot listen for its helpers")]
     Listen { source: io::Error },

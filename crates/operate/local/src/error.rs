@@ -37,7 +37,7 @@ pub enum LocalError {
     Signals { source: io::Error },
     #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
     Left { pids: Vec<u32> },
-    #[error("no daemon of this machine is there to be killed")]
+    #[error("no daemon runs on this machine that could be killed")]
     NoDaemon,
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -105,7 +105,7 @@ static NOT_ADMITTED: Page = Page {
 static OTHER_SHAPE: Page = Page {
     code: "up/other-shape",
     class: Class::User,
-    meaning: "A cluster runs from this state directory, and it has other nodes than the one asked for. Its jobs were taken in for those nodes.",
+    meaning: "A cluster runs from this state directory, and it has other nodes than the one asked for. Its jobs were accepted for those nodes.",
     remedy: "take it down with `bedplate down`, or keep both: `bedplate up --state-dir DIR …`",
 };
 static NO_SHAPE: Page = Page {
@@ -147,7 +147,7 @@ static UNKNOWN_GPU: Page = Page {
 static SIGNALS: Page = Page {
     code: "up/signals",
     class: Class::Bug,
-    meaning: "The program could not arrange to be told of Ctrl-C.",
+    meaning: "The program could not install its handler for Ctrl-C.",
     remedy: "please report the command and this message",
 };
 static LEFT: Page = Page {

@@ -20,7 +20,7 @@ pub enum OwnRunsError {
     NoHost { path: String },
     #[error("no run could be priced on this host; the first was `{run}`")]
     NothingPriced { run: String },
-    #[error("`{path}` is no plan that can be asked again: it lacks `{key}`")]
+    #[error("`{path}` is not a plan that can be repeated: it lacks `{key}`")]
     NotAPlan { path: String, key: &'static str },
     #[error("`{path}` reports no step")]
     NoReports { path: String },

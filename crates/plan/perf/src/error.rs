@@ -65,7 +65,7 @@ pages! { pub PAGES "plan":
         "give a global batch and a sequence length of at least 1"
     IMPOSSIBLE_LAYOUT "impossible-layout" User
         "The layout breaks a rule that pricing relies on, such as a degree of zero or fewer sequences than data-parallel ranks."
-        "see `bedplate layout check` for every rule that the layout breaks"
+        "see `bedplate layout LAYOUT --model MODEL` for every rule that the layout breaks"
     IMPOSSIBLE_REPLICA "impossible-replica" User
         "The degrees of parallelism of a replica contradict each other: one is zero, or experts are spread over more ranks than divide the GPUs of a stage."
         "choose an expert degree that divides tensor times attention data ranks"

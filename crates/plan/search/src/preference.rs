@@ -64,7 +64,7 @@ impl Doubt {
             Doubt::ContextForShortSequences => "it cuts sequences that are short",
             Doubt::CutExperts => "it cuts the matrices of experts",
             Doubt::ExpertsLeaveDomain => "its experts leave the scale-up domain",
-            Doubt::OddTensorGroup => "its tensor groups are no power of two",
+            Doubt::OddTensorGroup => "its tensor groups are not a power of two",
             Doubt::WithoutSequenceParallelism => "it has tensor groups without sequence parallelism",
             Doubt::ManyChunks => "its stages have more chunks than measured runs have",
             Doubt::Recomputes => "it recomputes activations",

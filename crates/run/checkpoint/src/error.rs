@@ -102,7 +102,7 @@ pages! { pub PAGES "checkpoint":
         "The parts that the ranks wrote leave out some of the state, or hold some of it twice. The checkpoint was not published."
         "report this with the layout of the run"
     ADDRESS "bad-address" User
-        "Checkpoints lie in a folder or under an address such as `s3://bucket/prefix`."
+        "Checkpoints are in a folder or under an address such as `s3://bucket/prefix`."
         "give a path or `s3://bucket/prefix`; the endpoint and credentials come from the AWS_… variables"
     UNCONVERTIBLE "cannot-convert" User
         "Weights are written for other tools under the names and shapes of the model's configuration, which the checkpoint carries; adapters alone are not a model."

@@ -267,7 +267,7 @@ impl<'a> Scheme<'a> {
         let names = self.section.iter().flat_map(Keys::names).filter(|key| !is_read(key));
         let (name, kind) = (self.name, self.kind);
         names
-            .map(|key| format!("`{key}` in `{name}` is no key of the scheme `{kind}` and is ignored"))
+            .map(|key| format!("`{key}` in `{name}` is not a key of the scheme `{kind}` and is ignored"))
             .collect()
     }
 }

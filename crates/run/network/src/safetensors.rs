@@ -206,7 +206,7 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
     let dtype = entry.get("dtype").and_then(Value::as_str).ok_or("it has no `dtype`")?;
     let numbers =
         |key: &str| -> Option<Vec<u64>> { entry.get(key)?.as_array()?.iter().map(Value::as_u64).collect() };
-    let shape = numbers("shape").ok_or("its `shape` is no list of sizes")?;
+    let shape = numbers("shape").ok_or("its `shape` is not a list of sizes")?;
     let Some([begin, end]) = numbers("data_offsets").and_then(|offsets| <[u64; 2]>::try_from(offsets).ok())
     else {
         return Err("its `data_offsets` are not two numbers".into());

@@ -166,7 +166,7 @@ fn what_is_left_out_is_remarked_upon() {
         ("gpt2", json!({"attn_pdrop": 0.1}), "`attn_pdrop` = 0.1 is left out of training"),
         ("llama", json!({"attention_dropout": 0.2}), "`attention_dropout` = 0.2 is left out of training"),
         ("llama", json!({"rms_norm_epsilon": 0.1}), "did you mean `rms_norm_eps`?"),
-        ("llama", json!({"sliding_window": 8}), "`sliding_window` is no key of `llama` configurations"),
+        ("llama", json!({"sliding_window": 8}), "`sliding_window` is not a key of `llama` configurations"),
         (
             "llama",
             json!({"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 1}}),

@@ -45,7 +45,7 @@ pub enum Refusal {
     NoSuchToken { token: u32, vocabulary: u32 },
     #[error("there is no adapter `{name}`")]
     NoSuchAdapter { name: String },
-    #[error("as many requests wait as may: {limit}")]
+    #[error("too many requests wait; the limit is {limit}")]
     Full { limit: u32 },
     #[error("the model takes no more requests: it is about to end")]
     Draining,

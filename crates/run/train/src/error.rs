@@ -229,7 +229,7 @@ static UNSUPPORTED_LAYOUT: Page = Page {
 static ELSEWHERE: Page = Page {
     code: "train/another-rank-failed",
     class: Class::Transient,
-    meaning: "This rank ended because another one could not go on. What went wrong there is said there.",
+    meaning: "This rank ended because another one could not go on. Its own output says what went wrong.",
     remedy: "look at the output of the rank that is named",
 };
 

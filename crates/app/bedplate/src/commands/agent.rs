@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 
 /// Numbers and ranges, as Slurm writes them in brackets.
 fn read_cores(text: &str) -> Result<Vec<u32>, CliError> {
-    let usage = || ProgramError::Usage { message: format!("`{text}` is no list of cores such as 0-3,8") };
+    let usage = || ProgramError::Usage { message: format!("`{text}` is not a list of cores such as 0-3,8") };
     let numbers = expand_hostlist(&format!("[{text}]")).map_err(|_| usage())?;
     let cores: Option<Vec<u32>> = numbers.iter().map(|number| number.parse().ok()).collect();
     Ok(cores.ok_or_else(usage)?)

@@ -79,7 +79,7 @@ enum Command {
     FillDisk {
         #[arg(long = "for", value_name = "TIME", default_value = "10s")]
         lasts: Seconds,
-        /// Leave so much free
+        /// Leave this much free
         #[arg(long, value_name = "BYTES", default_value_t = 0)]
         leave: u64,
         /// Fill it even though other programs use it too
@@ -128,7 +128,7 @@ pub(crate) const PAGES: &[&Page] = &[&NO_RANK, &SHARED_DISK, &FILL];
 static NO_RANK: Page = Page {
     code: "chaos/no-rank",
     class: Class::User,
-    meaning: "Only a rank that runs can be killed.",
+    meaning: "Only a running rank can be killed.",
     remedy: "see with `bedplate job show` whether the job runs and how many ranks it has",
 };
 static SHARED_DISK: Page = Page {

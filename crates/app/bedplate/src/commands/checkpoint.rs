@@ -17,7 +17,7 @@ Examples:
   bedplate checkpoint convert run weights --format bf16
   bedplate checkpoint convert ~/models/own first
 
-Buckets are reached with the endpoint and credentials of the AWS_... variables. See docs/checkpoint.md.")]
+The AWS_... variables give the endpoint and credentials of buckets. See docs/checkpoint.md.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -62,10 +62,10 @@ Examples:
   bedplate context add pods kubernetes --kube-context prod --namespace research
 
 Without --token-file the token in BEDPLATE_TOKEN is kept in the contexts file,
-which is for you alone to read. A Slurm is asked at once, by its REST server
-where --rest names one and by its commands, and what works is said. Its token
-(JWT) is read from the file or from SLURM_JWT whenever it is used. A Kubernetes
-cluster is found as kubectl finds it, and is asked at once too.")]
+which only you can read. A Slurm is tried at once, through its REST server if
+--rest names one and through its commands, and the command says what works. Its
+token (JWT) is read from the file or from SLURM_JWT at each use. A Kubernetes
+cluster is found as kubectl finds it, and is tried at once too.")]
 struct AddArguments {
     name: String,
     /// Which control plane the cluster has [default: local]
@@ -80,7 +80,7 @@ struct AddArguments {
     /// Where the REST server of a Slurm is: unix:/PATH or http://HOST:PORT
     #[arg(long, value_name = "PLACE", conflicts_with = "url")]
     rest: Option<String>,
-    /// The slurm.conf of a Slurm that is not the usual one of this machine
+    /// The slurm.conf of a Slurm, if not the usual one of this machine
     #[arg(long, value_name = "FILE")]
     slurm_conf: Option<PathBuf>,
     /// How many seconds an answer of Slurm may take [default: 10]

@@ -69,6 +69,6 @@ fn user_name() -> Option<String> {
 /// An address with or without a port.
 fn read_address(text: &str) -> Result<SocketAddr, CliError> {
     let with_port = text.parse().or_else(|_| format!("{text}:0").parse());
-    let message = || format!("`{text}` is no address to listen at, such as 127.0.0.1:7431");
+    let message = || format!("`{text}` is not an address to listen at, such as 127.0.0.1:7431");
     Ok(with_port.map_err(|_| ProgramError::Usage { message: message() })?)
 }

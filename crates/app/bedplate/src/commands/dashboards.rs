@@ -17,7 +17,7 @@ Examples:
 Without a name it lists them. Grafana 10.4 and later imports the JSON, or reads the folder by its
 provisioning. Queries use metrics of `bedplate export`, `bedplate train`, the daemon and vLLM.")]
 pub(crate) struct Arguments {
-    /// One of the names that the list has; its JSON goes to standard output
+    /// A name from the list; its JSON goes to standard output
     name: Option<String>,
     /// Write every dashboard into this folder
     #[arg(long, value_name = "DIR", conflicts_with = "name")]

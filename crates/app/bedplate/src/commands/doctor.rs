@@ -26,18 +26,18 @@ Examples:
   bedplate doctor --cluster --context site --like p5.48xlarge
   bedplate doctor --json | jq '.checks[] | select(.verdict != \"pass\")'
 
-Reads the five layers of the software under a training job: hardware and its settings, the kernel,
-the CUDA runtime, communication libraries, frameworks and variables. Nothing is changed, no library
-is loaded, and no Python is started. Costs are predictions for one reference job; see docs/doctor.md.
-Exits with 1 when something fails; warnings alone exit with 0.")]
+It inspects the five layers under a training job: hardware and its settings, the kernel,
+the CUDA runtime, communication libraries, frameworks and variables. It changes nothing,
+loads no library and starts no Python. Costs are predictions for one reference job; see
+docs/doctor.md. Exits with 1 when a check fails; warnings alone exit with 0.")]
 pub(crate) struct Arguments {
-    /// The instance of the catalog that the node should be; found by the firmware's name where it is one
+    /// The catalog instance that the node should be; on EC2 the firmware names it
     #[arg(long, value_name = "INSTANCE")]
     like: Option<String>,
-    /// Tell from logs written with NCCL_DEBUG=INFO what a job really used; `-` reads standard input
+    /// Show from logs written with NCCL_DEBUG=INFO what a job really used; `-` reads standard input
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["cluster", "facts"])]
     nccl_log: Vec<String>,
-    /// Examine every node by a small job, and show the odd ones out
+    /// Examine every node with a small job, and show the odd ones out
     #[arg(long, conflicts_with = "facts")]
     cluster: bool,
     /// Seconds to wait for the jobs of --cluster
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// Where the nodes of --cluster have this program [default: where it is here]
     #[arg(long, value_name = "PATH", requires = "cluster")]
     program: Option<String>,
-    /// The partition for the jobs of --cluster, where the default one has not all nodes
+    /// The partition for the jobs of --cluster, if the default one lacks nodes
     #[arg(long, value_name = "NAME", requires = "cluster")]
     partition: Option<String>,
     /// The account for the jobs of --cluster

@@ -12,7 +12,7 @@ Examples:
   bedplate down
   bedplate down --force
 
-Jobs are asked to end and get their grace. Waiting jobs stay in the journal:
+Running jobs are asked to end and get their grace. Waiting jobs stay in the journal:
 the next `bedplate up` from the same state directory finds them.")]
 pub(crate) struct Arguments {
     /// Kill everything at once, without grace

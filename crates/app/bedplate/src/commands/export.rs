@@ -33,11 +33,11 @@ Examples:
   bedplate export --once | grep XID                one reading, as text
   bedplate export --listen 0.0.0.0:9400 --public   also for a Prometheus elsewhere
   bedplate export --hostname-label both --scrape http://127.0.0.1:8000/metrics,job=12,rank=0
-  bedplate export --drain --context site           on a node of Slurm: drain it when a finding asks for it
+  bedplate export --drain --context site           drain this node of a Slurm on findings
 
 Names and labels are those of dcgm-exporter, node_exporter and the vendors; docs/metrics.md
-lists them. Hardware that is not there is absent. Nodes of `bedplate up` watch themselves
-and need no exporter of their own.")]
+lists them. Missing hardware has no series. Nodes of `bedplate up` watch themselves
+and need no exporter.")]
 pub(crate) struct Arguments {
     /// Where Prometheus finds it; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = address)]
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// Print one reading as text and end
     #[arg(long, conflicts_with_all = ["listen", "public", "drain"])]
     once: bool,
-    /// Take this node out of service in its cluster when a finding asks for it
+    /// Take this node out of service in its cluster when a finding calls for it
     #[arg(long)]
     drain: bool,
     /// Metrics of a rank to pass on: http://host:port/path, with ,job= and ,rank= behind it; may be repeated

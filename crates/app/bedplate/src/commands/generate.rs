@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     engine: EngineArguments,
     /// The text to continue; `-` reads it from standard input
     prompt: String,
-    /// Put the prompt to the model as a question, by its chat template
+    /// Send the prompt as a question, through the model's chat template
     #[arg(long)]
     chat: bool,
     /// Most tokens of the answer
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Sample from the most likely tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 0.95)]
     top_p: f32,
-    /// Sample from so many most likely tokens; 0 is all
+    /// Sample from this many most likely tokens; 0 means all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: u32,
     /// Equal seeds give equal answers

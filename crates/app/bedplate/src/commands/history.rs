@@ -14,9 +14,9 @@ Examples:
   bedplate history prune --older-than 90d
   bedplate history prune --keep 100000 --json
 
-Only jobs that have ended go, with their runs, notes and keys; usage counts
-what is left. Without --older-than and --keep the limits of the site hold, which
-the daemon keeps by itself ([retention] in docs/site.md).")]
+Removes only ended jobs, with their runs, notes and keys; usage counts the rest.
+Without --older-than and --keep the site's limits apply, which the daemon also
+applies by itself ([retention] in docs/site.md).")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -33,10 +33,10 @@ struct Prune {
     /// Jobs that ended longer ago than this, as 90d
     #[arg(long, value_name = "TIME")]
     older_than: Option<Seconds>,
-    /// All but this many of those that ended last
+    /// All but this many of the newest
     #[arg(long, value_name = "COUNT")]
     keep: Option<u64>,
-    /// Only count what would go
+    /// Only count what would be removed
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]

@@ -29,16 +29,16 @@ pub(crate) struct Arguments {
     /// Nodes of the job that wait until another node is lost
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     spares: usize,
-    /// Ranks on each node; one for each GPU unless given
+    /// Ranks on each node [default: one for each GPU]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024))]
     ranks_per_node: Option<u32>,
-    /// A shell command that fails where a node is not well; run before the start and after each failure
+    /// A shell command that fails on an unhealthy node; run before the start and after each failure
     #[arg(long, value_name = "COMMAND")]
     check: Option<String>,
     /// How long the check may take
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     check_timeout: Duration,
-    /// How often the job comes back after a failure for which no node answers
+    /// How often the job starts again after a failure that is not a node's fault
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     retries: u32,
     /// A run that reports no further step for this long is stuck and starts again
@@ -47,25 +47,25 @@ pub(crate) struct Arguments {
     /// A node that does not answer for this long is lost
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     silent_after: Duration,
-    /// Between the request to end and the kill
+    /// Time between the request to end and the kill
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     grace: Duration,
     /// End when too few nodes are left, and do not go back to the queue
     #[arg(long)]
     no_requeue: bool,
-    /// Where the newest checkpoint is remembered for a job that goes back to the queue; shared by all nodes
+    /// Where the newest checkpoint is recorded for a job that goes back to the queue; shared by all nodes
     #[arg(long, value_name = "FOLDER", default_value = ".bedplate")]
     state: PathBuf,
     /// Where ranks write; a pattern such as logs/%j.%t.out
     #[arg(long, value_name = "PATTERN")]
     output: Option<String>,
-    /// Where ranks write errors; with the output unless given
+    /// Where ranks write errors [default: with the output]
     #[arg(long, value_name = "PATTERN")]
     error: Option<String>,
     /// What ranks read
     #[arg(long, value_name = "PATTERN")]
     input: Option<String>,
-    /// Launch on this machine, with processes in the place of this many nodes
+    /// Launch on this machine, with processes in place of this many nodes
     #[arg(long, value_name = "NODES", value_parser = clap::value_parser!(u32).range(1..=256))]
     here: Option<u32>,
     /// The command, started once for each rank

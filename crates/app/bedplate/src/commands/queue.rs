@@ -18,7 +18,7 @@ Examples:
 The last column says where a job runs, or why it waits and when it should
 start; `bedplate job explain` says more.")]
 pub(crate) struct Arguments {
-    /// Jobs that have ended too
+    /// Ended jobs too
     #[arg(short, long)]
     all: bool,
     /// Only jobs of this user

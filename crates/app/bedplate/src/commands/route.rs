@@ -21,7 +21,7 @@ use jobs::JobArguments;
 Examples:
   bedplate route --replica http://10.0.0.5:8000 --replica http://10.0.0.6:8000
   bedplate route --replicas-file replicas.txt --listen 0.0.0.0:8000 --public --api-key-file keys.txt
-  bedplate route --min 1 --max 4 -- bedplate serve ./Llama-3.2-1B   jobs of the cluster, as the load asks for
+  bedplate route --min 1 --max 4 -- bedplate serve ./Llama-3.2-1B   jobs of the cluster, by the load
   bedplate route --replica http://gpu-1:8000 --replica-key-file key.txt --policy least-work
 
 Replicas are servers that speak OpenAI's API: bedplate serve, vLLM, SGLang. A prompt goes to the
@@ -37,13 +37,13 @@ pub(crate) struct Arguments {
     /// Where it listens; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
-    /// Let other machines reach it; give API keys, or everybody may use it
+    /// Let other machines reach it; without API keys anyone may use it
     #[arg(long)]
     public: bool,
     /// A file of API keys, one on a line; requests must show one of them
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// A file with the key that replicas are shown [default: they are shown the client's]
+    /// A file with the key for the replicas [default: the client's own key]
     #[arg(long, value_name = "FILE")]
     replica_key_file: Option<PathBuf>,
     /// Web pages from this origin may send requests; may be repeated
@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     /// Failures in a row that take a replica out of service
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     check_failures: u32,
-    /// Replicas that a request is tried on at most
+    /// Most replicas on which a request is tried
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     tries: u32,
     /// Most requests under way; more are refused

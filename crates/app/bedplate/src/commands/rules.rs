@@ -16,16 +16,16 @@ Examples:
   promtool check rules rules.yml && promtool test rules rules_test.yml
   bedplate rules --profile aws-ec2 --health-rules own.toml --interval 2
 
-Alerts on nodes are the health rules of `bedplate export`, translated; alerts on training, serving
-and the scheduler come with them. For Prometheus 2.42 and later.")]
+Alerts on nodes are the health rules of `bedplate export`, translated; there are also alerts
+on training, serving and the scheduler. For Prometheus 2.42 and later.")]
 pub(crate) struct Arguments {
     /// Print unit tests for promtool instead of the rules
     #[arg(long)]
     tests: bool,
-    /// Whose advice about XIDs is followed
+    /// Whose advice about XIDs to follow
     #[arg(long, value_name = "PROFILE")]
     profile: Option<ProfileName>,
-    /// Rules of your own, over the built-in ones
+    /// Rules of your own, added to the built-in ones
     #[arg(long, value_name = "FILE")]
     health_rules: Option<PathBuf>,
     /// The label that carries the node's name

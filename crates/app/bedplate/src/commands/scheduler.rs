@@ -23,14 +23,14 @@ Examples:
   bedplate scheduler --site site.toml --name gpu
   bedplate scheduler manifests --image IMAGE | kubectl apply -f -
 
-It schedules pods with `schedulerName: bedplate`, or another --name, until Ctrl-C. All pods of a
-gang are bound at once or none: those of one `bedplate.dev/gang` label, of a JobSet,
-of a Kueue pod group, or of a Job. What waits says why in its PodScheduled condition and events.
-docs/kubernetes-scheduler.md has the labels and annotations, and what is not honoured.")]
+It schedules pods with `schedulerName: bedplate`, or another --name, until Ctrl-C. All pods of
+a gang are bound at once or none: those of one `bedplate.dev/gang` label, of a JobSet, of a
+Kueue pod group, or of a Job. Waiting pods say why in their PodScheduled condition and events.
+docs/kubernetes-scheduler.md has the labels and annotations, and what is not supported.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The way to the API server [default: as kubectl has it, or the pod's service account]
+    /// The kubeconfig for the API server [default: as kubectl has it, or the pod's service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// A context of the kubeconfig other than its current one
@@ -45,17 +45,17 @@ pub(crate) struct Arguments {
     /// Where its Lease is [default: the context's namespace]
     #[arg(long, value_name = "NAMESPACE", global = true)]
     namespace: Option<String>,
-    /// Answer the API server's questions before pods of others are bound, and /metrics, over TLS
+    /// Serve the API server's webhook for other schedulers' bindings, and /metrics, over TLS
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<SocketAddr>,
-    /// With --listen: tell HorizontalPodAutoscalers how many requests replicas of a model have under way
+    /// With --listen: serve HorizontalPodAutoscalers the number of requests that replicas have under way
     #[arg(long, global = true)]
     external_metrics: bool,
     /// Ask cluster-autoscaler for nodes with ProvisioningRequests of this class where gangs lack room,
     /// such as best-effort-atomic-scale-up.autoscaling.x-k8s.io
     #[arg(long, value_name = "CLASS", global = true)]
     provisioning_class: Option<String>,
-    /// Act without a Lease; there must be no other scheduler of this name
+    /// Act without a Lease; no other scheduler may have this name
     #[arg(long)]
     no_leader_election: bool,
 }
@@ -67,7 +67,7 @@ enum Command {
         /// The container image with this program as its entry point
         #[arg(long)]
         image: String,
-        /// Schedulers, of which one acts
+        /// Number of schedulers; one of them acts
         #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10))]
         replicas: u32,
     },

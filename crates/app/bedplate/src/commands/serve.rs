@@ -26,8 +26,8 @@ Examples:
   bedplate serve runs/first/model                 http://127.0.0.1:8000, until Ctrl-C
   bedplate serve ./Qwen3-0.6B --weights int8       about half the memory of bf16
   bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --speculative-tokens 4
-  bedplate serve ./Llama-3.2-1B --replicas 4       four processes behind a router; SIGHUP replaces them
-  bedplate serve ./Llama-3.1-8B --ranks 2          one model, each of two processes with half of every matrix
+  bedplate serve ./Llama-3.2-1B --replicas 4       four replicas behind a router
+  bedplate serve ./Llama-3.1-8B --ranks 2          one model split over two processes
   bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt
 
 The folder is in Hugging Face's format: config.json, safetensors, tokenizer.json and its chat
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     /// Where it listens; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
-    /// Let other machines reach it; give API keys, or everybody may use it
+    /// Let other machines reach it; without API keys anyone may use it
     #[arg(long)]
     public: bool,
     /// The model's name in requests [default: the folder's]
@@ -81,10 +81,10 @@ pub(crate) struct Arguments {
     /// How long running requests may take to finish at the end
     #[arg(long, value_name = "TIME", default_value = "60s")]
     grace: Seconds,
-    /// Run this many processes behind a router; cores and memory are shared out where nothing is said
+    /// Run this many processes behind a router; by default they share cores and memory equally
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with_all = ["trace", "kv_listen"])]
     replicas: Option<u32>,
-    /// Cut every matrix over this many ranks: those that the environment names (a cluster, srun, torchrun), or processes started here
+    /// Split every matrix over this many ranks: those of the environment (a cluster, srun, torchrun), or processes started here
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["replicas", "kv_listen", "prefill", "draft", "adapter", "swap_memory", "spill_memory", "spill_folder"])]
     ranks: Option<u32>,
     /// Replace the replicas one after the other when the model's files change

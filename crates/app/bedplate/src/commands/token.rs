@@ -32,7 +32,7 @@ enum Command {
         /// What it may do
         #[arg(long, value_parser = ["reader", "user", "operator", "admin", "agent"], default_value = "user")]
         role: String,
-        /// How long it is good, as 12h or 30d; for ever when left out
+        /// How long it is valid, as 12h or 30d [default: for ever]
         #[arg(long, value_name = "TIME")]
         expires: Option<Seconds>,
         #[command(flatten)]

@@ -23,7 +23,7 @@ Examples:
   bedplate tour --no-cluster
   bedplate tour --json | jq '.chapters[].title'")]
 pub(crate) struct Arguments {
-    /// Leave out the last chapter, which starts processes on this machine
+    /// Skip the last chapter, which starts processes on this machine
     #[arg(long)]
     no_cluster: bool,
 }

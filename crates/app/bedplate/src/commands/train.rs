@@ -52,11 +52,11 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CONFIG", required_unless_present = "defaults")]
     config: Option<String>,
 
-    /// Go on from the newest good checkpoint, or from this one (a folder or a step), setting aside what came after it
+    /// Resume from the newest good checkpoint, or from this one (a folder or a step); later ones are set aside
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1)]
     resume: Option<Option<PathBuf>>,
 
-    /// Resume although settings have changed that shape the loss curve
+    /// Resume even if settings that shape the loss curve have changed
     #[arg(long)]
     accept_changes: bool,
 
@@ -68,11 +68,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=256))]
     ranks: Option<u32>,
 
-    /// Start processes that wait to take the place of ranks that are lost
+    /// Start processes that wait to replace lost ranks
     #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "ranks", value_parser = clap::value_parser!(u32).range(0..=64))]
     spares: u32,
 
-    /// How often ranks that were killed are started again
+    /// How often killed ranks are started again
     #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "ranks")]
     restarts: u32,
 
@@ -84,7 +84,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DEVICE")]
     device: Option<DeviceChoice>,
 
-    /// Go on without ranks that are lost, and with those that come; ranks started here always do
+    /// Go on when ranks are lost, and take in new ones; ranks started here always do
     #[arg(long)]
     survive: bool,
 
@@ -92,7 +92,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["config", "resume", "accept_changes", "set", "expected"])]
     defaults: bool,
 
-    /// Hold steps against the prediction that `bedplate plan train --json` printed
+    /// Compare steps with the prediction that `bedplate plan train --json` printed
     #[arg(long, value_name = "FILE")]
     expected: Option<String>,
 

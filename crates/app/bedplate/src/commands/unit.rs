@@ -55,7 +55,7 @@ enum Command {
     },
     /// A health check for Slurm that drains a node with the reason
     SlurmHealth {
-        /// A shell command that fails where the node is not well, or prints findings, one JSON object a line
+        /// A shell command that fails on an unhealthy node, or prints findings, one JSON object per line
         #[arg(long, value_name = "COMMAND")]
         check: String,
     },

@@ -23,27 +23,26 @@ use crate::launcher::launcher;
 #[command(after_help = "\
 Examples:
   bedplate up                                  one node, like this machine
-  bedplate up --nodes 4 --like p5.48xlarge     nodes that pretend to be larger
+  bedplate up --nodes 4 --like p5.48xlarge     nodes that pretend to be p5.48xlarge instances
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
   bedplate up --listen 10.0.0.1:7431 --remote 1   and another machine, which joins
 
-GPUs that this machine does not have are pretended: slots that are leased,
-numbered and enforced as real ones are. Jobs run as you; started by root, each
-runs as the user whose token submitted it. A daemon or an agent
-that dies or stands still is started again; a daemon then finds its jobs again
-and loses none.")]
+GPUs that this machine lacks are simulated: slots are leased, numbered and
+enforced like real ones. Jobs run as you; if root starts the cluster, each runs
+as the user whose token submitted it. A daemon or an agent that dies or freezes is
+started again; the daemon loses no jobs.")]
 pub(crate) struct Arguments {
     /// How many nodes
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     nodes: Option<u32>,
-    /// An instance of the catalog that every node is like
+    /// Make every node like this instance of the catalog
     #[arg(long, value_name = "INSTANCE")]
     like: Option<String>,
-    /// So many nodes more, that take the place of lost ones
+    /// Extra nodes that replace lost ones
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     spare: u32,
-    /// So many nodes more, that are other machines and join; needs --listen
+    /// Extra nodes on other machines, which join; needs --listen
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     remote: u32,
     /// A whole cluster: INSTANCE:COUNT, or the file of a description
@@ -55,16 +54,16 @@ pub(crate) struct Arguments {
     /// Where the daemon listens; beyond loopback it speaks TLS [default: 127.0.0.1, any free port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// A command that says by its exit code, every few seconds, whether a node is well
+    /// A command, run every few seconds, that fails when a node is unhealthy
     #[arg(long, value_name = "COMMAND")]
     probe: Option<String>,
-    /// Health rules of your own, over the built-in ones
+    /// Health rules of your own, added to the built-in ones
     #[arg(long, value_name = "FILE")]
     health_rules: Option<PathBuf>,
-    /// Whose advice about XIDs is followed
+    /// Whose advice about XIDs to follow
     #[arg(long, value_name = "PROFILE")]
     profile: Option<ProfileName>,
-    /// Offer the metrics of each node to Prometheus on loopback: the first at this port, the next at the following ones
+    /// Serve the metrics of each node to Prometheus on loopback: the first node at this port, the others at the ports after it
     #[arg(long, value_name = "PORT")]
     export: Option<u16>,
     /// Nodes read the folder of their name in this one instead of this machine
@@ -73,7 +72,7 @@ pub(crate) struct Arguments {
     /// Where the cluster keeps its journal, tokens and logs [default: ~/.local/state/bedplate]
     #[arg(long, visible_alias = "state", value_name = "DIR", env = "BEDPLATE_STATE", hide_env_values = true)]
     state_dir: Option<PathBuf>,
-    /// Stay here, and take the cluster down on Ctrl-C
+    /// Stay in the foreground; Ctrl-C takes the cluster down
     #[arg(long)]
     foreground: bool,
 }
@@ -162,5 +161,4 @@ fn report(Up { driver, shape }: &Up, console: &mut Console) -> Result<(), CliErr
 }
 
 /// Where no agent is root, whatever tokens say.
-const ONE_USER: &str =
-    "all jobs run as you, whoever submits them: the roles of tokens protect little from a job";
+const ONE_USER: &str = "all jobs run as you, no matter who submits them: the roles of tokens do not protect against a malicious job";

@@ -15,13 +15,13 @@ Examples:
   bedplate usage --by account --since 30d
   bedplate usage --by job --user ada --json")]
 pub(crate) struct Arguments {
-    /// What to add up by
+    /// What to group by
     #[arg(long, value_parser = choice(&UsageBy::ALL), default_value = "user")]
     by: UsageBy,
-    /// Only what was used in this time before now, as 12h or 7d
+    /// Only usage in this time up to now, as 12h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<Seconds>,
-    /// Only what this user used
+    /// Only usage of this user
     #[arg(short, long)]
     user: Option<String>,
     #[command(flatten)]

@@ -26,19 +26,19 @@ pub(crate) struct EngineArguments {
     /// Make weights from this seed instead of reading files, for measurements of a shape: the folder needs `config.json` and `tokenizer.json` only
     #[arg(long, value_name = "SEED", help_heading = "Engine")]
     random_weights: Option<u64>,
-    /// The format of activations, and of keys and values where `--kv` says nothing
+    /// The format of activations, and without `--kv` of keys and values
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Engine")]
     precision: Precision,
     /// The format of keys and values in memory [default: that of activations]
     #[arg(long, value_name = "FORMAT", help_heading = "Engine")]
     kv: Option<KvName>,
-    /// Most tokens of prompt and answer together [default: what the model was made for, at most 32768]
+    /// Most tokens of prompt and answer together [default: the model's own limit, at most 32768]
     #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
     context: Option<u32>,
-    /// Memory for keys and values [default: a third of what is free, at most what all sequences can use]
+    /// Memory for keys and values [default: a third of the free memory, on a GPU all that the weights leave; at most what all sequences can use]
     #[arg(long, value_name = "BYTES", help_heading = "Engine")]
     kv_memory: Option<Bytes>,
-    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
+    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`: the first GPU, or the processor if there is none
     #[arg(long, value_name = "DEVICE", default_value_t, help_heading = "Engine")]
     device: DeviceChoice,
     /// Threads of the processor [default: all cores]
@@ -56,22 +56,22 @@ pub(crate) struct EngineArguments {
     /// Tokens of a block of keys and values
     #[arg(long, value_name = "TOKENS", default_value_t = 16, help_heading = "Engine")]
     block: u32,
-    /// Compute every prompt anew, also where it begins like another one
+    /// Compute every prompt anew, even if it begins like another one
     #[arg(long, help_heading = "Engine")]
     no_prefix_cache: bool,
-    /// Memory for sequences that have to make room; without it they are computed again
+    /// Memory for preempted sequences; without it they are computed again
     #[arg(long, value_name = "BYTES", help_heading = "Engine")]
     swap_memory: Option<Bytes>,
-    /// Memory for prefixes that fell out of the cache
+    /// Memory for prefixes evicted from the cache
     #[arg(long, value_name = "BYTES", help_heading = "Engine")]
     spill_memory: Option<Bytes>,
-    /// A folder for prefixes that fell out of memory
+    /// A folder for prefixes evicted from that memory
     #[arg(long, value_name = "FOLDER", requires = "spill_disk", help_heading = "Engine")]
     spill_folder: Option<PathBuf>,
     /// How much of that folder's disk they may take
     #[arg(long, value_name = "BYTES", requires = "spill_folder", help_heading = "Engine")]
     spill_disk: Option<Bytes>,
-    /// Speculate on so many tokens from the text itself [default: 0; 4 with --draft]
+    /// Speculate on this many tokens from the text itself [default: 0; 4 with --draft]
     #[arg(
         long,
         alias = "guess",

@@ -13,7 +13,7 @@ use super::rank_set::{RankSet, RankSetError};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
-    #[error("network namespaces are made by root alone")]
+    #[error("only root can make network namespaces")]
     NotRoot,
     #[error("`{program}` is not installed")]
     Missing { program: &'static str },

@@ -48,7 +48,7 @@ pub(super) fn sizes(word: &str) -> Result<Vec<u64>, String> {
 }
 
 fn size(word: &str) -> Result<u64, String> {
-    let bad = || format!("`{word}` is no size such as 512, 64K, 4M or 1G, up to 64G");
+    let bad = || format!("`{word}` is not a size such as 512, 64K, 4M or 1G, up to 64G");
     let digits = word.trim_end_matches(|c: char| !c.is_ascii_digit());
     let factor = match word[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,

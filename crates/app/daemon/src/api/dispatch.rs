@@ -126,7 +126,7 @@ fn find(method: &Method, path: &str) -> Result<(&'static Route, Vec<String>), Ap
     }
     let path: String = path.chars().take(200).collect();
     if is_badly_named {
-        return Err(ApiError::Malformed { what: "the path", why: "a part of it is no name".into() });
+        return Err(ApiError::Malformed { what: "the path", why: "a part of it is not a name".into() });
     }
     match allowed.is_empty() {
         true => Err(ApiError::NoSuchPath { path }),

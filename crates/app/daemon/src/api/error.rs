@@ -35,7 +35,7 @@ pub enum ApiError {
     TooSlow { what: &'static str, seconds: u64 },
     #[error("{0}")]
     TooMany(String),
-    #[error("the daemon has as many requests under way as it takes")]
+    #[error("the daemon has too many requests under way")]
     Busy,
     #[error("the control plane is busy with decisions")]
     Deciding,
@@ -49,9 +49,9 @@ pub enum ApiError {
     NoLog { why: String },
     #[error("the journal cannot write at present")]
     JournalUnavailable,
-    #[error("the daemon is going down")]
+    #[error("the daemon is shutting down")]
     Stopping,
-    #[error("the request ended in a flaw of the program")]
+    #[error("a bug in the daemon ended the request")]
     Panicked,
     #[error(transparent)]
     Job(#[from] JobError),
@@ -85,10 +85,10 @@ pages! { pub PAGES "api":
         "A part of the request did not arrive in time."
         "send the request again"
     TOO_MANY "too-many-requests" Transient
-        "One client may have so many requests under way and so many per second."
+        "The client has too many requests under way, or sends too many per second."
         "wait as long as the header `Retry-After` says, and keep connections open instead of opening many"
     BUSY "busy" Transient
-        "The daemon has as many requests under way as it takes from all clients together, or more changes wait for the disk than may wait."
+        "The daemon has too many requests under way from all clients together, or too many changes wait for the disk."
         "try again in a moment"
     DECIDING "deciding" Transient
         "The control plane is busy with decisions and has not looked at the request in time. A change may still be carried out."
@@ -97,22 +97,22 @@ pages! { pub PAGES "api":
         "The job is well formed, but it can never run on this cluster by these rules."
         "change what the message names; `bedplate cluster show` says what there is"
     REFUSED "refused" User
-        "What was asked for is not possible in the state that the job is in."
+        "The job's state does not permit this."
         "look at the job with `bedplate job show`"
     NOT_THERE "not-there" User
         "There is no job, node or token of that name."
         "list what there is with `bedplate queue` or `bedplate node list`"
     NO_LOG "no-log" Transient
-        "The log is kept on the node where the rank runs, and cannot be had from there at present."
+        "The log is kept on the node where the rank runs, and cannot be read from there at present."
         "try again when the node is back; the message says where the log is"
     JOURNAL_UNAVAILABLE "journal-unavailable" Transient
         "Nothing is acknowledged before it is on disk, and the journal cannot write at present. The change may still be carried out once it can."
         "make room on the disk of the journal, then try again with the same `Idempotency-Key`"
     STOPPING "stopping" Transient
-        "The daemon is going down and takes nothing new."
+        "The daemon is shutting down and accepts nothing new."
         "try again when it is back"
     PANICKED "panicked" Bug
-        "A flaw of the program ended this request. The daemon goes on."
+        "A bug ended this request. The daemon goes on."
         "report it with the request and the daemon's log"
 }
 

@@ -33,12 +33,12 @@ impl fmt::Display for Remark {
         let Remark { key, found, .. } = self;
         match self.reason {
             RemarkReason::Unknown { family, nearest: None } => {
-                write!(f, "`{key}` is no key of `{family}` configurations and is ignored")
+                write!(f, "`{key}` is not a key of `{family}` configurations and is ignored")
             }
             RemarkReason::Unknown { family, nearest: Some(nearest) } => {
                 write!(
                     f,
-                    "`{key}` is no key of `{family}` configurations and is ignored; did you mean `{nearest}`?"
+                    "`{key}` is not a key of `{family}` configurations and is ignored; did you mean `{nearest}`?"
                 )
             }
             RemarkReason::NotComputed { only: "null" } => write!(f, "`{key}` is not computed here"),

@@ -40,7 +40,7 @@ fn unknown(name: &str) -> Option<Check> {
     let check = Check::warn("environment/unknown", Stack::Framework, format!("NCCL does not read {name}"));
     Some(
         check
-            .because("a setting that is not read has no effect, and nobody says so")
+            .because("a setting that is not read has no effect, and no message says so")
             .fixed_by(format!("perhaps {meant} is meant")),
     )
 }

@@ -58,7 +58,7 @@ fn mistakes_are_named_with_place_and_remedy() {
     refuse(
         "[[rule]]\nname = \"site/x\"\nmetric = \"DCGM_FI_DEV_GPU_TEMPS\"\nabove = 1\nlayer = \"hardware\"\naction = \"alert\"\n",
         expect![[r#"
-            error[health/unknown-metric]: rule `site/x` watches `DCGM_FI_DEV_GPU_TEMPS`, which is no metric of the exporter
+            error[health/unknown-metric]: rule `site/x` watches `DCGM_FI_DEV_GPU_TEMPS`, which is not a metric of the exporter
               in   own.toml:3:10: metric = "DCGM_FI_DEV_GPU_TEMPS"
             help:  did you mean `DCGM_FI_DEV_GPU_TEMP`?
         "#]],

@@ -21,7 +21,7 @@ const ALERTS: &[Written] = &[
         layer: Layer::Application,
         action: Action::Alert,
         summary: "{{ $labels.instance }}: no step for a quarter of an hour",
-        why: "Ranks wait for each other or for storage. PyTorch tells nobody before its timeout of 30 minutes.",
+        why: "Ranks wait for each other or for storage. PyTorch reports nothing before its timeout of 30 minutes.",
         remedy: "`bedplate comm flight` names the rank that did not come; look at storage and the kernel log of its node",
         bad: &[("bedplate_train_steps_total", TRAIN, "100x40")],
         good: &[("bedplate_train_steps_total", TRAIN, "100+1x40")],

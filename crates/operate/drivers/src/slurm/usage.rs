@@ -40,10 +40,7 @@ impl Slurm {
         let query = HistoryQuery { since_s, user: user.map(str::to_owned), ..HistoryQuery::default() };
         let records = self.ask(|transport| transport.history(&query))?;
         records.ok_or_else(|| {
-            refused(
-                "no_accounting",
-                "this Slurm keeps no accounting, so nobody knows what was used".to_owned(),
-            )
+            refused("no_accounting", "this Slurm keeps no accounting, so usage is unknown".to_owned())
         })
     }
 

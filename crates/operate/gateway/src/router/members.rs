@@ -187,7 +187,7 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<ReplicaUrl>, GatewayError> {
     let cannot = |source| GatewayError::ReplicasFile { path: path.to_owned(), source };
     let kind = std::fs::metadata(path).map_err(cannot)?;
     if !kind.is_file() || kind.len() > MOST_BYTES {
-        return Err(cannot(std::io::Error::other("it is no file of text, or larger than 1 MiB")));
+        return Err(cannot(std::io::Error::other("it is not a text file, or larger than 1 MiB")));
     }
     let text = std::fs::read_to_string(path).map_err(cannot)?;
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));

@@ -252,7 +252,7 @@ impl<'a> Watch<'a> {
         self.looks = self.looks.wrapping_add(1);
         if missing > self.missing {
             self.say(&format!(
-                "the ranks that are left are no whole replica; the run waits for {missing} more (training.wait_seconds)"
+                "the remaining ranks are not a whole replica; the run waits for {missing} more (training.wait_seconds)"
             ));
         }
         self.missing = missing;

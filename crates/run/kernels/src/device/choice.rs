@@ -19,7 +19,7 @@ pub enum DeviceChoice {
 
 /// A name that no device has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no device; there are `auto`, `cpu` and `cuda:0`, `cuda:1` and so on")]
+#[error("`{0}` is not a device; use `auto`, `cpu`, `cuda` or `cuda:0`, `cuda:1` and so on")]
 pub struct NoSuchChoice(String);
 
 impl DeviceChoice {

@@ -266,7 +266,7 @@ impl<'a> Waiting<'a> {
             let seconds = self.regrouping.patience().as_secs();
             let layout = self.regrouping.shapes.asked_layout();
             self.observer.borrow_mut().waits(&format!(
-                "{left} ranks are left of {layout}, which is no whole replica; the run waits up to {seconds} s for {missing} more"
+                "{left} ranks are left of {layout}, which is not a whole replica; the run waits up to {seconds} s for {missing} more"
             ));
         }
     }

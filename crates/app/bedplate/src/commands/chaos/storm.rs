@@ -21,7 +21,7 @@ pub(super) struct Arguments {
     /// How long it lasts
     #[arg(long = "for", value_name = "TIME", default_value = "60s")]
     lasts: Seconds,
-    /// On average so long between two blows
+    /// Mean time between two faults
     #[arg(long, value_name = "TIME", default_value = "3s")]
     every: Seconds,
     /// Kill the daemon too

@@ -18,18 +18,20 @@ Examples:
   bedplate checkpoint convert ~/models/own first
   bedplate checkpoint convert old/checkpoints/step-00000040 step-00000040
 
-What FROM is, is seen from its files. A checkpoint becomes a Hugging Face folder with its weights, of a run the newest good one; a
-Hugging Face folder becomes a checkpoint of step 0 without moments; a checkpoint of an earlier release becomes one of this.
-PyTorch's distributed checkpoints read and write the folders with HuggingFaceStorageReader and HuggingFaceStorageWriter.")]
+The files of FROM show what it is. A checkpoint (of a run the newest good one) becomes a
+Hugging Face folder with its weights; a Hugging Face folder becomes a checkpoint of step 0
+without moments; a checkpoint of an earlier release becomes one of this release. PyTorch's
+distributed checkpoints read and write such folders with HuggingFaceStorageReader and
+HuggingFaceStorageWriter.")]
 pub(super) struct Arguments {
     /// A checkpoint, the output folder of a run, or a Hugging Face folder
     from: String,
     /// A folder that does not exist yet
     to: PathBuf,
-    /// Numbers of the weights in a Hugging Face folder
+    /// Number format of the weights in a Hugging Face folder
     #[arg(long, value_enum, default_value = "f32")]
     format: Numbers,
-    /// Size of a weights file at most
+    /// Largest size of a weights file
     #[arg(long, value_name = "BYTES", default_value = "5GB")]
     shard: Bytes,
 }

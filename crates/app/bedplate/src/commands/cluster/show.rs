@@ -19,7 +19,7 @@ Examples:
   bedplate cluster show cluster.toml --json
   bedplate cluster show context:site
 
-Of a Slurm (context:NAME) partitions, QOS and fair shares are shown too.")]
+For a Slurm (context:NAME) it shows partitions, QOS and fair shares too.")]
 pub(super) struct Arguments {
     /// INSTANCE:COUNT, several joined by `+`, context:NAME, or the files of one description
     #[arg(required = true, value_name = "CLUSTER")]

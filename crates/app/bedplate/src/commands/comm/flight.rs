@@ -22,9 +22,8 @@ Examples:
   bedplate comm flight /tmp/flight
   bedplate comm flight /tmp/flight --json
 
-Exits with 1 when ranks stand still, make different calls or left no record,
-with 0 when nothing of that kind is found. Files that are not flight records
-are named and left out.")]
+Exits with 1 if ranks wait for others, make different calls or left no record,
+else with 0. It names and skips files that are not flight records.")]
 pub(super) struct Arguments {
     /// The folder that BEDPLATE_FLIGHT named when the ranks ran
     #[arg(value_name = "DIR")]
@@ -134,7 +133,7 @@ fn read(path: &Path, rank: u32) -> Result<FlightRecord, String> {
         return Err(format!("it has more than {} MiB", LARGEST >> 20));
     }
     let record: FlightRecord =
-        serde_json::from_slice(&bytes).map_err(|error| format!("it is no flight record: {error}"))?;
+        serde_json::from_slice(&bytes).map_err(|error| format!("it is not a flight record: {error}"))?;
     check(record, rank)
 }
 

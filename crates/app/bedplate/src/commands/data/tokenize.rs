@@ -33,8 +33,8 @@ end-of-text mark; a tokenizer with only one mark has it at the beginning.
 With --chat each record has `messages` (with role and content), `conversations`
 (ShareGPT's, with from and value), `prompt` and `response`, or `instruction`,
 `input` and `output` (Alpaca's). They are rendered by the tokenizer's chat
-template, and only the assistant's tokens count in the loss. A record that is
-none of these is left out; the first ones are named.")]
+template, and only the assistant's tokens count in the loss. Other records are
+left out; the first ones are named.")]
 pub(super) struct Arguments {
     /// Files or folders of text
     #[arg(required = true, value_name = "INPUT")]

@@ -13,10 +13,10 @@ use crate::health_rules::{ProfileName, rules};
 pub(super) struct Arguments {
     /// One rule, explained
     rule: Option<String>,
-    /// With rules of your own over the built-in ones
+    /// Add rules of your own to the built-in ones
     #[arg(long, value_name = "FILE")]
     own: Option<PathBuf>,
-    /// Whose advice is followed
+    /// Whose advice to follow
     #[arg(long, value_name = "PROFILE")]
     profile: Option<ProfileName>,
 }

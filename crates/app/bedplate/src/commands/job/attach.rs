@@ -20,7 +20,7 @@ Examples:
   bedplate job attach 12 -- nvidia-smi
 
 The shell sees the rank's variables (CUDA_VISIBLE_DEVICES, RANK, …) and
-folder. It is no part of the job: it has none of its limits, and ends when you
+folder. It is not part of the job: it has none of its limits, and ends when you
 end it.")]
 pub(super) struct Arguments {
     /// The number of the job

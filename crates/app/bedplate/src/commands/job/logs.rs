@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     /// Standard error instead of standard output
     #[arg(long)]
     stderr: bool,
-    /// Every rank of every task, both streams; each line says whose it is
+    /// Every rank of every task, both streams, each line labelled with its rank
     #[arg(short, long, conflicts_with_all = ["rank", "stderr", "offset"])]
     all: bool,
     /// An earlier run; the newest when left out

@@ -36,10 +36,10 @@ struct KubernetesArguments {
     /// What the job becomes [default: jobset]
     #[arg(long = "as", value_name = "KIND", value_parser = choice(&KINDS))]
     kind: Option<ManifestKind>,
-    /// Image of a job that names none
+    /// Image for a job that names none
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Namespace of a job that names none
+    /// Namespace for a job that names none
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Queue of Kueue, Volcano or KAI for a job that names none [default: its partition]

@@ -22,14 +22,16 @@ Examples:
   bedplate plan calibrate --runs run-a run-b -o host.toml
   bedplate plan calibrate --jobs plan-1.json=reports-1 plan-2.json=reports-2 -o site.toml
 
-The result holds the constants that moved; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
-moves the constants only as far as the runs agree: the built-in values are the prior.
+The result has the constants that changed; use it with --constants or BEDPLATE_CONSTANTS.
+The built-in values are the prior: a few runs move the constants only as far as the
+runs agree.
 
-With --kind serving the result holds a factor on step time and seconds on the first token for every deployment of
-the file; one measured row of a deployment is enough.
+With --kind serving the result has a factor on step time and an offset on the first
+token for every deployment of the file; one measured row of a deployment is enough.
 
-With --runs the rates of this host move to what runs of `bedplate train` reached on it, part by part. With --jobs
-the constants are fitted to jobs that ran as planned: their plans, and what they reported of their steps.")]
+With --runs the rates of this host move to what runs of `bedplate train` reached on it,
+part by part. With --jobs the constants are fitted to jobs that ran as planned: to their
+plans and the steps that they reported.")]
 pub(super) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]
@@ -37,7 +39,7 @@ pub(super) struct Arguments {
     /// A CSV file of measured runs, as for `plan validate`
     #[arg(long, value_name = "FILE", required_unless_present_any = ["runs", "recent", "jobs"], conflicts_with_all = ["runs", "recent", "jobs"])]
     data: Option<String>,
-    /// Jobs that ran here: what `plan train --json` printed, and the file that the job reports to; may be repeated
+    /// Jobs that ran here: the output of `plan train --json` and the job's file of reports; may be repeated
     #[arg(long, value_name = "PLAN=REPORTS", num_args = 1.., conflicts_with_all = ["runs", "recent"])]
     jobs: Vec<JobFiles>,
     /// Output folders of runs of `bedplate train` on this host; may be repeated

@@ -26,9 +26,10 @@ Examples:
   bedplate plan choose --model llama-3.1-8b --tokens 1T --budget '$500K' --purchase capacity-block
   bedplate plan choose --model mixtral-8x7b --tokens 1T --deadline 14d --budget '$2M'
 
-Every machine of the catalog is tried in growing numbers with its best layout, failures included. The
-cheapest that meets the deadline is chosen; without a deadline the fastest within the budget. Without
---purchase each machine is bought on demand or as a capacity block, whichever is cheaper.")]
+It tries every machine of the catalog in growing numbers with its best layout, failures
+included, and chooses the cheapest that meets the deadline, or without a deadline the
+fastest within the budget. Without --purchase each machine is bought on demand or as a
+capacity block, whichever is cheaper.")]
 pub(super) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
@@ -47,7 +48,7 @@ pub(super) struct Arguments {
     /// Try at most this many GPUs
     #[arg(long, default_value_t = 16_384)]
     max_gpus: u32,
-    /// Also choose chips that are not calibrated by training measurements
+    /// Also choose chips without training measurements
     #[arg(long)]
     any_chip: bool,
     #[command(flatten)]

@@ -60,10 +60,10 @@ pub(super) struct Question {
     /// Keep optimizer state in host memory
     #[arg(long)]
     offload_optimizer: bool,
-    /// Count the copies that ranks of `bedplate train` keep of each other's state to survive losses
+    /// Count the memory for copies of state with which ranks of `bedplate train` survive losses
     #[arg(long)]
     survive: bool,
-    /// What if there were no EFA or InfiniBand: TCP on the same network cards
+    /// Price the plan without EFA or InfiniBand: TCP on the same network cards
     #[arg(long)]
     no_rdma: bool,
     /// Price every legal layout; by default, mixtures of experts skip corners that never win

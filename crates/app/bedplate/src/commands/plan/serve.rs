@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     /// INSTANCE:COUNT or a cluster file; may be repeated, to choose between them
     #[arg(long, value_name = "CLUSTER")]
     cluster: Vec<String>,
-    /// GPUs for prompts, as for --cluster, where they are not those that decode
+    /// GPUs for prompts, if others decode; written as for --cluster
     #[arg(long, value_name = "CLUSTER", requires = "decode_on", conflicts_with_all = ["cluster", "pools"])]
     prompt_on: Vec<String>,
     /// GPUs that decode what --prompt-on computed; a network connects the two
@@ -91,7 +91,7 @@ pub(super) struct Arguments {
     /// Most GPUs of one machine type when no cluster is given
     #[arg(long, default_value_t = 64, help_heading = "Choices")]
     max_gpus: u32,
-    /// Also choose machines of the catalog on whose chips no serving was measured
+    /// Also choose machines whose chips have no measured serving
     #[arg(long, help_heading = "Choices")]
     any_chip: bool,
     #[command(flatten, next_help_heading = "Choices")]
@@ -106,7 +106,7 @@ pub(super) struct Arguments {
     /// With --launch: manifests of Kubernetes instead, whose objects have this name
     #[arg(long, requires = "launch", value_name = "NAME", value_parser = label)]
     kubernetes: Option<String>,
-    /// With --kubernetes: what the engine's containers run [default: the engine's newest]
+    /// With --kubernetes: the image of the engine's containers [default: the engine's newest]
     #[arg(long, requires = "kubernetes", value_parser = image)]
     image: Option<String>,
     /// Price best-of-n and long thinking on the deployment found

@@ -36,9 +36,9 @@ Examples:
   bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --submit job.toml
   bedplate plan train --model llama-3.1-8b --submit job.sbatch --context site
 
-For a Slurm (--context NAME, or --cluster context:NAME) the plan is for nodes that
-it could give now: as many as the job asks for, free ones under as few switches as
-possible. The prediction goes into the job's comment, and the layout into its
+For a Slurm (--context NAME, or --cluster context:NAME) the plan uses nodes that
+Slurm could give now: as many as the job asks for, free ones under as few switches
+as possible. The prediction goes into the job's comment, and the layout into its
 variable BEDPLATE_LAYOUT.")]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -49,10 +49,10 @@ pub(super) struct Arguments {
     /// How many layouts to list
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
     top: u64,
-    /// Why this layout and not the best one, and what would change it
+    /// Explain why this layout is not the best one, and what would change that
     #[arg(long, value_name = "LAYOUT")]
     explain: Option<String>,
-    /// What would change with another network, domain, memory, sequence or offload
+    /// Price the layout with another network, domain, memory, sequence or offload
     #[arg(long)]
     what_if: bool,
     /// The same on as many GPUs of another instance or UltraServer; may be repeated
@@ -67,7 +67,7 @@ pub(super) struct Arguments {
     /// Write an HTML page with plots: step, memory, scaling, front, sensitivity
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
-    /// Submit this job file or batch script with the prediction attached; `job show` holds its steps against it
+    /// Submit this job file or batch script with the prediction attached; `job show` compares the two
     #[arg(long, value_name = "JOB")]
     submit: Option<String>,
     #[command(flatten, next_help_heading = "The whole run")]

@@ -37,7 +37,7 @@ pub(super) struct RunArguments {
     /// Interruptions per 1,000 nodes and day [default: as in that run]
     #[arg(long, value_name = "RATE")]
     failures: Option<f64>,
-    /// From a failure until all ranks read the checkpoint [default: as published for that run, else 22.5 min]
+    /// Time from a failure until all ranks read the checkpoint [default: as published for that run, else 22.5 min]
     #[arg(long, value_name = "TIME")]
     restart_time: Option<Seconds>,
     /// Spot interruptions per 1,000 nodes and day; no figures are published

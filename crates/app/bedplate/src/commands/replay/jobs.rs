@@ -30,8 +30,9 @@ Examples:
   bedplate replay jobs --from-slurm --since 90d --context site
   bedplate replay jobs trace.jsonl --cluster cluster.toml --site site.toml --policy ours
 
-Virtual time: nothing runs, and equal seeds give equal results. Traces without time limits get
-assigned ones, the same for every policy. See docs/replay.md for formats, policies and figures.")]
+The replay runs in virtual time: no job really runs, and equal seeds give equal results.
+Traces without time limits get assigned ones, the same for every policy. See docs/replay.md
+for formats, policies and figures.")]
 pub(super) struct Arguments {
     #[command(flatten)]
     load: Load,
@@ -44,7 +45,7 @@ pub(super) struct Arguments {
     /// Limits for traces without them: overestimated by a factor and rounded up, or exact
     #[arg(long, value_parser = choice(&Estimates::ALL), default_value = "factor")]
     estimates: Estimates,
-    /// How far off the throughput by size is that schedulers are told: the standard deviation of its logarithm, 0 to 1
+    /// The error of the throughput by size that schedulers get: the standard deviation of its logarithm, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     prediction_error: f64,
     /// The seed of estimates, predictions, failures and generated jobs

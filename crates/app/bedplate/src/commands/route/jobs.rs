@@ -23,7 +23,7 @@ const START: Duration = Duration::from_secs(1800);
 #[derive(clap::Args)]
 #[command(next_help_heading = "Replicas as jobs of a cluster")]
 pub(crate) struct JobArguments {
-    /// A job file whose first rank prints the URL of a replica; as many are submitted as the load asks for
+    /// A job file whose first rank prints the URL of a replica; the load decides how many are submitted
     #[arg(long, value_name = "FILE")]
     pub(super) job: Option<String>,
     /// The fewest jobs
@@ -32,7 +32,7 @@ pub(crate) struct JobArguments {
     /// The most jobs
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     max: u32,
-    /// Sequences for which there is a job, waiting or running
+    /// Waiting or running sequences for each job
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     sequences_per_replica: u32,
     /// How often the number of jobs is decided

@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// Which of the cluster's nodes this machine becomes
     #[arg(long)]
     node: String,
-    /// What proves that this machine may join
+    /// The token that lets this machine join
     #[arg(long, env = "BEDPLATE_AGENT_TOKEN", hide_env_values = true)]
     token: String,
     /// SHA-256 of the control plane's certificate
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Where ranks of other nodes reach this machine [default: the address that reaches the control plane]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
-    /// A command that says by its exit code, every few seconds, whether the node is well
+    /// A command, run every few seconds, that fails when the node is unhealthy
     #[arg(long, value_name = "COMMAND")]
     probe: Option<String>,
     /// Where logs and temporary files are kept [default: ~/.local/state/bedplate]
