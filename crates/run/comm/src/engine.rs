@@ -60,6 +60,25 @@ impl CallRequest {
     }
 }
 
+/// A collective under way: what was called, the elements on this member, and how it waits.
+#[derive(Clone, Copy)]
+pub(crate) struct CollectiveTask<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) source: ByteSpan,
+    pub(crate) target: ByteSpan,
+    pub(crate) waiting: &'a Waiting<'a>,
+}
+
+impl<'a> CollectiveTask<'a> {
+    /// A step of this collective: another call, which waits as this one does.
+    pub(crate) fn step<'b>(&self, call: &'b Call, source: ByteSpan, target: ByteSpan) -> CollectiveTask<'b>
+    where
+        'a: 'b,
+    {
+        CollectiveTask { call, source, target, waiting: self.waiting }
+    }
+}
+
 impl GroupEngine {
     pub(crate) fn set_pace(&mut self, pace: WaitPace) {
         self.shared.iter_mut().for_each(|shared| shared.set_pace(pace));
@@ -82,10 +101,13 @@ impl GroupEngine {
     pub(crate) fn run(&mut self, request: &CallRequest, waiting: &Waiting<'_>) -> Result<(), Fault> {
         match request {
             CallRequest::Collective { call, source, target } => {
-                self.run_collective(call, *source, *target, waiting)
+                self.run_collective(&CollectiveTask { call, source: *source, target: *target, waiting })
             }
             CallRequest::Unequal { call, source, sent, target, received } => match &mut self.channels {
-                Some(channels) => channels.all_to_all_v(call, *source, sent, *target, received, waiting),
+                Some(channels) => {
+                    let task = CollectiveTask { call, source: *source, target: *target, waiting };
+                    channels.all_to_all_v(&task, sent, received)
+                }
                 None => {
                     alone(*source, *target);
                     Ok(())
@@ -98,24 +120,19 @@ impl GroupEngine {
         }
     }
 
-    fn run_collective(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn run_collective(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let bytes = source.bytes.max(target.bytes) as u64;
         if let Some(shared) = &mut self.shared {
-            return shared.run(call, source, target, waiting);
+            return shared.run(task);
         }
         if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call)) {
-            return layered.run(call, source, target, waiting);
+            return layered.run(task);
         }
         match &mut self.channels {
             Some(channels) => {
                 let algorithm = self.table.choose(call.operation, bytes, channels.members() as u32);
-                channels.run(call, source, target, algorithm, waiting)
+                channels.run(task, algorithm)
             }
             None => {
                 alone(source, target);

@@ -7,10 +7,10 @@
 use crate::arithmetic::{Combine, combine};
 use crate::channels::Channels;
 use crate::choice::AlgorithmTable;
+use crate::engine::CollectiveTask;
 use crate::shared::SharedGroup;
 use crate::shared::flag::WaitPace;
 use crate::span::{ByteSpan, copy};
-use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation, Reduction};
 
 /// Below this size one rail is enough.
@@ -61,26 +61,21 @@ impl Layered {
         }
     }
 
-    pub(crate) fn run(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         // Averages are sums until the last step.
         let by = if call.by == Reduction::Average { Reduction::Sum } else { call.by };
         let summed = Call { by, ..*call };
         match call.operation {
-            Operation::AllReduce => self.all_reduce(&summed, source, target, waiting)?,
-            Operation::ReduceScatter => self.reduce_scatter(&summed, source, target, waiting)?,
-            Operation::Reduce => self.reduce(&summed, source, target, waiting)?,
-            Operation::AllGather => self.all_gather(call, source, target, waiting)?,
-            Operation::Broadcast => self.broadcast(call, source, target, waiting)?,
+            Operation::AllReduce => self.all_reduce(&task.step(&summed, source, target))?,
+            Operation::ReduceScatter => self.reduce_scatter(&task.step(&summed, source, target))?,
+            Operation::Reduce => self.reduce(&task.step(&summed, source, target))?,
+            Operation::AllGather => self.all_gather(task)?,
+            Operation::Broadcast => self.broadcast(task)?,
             Operation::Barrier => {
-                self.on_host(call, ByteSpan::NOTHING, ByteSpan::NOTHING, waiting)?;
-                self.on_rail(call, ByteSpan::NOTHING, ByteSpan::NOTHING, waiting)?;
-                self.on_host(call, ByteSpan::NOTHING, ByteSpan::NOTHING, waiting)?;
+                self.on_host(&task.step(call, ByteSpan::NOTHING, ByteSpan::NOTHING))?;
+                self.on_rail(&task.step(call, ByteSpan::NOTHING, ByteSpan::NOTHING))?;
+                self.on_host(&task.step(call, ByteSpan::NOTHING, ByteSpan::NOTHING))?;
             }
             operation => unreachable!("{operation} is not layered"),
         }
@@ -90,58 +85,43 @@ impl Layered {
         Ok(())
     }
 
-    fn all_reduce(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn all_reduce(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let places = self.hosts[self.my_host].len();
         let (len, size) = (call.len as usize, call.format.size());
         if !Self::is_even(&self.hosts) || places == 1 || call.part_bytes() < WORTH_RAILS {
-            return self.all_reduce_by_first(call, source, target, waiting);
+            return self.all_reduce_by_first(task);
         }
         let each = len / places;
         let shared = each * places;
         let part = |span: ByteSpan, first: usize, count: usize| span.part(first * size, count * size);
         let mine = part(target, self.my_place * each, each);
         let of_part = |operation| Call { operation, len: each as u64, ..*call };
-        self.on_host(&of_part(Operation::ReduceScatter), part(source, 0, shared), mine, waiting)?;
-        self.on_rail(&of_part(Operation::AllReduce), mine, mine, waiting)?;
-        self.on_host(&of_part(Operation::AllGather), mine, part(target, 0, shared), waiting)?;
+        self.on_host(&task.step(&of_part(Operation::ReduceScatter), part(source, 0, shared), mine))?;
+        self.on_rail(&task.step(&of_part(Operation::AllReduce), mine, mine))?;
+        self.on_host(&task.step(&of_part(Operation::AllGather), mine, part(target, 0, shared)))?;
         if shared == len {
             return Ok(());
         }
         let rest = Call { len: (len - shared) as u64, ..*call };
         let (source, target) = (part(source, shared, len - shared), part(target, shared, len - shared));
-        self.all_reduce_by_first(&rest, source, target, waiting)
+        self.all_reduce_by_first(&task.step(&rest, source, target))
     }
 
     /// The first member of each host sums for it.
-    fn all_reduce_by_first(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn all_reduce_by_first(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let to_first = Call { operation: Operation::Reduce, root: 0, ..*call };
-        self.on_host(&to_first, source, target, waiting)?;
+        self.on_host(&task.step(&to_first, source, target))?;
         if self.my_place == 0 {
-            self.on_rail(call, target, target, waiting)?;
+            self.on_rail(&task.step(call, target, target))?;
         }
         let from_first = Call { operation: Operation::Broadcast, root: 0, ..*call };
-        self.on_host(&from_first, target, target, waiting)
+        self.on_host(&task.step(&from_first, target, target))
     }
 
-    fn broadcast(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn broadcast(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let (host, place) = self.find(call.root as usize);
         let is_root = (host, place) == (self.my_host, self.my_place);
         let elements = if is_root { source } else { target };
@@ -149,81 +129,66 @@ impl Layered {
         if Self::is_even(&self.hosts) {
             let on_rail = Call { root: host as u32, ..*call };
             if self.my_place == place {
-                self.on_rail(&on_rail, elements, target, waiting)?;
+                self.on_rail(&task.step(&on_rail, elements, target))?;
             }
-            return self.on_host(&on_host, elements, target, waiting);
+            return self.on_host(&task.step(&on_host, elements, target));
         }
         if self.my_host == host {
-            self.on_host(&on_host, elements, target, waiting)?;
+            self.on_host(&task.step(&on_host, elements, target))?;
         }
         if self.my_place == 0 {
-            self.on_rail(&Call { root: host as u32, ..*call }, elements, target, waiting)?;
+            self.on_rail(&task.step(&Call { root: host as u32, ..*call }, elements, target))?;
         }
         if self.my_host == host {
             Ok(())
         } else {
-            self.on_host(&Call { root: 0, ..*call }, target, target, waiting)
+            self.on_host(&task.step(&Call { root: 0, ..*call }, target, target))
         }
     }
 
-    fn reduce(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn reduce(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let (host, place) = self.find(call.root as usize);
         let is_even = Self::is_even(&self.hosts);
         let speaker = if is_even { place } else { 0 };
         let sum = self.room(0, call.part_bytes());
-        self.on_host(&Call { root: speaker as u32, ..*call }, source, sum, waiting)?;
+        self.on_host(&task.step(&Call { root: speaker as u32, ..*call }, source, sum))?;
         let is_root = (host, place) == (self.my_host, self.my_place);
         let result = if is_root { target } else { self.room(1, call.part_bytes()) };
         if self.my_place == speaker {
-            self.on_rail(&Call { root: host as u32, ..*call }, sum, result, waiting)?;
+            self.on_rail(&task.step(&Call { root: host as u32, ..*call }, sum, result))?;
         }
         if is_even || self.my_host != host || place == 0 {
             return Ok(());
         }
         // From the member that speaks for the host to the one that wants it.
         let from_first = Call { operation: Operation::Broadcast, root: 0, ..*call };
-        self.on_host(&from_first, result, result, waiting)
+        self.on_host(&task.step(&from_first, result, result))
     }
 
     /// Each rail gathers its members' parts, then the host gathers the rails'.
-    fn all_gather(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn all_gather(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let (hosts, places, bytes) = (self.hosts.len(), self.hosts[0].len(), call.part_bytes());
         let of_rail = self.room(0, hosts * bytes);
         let of_all = self.room(1, hosts * places * bytes);
-        self.on_rail(call, source, of_rail, waiting)?;
+        self.on_rail(&task.step(call, source, of_rail))?;
         let wider = Call { len: call.len * hosts as u64, ..*call };
-        self.on_host(&wider, of_rail, of_all, waiting)?;
+        self.on_host(&task.step(&wider, of_rail, of_all))?;
         self.each_part(|member, at| put(of_all.part(at * bytes, bytes), target.part(member * bytes, bytes)));
         Ok(())
     }
 
     /// The host sums what belongs to each rail, then the rails do.
-    fn reduce_scatter(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn reduce_scatter(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, .. } = *task;
         let (hosts, places, bytes) = (self.hosts.len(), self.hosts[0].len(), call.part_bytes());
         let of_rail = self.room(0, hosts * bytes);
         let of_all = self.room(1, hosts * places * bytes);
         self.each_part(|member, at| put(source.part(member * bytes, bytes), of_all.part(at * bytes, bytes)));
         let wider = Call { len: call.len * hosts as u64, ..*call };
-        self.on_host(&wider, of_all, of_rail, waiting)?;
-        self.on_rail(call, of_rail, target, waiting)
+        self.on_host(&task.step(&wider, of_all, of_rail))?;
+        self.on_rail(&task.step(call, of_rail, target))
     }
 
     /// Each member's place in an order by place on the host, then by host.
@@ -241,15 +206,10 @@ impl Layered {
         found.expect("every member is on a host")
     }
 
-    fn on_host(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn on_host(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { source, target, .. } = *task;
         match &mut self.local {
-            Some(local) => local.run(call, source, target, waiting),
+            Some(local) => local.run(task),
             None => {
                 alone(source, target);
                 Ok(())
@@ -257,17 +217,12 @@ impl Layered {
         }
     }
 
-    fn on_rail(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn on_rail(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let call = task.call;
         let Some(rail) = &mut self.rail else { return Ok(()) };
         let bytes = call.part_bytes() as u64;
         let algorithm = self.table.choose(call.operation, bytes, rail.members() as u32);
-        rail.run(call, source, target, algorithm, waiting)
+        rail.run(task, algorithm)
     }
 
     fn room(&mut self, which: usize, bytes: usize) -> ByteSpan {

@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use bedplate_kernels::{
-    Accumulate, AdamW, AttentionShape, Bf16, Buffer, BufferValue, Device, Element, Heads, KvFormat, Packed,
-    PagedRows, PagedShape, Qkv, Rotary, Sight, Turn, VisibleKeys, WeightFormat, selftest,
+    Accumulate, AdamW, AttentionShape, Bf16, Buffer, BufferValue, Device, Element, Heads, KvFormat, Matrix,
+    MatrixMut, Packed, PagedRows, PagedShape, Qkv, Rotary, Sight, Turn, VisibleKeys, WeightFormat, selftest,
 };
 
 fn main() {
@@ -344,29 +344,24 @@ fn layer(device: &Device) {
     let mut both = || {
         forward(&mut attention, &mut gate_up, &mut activated);
         let d_out = d_y.view().matrix(rows, hidden);
-        device.linear_backward_input(
+        linear_backward(
+            device,
             d_out,
-            w_down.view(),
-            Accumulate::Replace,
+            activated.view().matrix(rows, inner),
+            (&w_down, &mut g_down),
             d_activated.view_mut().matrix(rows, inner),
         );
-        device.linear_backward_weight(d_out, activated.view().matrix(rows, inner), g_down.view_mut(), None);
         device.swiglu_backward(
             gate_up.view().matrix(rows, 2 * inner),
             d_activated.view().matrix(rows, inner),
             d_gate_up.view_mut().matrix(rows, 2 * inner),
         );
-        device.linear_backward_input(
-            d_gate_up.view().matrix(rows, 2 * inner),
-            w_up.view(),
-            Accumulate::Replace,
-            d_normed.view_mut().matrix(rows, hidden),
-        );
-        device.linear_backward_weight(
+        linear_backward(
+            device,
             d_gate_up.view().matrix(rows, 2 * inner),
             x.view().matrix(rows, hidden),
-            g_up.view_mut(),
-            None,
+            (&w_up, &mut g_up),
+            d_normed.view_mut().matrix(rows, hidden),
         );
         device.copy(d_y.view(), d_middle.view_mut());
         device.rms_norm_backward(
@@ -378,17 +373,12 @@ fn layer(device: &Device) {
             d_middle.view_mut().matrix(rows, hidden),
             Some(g_norm2.view_mut()),
         );
-        device.linear_backward_input(
-            d_middle.view().matrix(rows, hidden),
-            w_out.view(),
-            Accumulate::Replace,
-            attention.d_out.view_mut().matrix(rows, hidden),
-        );
-        device.linear_backward_weight(
+        linear_backward(
+            device,
             d_middle.view().matrix(rows, hidden),
             attention.out.view().matrix(rows, hidden),
-            g_out.view_mut(),
-            None,
+            (&w_out, &mut g_out),
+            attention.d_out.view_mut().matrix(rows, hidden),
         );
         attention.backward(device);
         device.rotate(
@@ -398,17 +388,12 @@ fn layer(device: &Device) {
             Turn::Backward,
             attention.d_qkv.view_mut().matrix(rows, columns),
         );
-        device.linear_backward_input(
-            attention.d_qkv.view().matrix(rows, columns),
-            w_qkv.view(),
-            Accumulate::Replace,
-            d_normed.view_mut().matrix(rows, hidden),
-        );
-        device.linear_backward_weight(
+        linear_backward(
+            device,
             attention.d_qkv.view().matrix(rows, columns),
             x.view().matrix(rows, hidden),
-            g_qkv.view_mut(),
-            None,
+            (&w_qkv, &mut g_qkv),
+            d_normed.view_mut().matrix(rows, hidden),
         );
         device.copy(d_middle.view(), d_x.view_mut());
         device.rms_norm_backward(
@@ -426,6 +411,18 @@ fn layer(device: &Device) {
     device.take_measured();
     both();
     println!("{:?}", device.take_measured());
+}
+
+/// Both gradients of a linear layer, given its input, its weight and where the weight's gradient is summed.
+fn linear_backward(
+    device: &Device,
+    d_out: Matrix<'_, Bf16>,
+    x: Matrix<'_, Bf16>,
+    (weight, d_weight): (&Buffer<Bf16>, &mut Buffer<f32>),
+    d_x: MatrixMut<'_, Bf16>,
+) {
+    device.linear_backward_input(d_out, weight.view(), Accumulate::Replace, d_x);
+    device.linear_backward_weight(d_out, x, d_weight.view_mut(), None);
 }
 
 /// Any numbers, one a row: what they are does not change the time.

@@ -30,6 +30,7 @@ use mapping::Mapping;
 use segment::{Entered, MemoryWindow, SLOT, SharedSegment};
 use windows::MemoryWindows;
 
+use crate::engine::CollectiveTask;
 use crate::span::{ByteSpan, copy};
 use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation};
@@ -99,13 +100,8 @@ impl SharedGroup {
     }
 
     /// Carries out a call; the caller has checked the sizes of source and target, and keeps both alive.
-    pub(crate) fn run(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn run(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, waiting } = *task;
         let members = self.members();
         let parts = source_parts(call, self.me, members);
         let is_small = call.part_bytes() * members <= SMALL;

@@ -2,6 +2,7 @@
 
 use super::Cpu;
 use super::elementary::{normal, sigmoid};
+use crate::device::ActivationBackward;
 use crate::{Element, Gelu, Matrix, MatrixMut};
 
 impl Cpu {
@@ -16,12 +17,8 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn swiglu_backward<E: Element>(
-        &self,
-        gate_up: Matrix<'_, E>,
-        d_out: Matrix<'_, E>,
-        d_gate_up: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn swiglu_backward<E: Element>(&self, activation: ActivationBackward<'_, E>) {
+        let ActivationBackward { x: gate_up, d_out, d_x: d_gate_up } = activation;
         let (gate_up, d_out) = (self.rows(gate_up), self.rows(d_out));
         inlined!(self.in_rows(d_out.shape(), self.rows_mut(d_gate_up), |row, d_gate_up| {
             let (gates, ups) = gate_up.row(row).split_at(d_out.columns);
@@ -55,13 +52,8 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn gelu_backward<E: Element>(
-        &self,
-        kind: Gelu,
-        x: Matrix<'_, E>,
-        d_out: Matrix<'_, E>,
-        d_x: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn gelu_backward<E: Element>(&self, kind: Gelu, activation: ActivationBackward<'_, E>) {
+        let ActivationBackward { x, d_out, d_x } = activation;
         let (x, d_out) = (self.rows(x), self.rows(d_out));
         inlined!(self.in_rows(x.shape(), self.rows_mut(d_x), |row, d_x| {
             let elements = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));

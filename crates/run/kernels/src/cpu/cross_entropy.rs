@@ -3,16 +3,12 @@
 use super::Cpu;
 use super::elementary::exp;
 use super::sum::{largest, replace_and_sum};
-use crate::{IGNORED, MatrixMut, View, ViewMut};
+use crate::IGNORED;
+use crate::device::CrossEntropy;
 
 impl Cpu {
-    pub(crate) fn cross_entropy(
-        &self,
-        logits: MatrixMut<'_, f32>,
-        targets: View<'_, u32>,
-        scale: Option<f32>,
-        losses: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn cross_entropy(&self, loss: CrossEntropy<'_>) {
+        let CrossEntropy { logits, targets, scale, losses } = loss;
         let (targets, shape) = (self.slice(targets), logits.shape());
         let outputs = (self.rows_mut(logits), self.shared(losses, 1));
         inlined!(self.in_rows(shape, outputs, |row, (logits, loss)| {

@@ -1,19 +1,15 @@
 //! Rows of a table, looked up by token.
 
 use super::Cpu;
+use crate::device::EmbeddingForward;
 use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
 /// Members of the thread pool look after the tokens of some classes each, so that a row of the table has one writer.
 const CLASSES: usize = 16;
 
 impl Cpu {
-    pub(crate) fn embedding<E: Element>(
-        &self,
-        tokens: View<'_, u32>,
-        table: Matrix<'_, E>,
-        mode: Accumulate,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn embedding<E: Element>(&self, lookup: EmbeddingForward<'_, E>) {
+        let EmbeddingForward { tokens, table, mode, out } = lookup;
         let (tokens, table, shape) = (self.slice(tokens), self.rows(table), out.shape());
         inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
             let entry = table.row(find(tokens[row], table.rows));

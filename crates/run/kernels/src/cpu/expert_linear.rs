@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use super::Cpu;
 use super::multiply::{Operand, Product};
-use crate::{Accumulate, Element, Matrix, MatrixMut, View};
+use crate::device::{ExpertBackwardWeight, ExpertForward};
+use crate::{Accumulate, Element, Matrix, MatrixMut};
 
 /// Which rows belong to which expert.
 #[derive(Clone, Copy)]
@@ -29,13 +30,8 @@ impl<'a> Experts<'a> {
 }
 
 impl Cpu {
-    pub(crate) fn expert_linear<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        offsets: View<'_, u32>,
-        weights: Matrix<'_, E>,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn expert_linear<E: Element>(&self, layer: ExpertForward<'_, E, Matrix<'_, E>, E>) {
+        let ExpertForward { x, offsets, weights, out } = layer;
         let (experts, outputs) = (Experts::new(self.slice(offsets), x.rows), out.columns);
         let (x, weights) = (self.rows(x), self.rows(weights));
         let product = |expert: usize| Product {
@@ -47,11 +43,9 @@ impl Cpu {
 
     pub(crate) fn expert_linear_backward_input<E: Element>(
         &self,
-        d_out: Matrix<'_, E>,
-        offsets: View<'_, u32>,
-        weights: Matrix<'_, E>,
-        d_x: MatrixMut<'_, E>,
+        layer: ExpertForward<'_, E, Matrix<'_, E>, E>,
     ) {
+        let ExpertForward { x: d_out, offsets, weights, out: d_x } = layer;
         let (experts, outputs) = (Experts::new(self.slice(offsets), d_out.rows), d_out.columns);
         let (d_out, weights) = (self.rows(d_out), self.rows(weights));
         let product = |expert: usize| Product {
@@ -61,13 +55,8 @@ impl Cpu {
         self.multiply_rows_of_experts::<E>(experts, &product, d_x);
     }
 
-    pub(crate) fn expert_linear_backward_weight<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        offsets: View<'_, u32>,
-        d_weights: MatrixMut<'_, f32>,
-    ) {
+    pub(crate) fn expert_linear_backward_weight<E: Element>(&self, layer: ExpertBackwardWeight<'_, E>) {
+        let ExpertBackwardWeight { d_out, x, offsets, d_weights } = layer;
         let experts = Experts::new(self.slice(offsets), x.rows);
         let (d_out, x) = (self.rows(d_out), self.rows(x));
         let product = |expert: usize| Product {

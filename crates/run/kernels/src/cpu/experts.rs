@@ -3,21 +3,16 @@
 use super::Cpu;
 use super::elementary::sigmoid;
 use super::sum::sum2;
-use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::Element;
+use crate::device::{CombineBackward, Dispatch, GateBackward, GateForward, GatherRows, SumSlots};
 
 /// Columns whose sums one pass over a token's rows keeps in registers.
 const BLOCK: usize = 128;
 
 impl Cpu {
-    pub(crate) fn dispatch(
-        &self,
-        experts: View<'_, u32>,
-        order: ViewMut<'_, u32>,
-        slots: ViewMut<'_, u32>,
-        offsets: ViewMut<'_, u32>,
-    ) {
-        let (experts, order, slots) = (self.slice(experts), self.slice_mut(order), self.slice_mut(slots));
-        let offsets = self.slice_mut(offsets);
+    pub(crate) fn dispatch(&self, choices: Dispatch<'_>) {
+        let (order, slots) = (self.slice_mut(choices.order), self.slice_mut(choices.slots));
+        let (experts, offsets) = (self.slice(choices.experts), self.slice_mut(choices.offsets));
         let count = offsets.len() - 1;
         offsets.fill(0);
         experts.iter().for_each(|expert| offsets[*expert as usize + 1] += 1);
@@ -35,29 +30,16 @@ impl Cpu {
         offsets[0] = 0;
     }
 
-    pub(crate) fn gather_rows<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        order: View<'_, u32>,
-        per_token: usize,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn gather_rows<E: Element>(&self, gather: GatherRows<'_, E>) {
+        let GatherRows { x, order, per_token, out } = gather;
         let (x, order, shape) = (self.rows(x), self.slice(order), out.shape());
         inlined!(self.in_rows(shape, self.rows_mut(out), |slot, out| {
             out.copy_from_slice(x.row(order[slot] as usize / per_token))
         }));
     }
 
-    /// Sums the rows of each token's slots; without weights all count 1.
-    pub(crate) fn sum_slots<E: Element, O: Element>(
-        &self,
-        y: Matrix<'_, E>,
-        slots: View<'_, u32>,
-        weights: Option<View<'_, f32>>,
-        per_token: usize,
-        mode: Accumulate,
-        out: MatrixMut<'_, O>,
-    ) {
+    pub(crate) fn sum_slots<E: Element, O: Element>(&self, sum: SumSlots<'_, E, O>) {
+        let SumSlots { y, slots, weights, per_token, mode, out } = sum;
         let (y, slots, weights) = (self.rows(y), self.slice(slots), weights.map(|view| self.slice(view)));
         inlined!(self.in_rows((out.rows, out.columns * per_token), self.rows_mut(out), |token, out| {
             let choices = token * per_token..(token + 1) * per_token;
@@ -77,17 +59,8 @@ impl Cpu {
         }));
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn combine_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        y: Matrix<'_, E>,
-        slots: View<'_, u32>,
-        weights: View<'_, f32>,
-        per_token: usize,
-        d_y: MatrixMut<'_, E>,
-        d_weights: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn combine_backward<E: Element>(&self, combine: CombineBackward<'_, E>) {
+        let CombineBackward { d_out, y, slots, weights, per_token, d_y, d_weights } = combine;
         let (d_out, y, slots) = (self.rows(d_out), self.rows(y), self.slice(slots));
         let (weights, d_y) = (self.slice(weights), self.rows_mut(d_y));
         assert_all_differ(slots, self.partial_sums.borrow_mut().first(slots.len()));
@@ -108,13 +81,8 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn gate_rows<E: Element, O: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        logits: View<'_, f32>,
-        mode: Accumulate,
-        out: MatrixMut<'_, O>,
-    ) {
+    pub(crate) fn gate_rows<E: Element, O: Element>(&self, gate: GateForward<'_, E, O>) {
+        let GateForward { x, logits, mode, out } = gate;
         let (x, logits) = (self.rows(x), self.slice(logits));
         inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
             let gate = sigmoid(logits[row]);
@@ -124,14 +92,8 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn gate_rows_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        logits: View<'_, f32>,
-        d_x: MatrixMut<'_, E>,
-        d_logits: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn gate_rows_backward<E: Element>(&self, gate: GateBackward<'_, E>) {
+        let GateBackward { d_out, x, logits, d_x, d_logits } = gate;
         let (d_out, x, logits) = (self.rows(d_out), self.rows(x), self.slice(logits));
         let outputs = (self.rows_mut(d_x), self.shared(d_logits, 1));
         inlined!(self.in_rows(x.shape(), outputs, |row, (d_x, d_logit)| {

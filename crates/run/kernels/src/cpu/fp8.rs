@@ -4,7 +4,8 @@
 //! The rounded sides of a layer are allocated for each product, unlike anything else in a step: this shows what fp8 does to a model, not speed.
 
 use crate::cpu::Cpu;
-use crate::{Accumulate, Bf16, Buffer, Element, Matrix, MatrixMut, View};
+use crate::device::{LinearBackwardInput, LinearForward};
+use crate::{Bf16, Buffer, Element, Matrix};
 
 /// The exponent of the largest number, 448, and its bits below the leading one.
 const TOP: i32 = 8;
@@ -18,29 +19,24 @@ const COLUMNS: usize = 64;
 impl Cpu {
     pub(crate) fn linear_fp8<X: Element, W: Element, O: Element>(
         &self,
-        x: Matrix<'_, X>,
-        weight: Matrix<'_, W>,
-        bias: Option<View<'_, W>>,
-        residual: Option<Matrix<'_, O>>,
-        out: MatrixMut<'_, O>,
+        layer: LinearForward<'_, X, Matrix<'_, W>, W, O>,
     ) {
+        let LinearForward { x, weight, bias, residual, out } = layer;
         let (left, right) = (self.rows_in_fp8(x), self.rows_in_fp8(weight));
         let sides = [(&left, x.shape()), (&right, weight.shape())];
-        let [left, right] = sides.map(|(side, (rows, columns))| side.view().matrix(rows, columns));
-        self.linear(left, right, bias, residual, out);
+        let [x, weight] = sides.map(|(side, (rows, columns))| side.view().matrix(rows, columns));
+        self.linear(LinearForward { x, weight, bias, residual, out });
     }
 
     pub(crate) fn linear_fp8_backward_input<D: Element, W: Element, X: Element>(
         &self,
-        d_out: Matrix<'_, D>,
-        weight: Matrix<'_, W>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, X>,
+        layer: LinearBackwardInput<'_, D, W, X>,
     ) {
+        let LinearBackwardInput { d_out, weight, mode, d_x } = layer;
         let (left, right) = (self.rows_in_fp8(d_out), self.columns_in_fp8(weight));
         let sides = [(&left, d_out.shape()), (&right, weight.shape())];
-        let [left, right] = sides.map(|(side, (rows, columns))| side.view().matrix(rows, columns));
-        self.linear_backward_input(left, right, mode, d_x);
+        let [d_out, weight] = sides.map(|(side, (rows, columns))| side.view().matrix(rows, columns));
+        self.linear_backward_input(LinearBackwardInput { d_out, weight, mode, d_x });
     }
 
     /// Each row rounded with a scale of its own.

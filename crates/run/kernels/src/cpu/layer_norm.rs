@@ -2,19 +2,14 @@
 
 use super::Cpu;
 use super::sum::{sum, sum2, sum3};
-use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::Element;
+use crate::device::{NormBackward, NormForward};
 
 impl Cpu {
-    pub(crate) fn layer_norm<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        bias: Option<View<'_, E>>,
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        statistics: ViewMut<'_, f32>,
-    ) {
-        let (x, weight, bias) = (self.rows(x), self.slice(weight), bias.map(|bias| self.slice(bias)));
+    pub(crate) fn layer_norm<E: Element>(&self, norm: NormForward<'_, E>) {
+        let NormForward { epsilon, out, statistics, .. } = norm;
+        let (x, weight) = (self.rows(norm.x), self.slice(norm.weight));
+        let bias = norm.bias.map(|bias| self.slice(bias));
         let outputs = (self.rows_mut(out), self.shared(statistics, 2));
         inlined!(self.in_rows(x.shape(), outputs, |row, (out, statistics)| {
             let (mean, inverse) = statistics_of(x.row(row), epsilon);
@@ -23,20 +18,11 @@ impl Cpu {
         }));
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn layer_norm_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        statistics: View<'_, f32>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, E>,
-        d_weight_and_bias: [Option<ViewMut<'_, f32>>; 2],
-    ) {
-        let (d_out, x) = (self.rows(d_out), self.rows(x));
-        let (weight, statistics) = (self.slice(weight), self.slice(statistics));
-        let (outputs, totals) = (self.rows_mut(d_x), d_weight_and_bias.map(|sums| self.sums(sums)));
+    pub(crate) fn layer_norm_backward<E: Element>(&self, norm: NormBackward<'_, E>) {
+        let (d_out, x, mode) = (self.rows(norm.d_out), self.rows(norm.x), norm.mode);
+        let (weight, statistics) = (self.slice(norm.weight), self.slice(norm.statistics));
+        let totals = [norm.d_weight, norm.d_bias].map(|sums| self.sums(sums));
+        let outputs = self.rows_mut(norm.d_x);
         inlined!(self.sum_over_rows(x.rows, outputs, totals, |row, d_x, [weight_sums, bias_sums]| {
             let (d, x) = (d_out.row(row), x.row(row));
             let (mean, inverse) = (statistics[2 * row], statistics[2 * row + 1]);

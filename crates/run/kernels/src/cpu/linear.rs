@@ -2,7 +2,8 @@
 
 use super::Cpu;
 use super::multiply::{Finished, Multiplier, Operand, Product, fetch};
-use crate::{Accumulate, Element, Matrix, MatrixMut, Rows, View, ViewMut};
+use crate::device::{LinearBackwardInput, LinearBackwardWeight, LinearForward};
+use crate::{Accumulate, Element, Matrix, MatrixMut, Rows, ViewMut};
 
 /// How many products there are, their operands, and the row of the output in which the sums of each begin.
 pub(crate) type Products<'f, 'a> =
@@ -18,12 +19,9 @@ pub(crate) struct At {
 impl Cpu {
     pub(crate) fn linear<X: Element, W: Element, B: Element, O: Element>(
         &self,
-        x: Matrix<'_, X>,
-        weight: Matrix<'_, W>,
-        bias: Option<View<'_, B>>,
-        residual: Option<Matrix<'_, O>>,
-        out: MatrixMut<'_, O>,
+        layer: LinearForward<'_, X, Matrix<'_, W>, B, O>,
     ) {
+        let LinearForward { x, weight, bias, residual, out } = layer;
         let product =
             Product { left: Operand::rows_of(self.rows(x)), right: Operand::rows_of(self.rows(weight)) };
         let bias = bias.map(|bias| self.slice(bias));
@@ -36,30 +34,24 @@ impl Cpu {
         ));
     }
 
-    pub(crate) fn add_sums<W: Element, O: Element>(
-        &self,
-        sums: Matrix<'_, f32>,
-        bias: Option<View<'_, W>>,
-        residual: Matrix<'_, O>,
-        out: MatrixMut<'_, O>,
-    ) {
-        let (sums, residual) = (self.rows(sums), self.rows(residual));
+    pub(crate) fn add_sums<W: Element, O: Element>(&self, layer: LinearForward<'_, f32, (), W, O>) {
+        let LinearForward { x: sums, bias, residual, out, .. } = layer;
         let bias = bias.map(|bias| self.slice(bias));
+        let (sums, residual) = (self.rows(sums), residual.map(|residual| self.rows(residual)));
         inlined!(self.in_rows(out.shape(), self.rows_mut(out), |row, out| {
             for (column, out) in out.iter_mut().enumerate() {
                 let bias = bias.map_or(0.0, |bias| bias[column].widen());
-                *out = O::narrow(sums.row(row)[column] + bias + residual.row(row)[column].widen());
+                let under = residual.map_or(0.0, |residual| residual.row(row)[column].widen());
+                *out = O::narrow(sums.row(row)[column] + bias + under);
             }
         }));
     }
 
     pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,
-        d_out: Matrix<'_, D>,
-        weight: Matrix<'_, W>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, X>,
+        layer: LinearBackwardInput<'_, D, W, X>,
     ) {
+        let LinearBackwardInput { d_out, weight, mode, d_x } = layer;
         let left = Operand::rows_of(self.rows(d_out));
         let product = Product { left, right: Operand::columns_of(self.rows(weight)) };
         inlined!(self.multiply_into(
@@ -72,11 +64,9 @@ impl Cpu {
 
     pub(crate) fn linear_backward_weight<D: Element, X: Element>(
         &self,
-        d_out: Matrix<'_, D>,
-        x: Matrix<'_, X>,
-        d_weight: MatrixMut<'_, f32>,
-        d_bias: Option<ViewMut<'_, f32>>,
+        layer: LinearBackwardWeight<'_, D, X>,
     ) {
+        let LinearBackwardWeight { d_out, x, d_weight, d_bias } = layer;
         let left = Operand::columns_of(self.rows(d_out));
         let product = Product { left, right: Operand::columns_of(self.rows(x)) };
         inlined!(self.multiply_into(

@@ -2,39 +2,24 @@
 
 use super::Cpu;
 use super::sum::{sum, sum3};
-use crate::{Accumulate, Element, Heads, Matrix, MatrixMut, View, ViewMut};
+use crate::device::{HeadNormBackward, NormBackward, NormForward};
+use crate::{Element, Heads, ViewMut};
 
 impl Cpu {
-    pub(crate) fn rms_norm<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        inverses: ViewMut<'_, f32>,
-    ) {
-        let (x, weight) = (self.rows(x), self.slice(weight));
+    pub(crate) fn rms_norm<E: Element>(&self, norm: NormForward<'_, E>) {
+        let NormForward { epsilon, out, statistics, .. } = norm;
+        let (x, weight) = (self.rows(norm.x), self.slice(norm.weight));
         inlined!(self.in_rows(
             x.shape(),
-            (self.rows_mut(out), self.shared(inverses, 1)),
+            (self.rows_mut(out), self.shared(statistics, 1)),
             |row, (out, inverse)| inverse[0] = normalise(x.row(row), weight, epsilon, out)
         ));
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn rms_norm_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        inverses: View<'_, f32>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, E>,
-        d_weight: Option<ViewMut<'_, f32>>,
-    ) {
-        let (d_out, x) = (self.rows(d_out), self.rows(x));
-        let (weight, inverses) = (self.slice(weight), self.slice(inverses));
-        let (outputs, totals) = (self.rows_mut(d_x), [self.sums(d_weight)]);
+    pub(crate) fn rms_norm_backward<E: Element>(&self, norm: NormBackward<'_, E>) {
+        let (d_out, x, mode) = (self.rows(norm.d_out), self.rows(norm.x), norm.mode);
+        let (weight, inverses) = (self.slice(norm.weight), self.slice(norm.statistics));
+        let (outputs, totals) = (self.rows_mut(norm.d_x), [self.sums(norm.d_weight)]);
         inlined!(self.sum_over_rows(x.rows, outputs, totals, |row, d_x, [sums]| {
             let (d, x, inverse) = (d_out.row(row), x.row(row), inverses[row]);
             add_weight_gradient(d, x, inverse, sums);
@@ -45,17 +30,10 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn head_norm<E: Element>(
-        &self,
-        heads: &Heads,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        inverses: ViewMut<'_, f32>,
-    ) {
-        let (x, weight, dim) = (self.rows(x), self.slice(weight), heads.dim);
-        let outputs = (self.rows_mut(out), self.shared(inverses, heads.count));
+    pub(crate) fn head_norm<E: Element>(&self, heads: &Heads, norm: NormForward<'_, E>) {
+        let NormForward { epsilon, out, statistics, .. } = norm;
+        let (x, weight, dim) = (self.rows(norm.x), self.slice(norm.weight), heads.dim);
+        let outputs = (self.rows_mut(out), self.shared(statistics, heads.count));
         inlined!(self.in_rows(x.shape(), outputs, |row, (out, inverses)| {
             let heads = x.row(row).chunks_exact(dim).zip(out.chunks_exact_mut(dim));
             for ((x, out), inverse) in heads.zip(inverses) {
@@ -64,18 +42,11 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn head_norm_backward<E: Element>(
-        &self,
-        heads: &Heads,
-        d_out_then_d_x: MatrixMut<'_, E>,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        inverses: View<'_, f32>,
-        d_weight: Option<ViewMut<'_, f32>>,
-    ) {
+    pub(crate) fn head_norm_backward<E: Element>(&self, heads: &Heads, norm: HeadNormBackward<'_, E>) {
         let Heads { count, dim, .. } = *heads;
-        let (x, weight, inverses) = (self.rows(x), self.slice(weight), self.slice(inverses));
-        let (outputs, totals) = (self.rows_mut(d_out_then_d_x), [self.sums(d_weight)]);
+        let (x, weight) = (self.rows(norm.x), self.slice(norm.weight));
+        let inverses = self.slice(norm.inverses);
+        let (outputs, totals) = (self.rows_mut(norm.d_out_then_d_x), [self.sums(norm.d_weight)]);
         inlined!(self.sum_over_rows(x.rows, outputs, totals, |row, d, [sums]| {
             let inverses = &inverses[row * count..][..count];
             let heads = d.chunks_exact_mut(dim).zip(x.row(row).chunks_exact(dim));

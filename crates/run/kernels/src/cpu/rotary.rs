@@ -1,17 +1,12 @@
 //! Rotary positions.
 
 use super::Cpu;
-use crate::{Element, Heads, MatrixMut, Rotary, Turn, View};
+use crate::device::Rotation;
+use crate::{Element, Turn};
 
 impl Cpu {
-    pub(crate) fn rotate<E: Element>(
-        &self,
-        heads: &Heads,
-        positions: View<'_, u32>,
-        rotary: &Rotary,
-        turn: Turn,
-        x: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn rotate<E: Element>(&self, rotation: Rotation<'_, E>) {
+        let Rotation { heads, positions, rotary, turn, x } = rotation;
         let (positions, pairs, shape) = (self.slice(positions), rotary.pairs, x.shape());
         let (cosines, sines) = (self.slice(rotary.cosines.view()), self.slice(rotary.sines.view()));
         inlined!(self.in_rows(shape, self.rows_mut(x), |row, x| {

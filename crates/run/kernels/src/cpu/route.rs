@@ -3,18 +3,12 @@
 use super::Cpu;
 use super::elementary::exp;
 use super::sum::{largest, sum, sum2};
-use crate::{Balance, Matrix, MatrixMut, Rows, View, ViewMut};
+use crate::Rows;
+use crate::device::{ExpertShares, RouteBackward, RouteForward};
 
 impl Cpu {
-    pub(crate) fn route(
-        &self,
-        logits: Matrix<'_, f32>,
-        per_token: usize,
-        normalise: bool,
-        probabilities: MatrixMut<'_, f32>,
-        experts: ViewMut<'_, u32>,
-        weights: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn route(&self, route: RouteForward<'_>) {
+        let RouteForward { logits, per_token, normalise, probabilities, experts, weights } = route;
         let logits = self.rows(logits);
         let outputs =
             (self.rows_mut(probabilities), self.shared(experts, per_token), self.shared(weights, per_token));
@@ -25,17 +19,11 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn route_backward(
-        &self,
-        probabilities: Matrix<'_, f32>,
-        (experts, weights, d_weights): (View<'_, u32>, View<'_, f32>, View<'_, f32>),
-        per_token: usize,
-        normalise: bool,
-        balance: Option<Balance<'_>>,
-        d_logits: MatrixMut<'_, f32>,
-    ) {
+    pub(crate) fn route_backward(&self, route: RouteBackward<'_>) {
+        let RouteBackward { probabilities, per_token, normalise, balance, d_logits, .. } = route;
         let probabilities = self.rows(probabilities);
-        let (experts, weights, d_weights) = (self.slice(experts), self.slice(weights), self.slice(d_weights));
+        let (experts, weights) = (self.slice(route.experts), self.slice(route.weights));
+        let d_weights = self.slice(route.d_weights);
         let mut pressures = self.partial_sums.borrow_mut();
         let pressures = pressures.first(probabilities.columns);
         let counted = balance.map(|balance| self.slice(balance.counted));
@@ -58,14 +46,8 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn expert_shares(
-        &self,
-        experts: View<'_, u32>,
-        per_token: usize,
-        counted: View<'_, u32>,
-        tokens: usize,
-        shares: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn expert_shares(&self, counts: ExpertShares<'_>) {
+        let ExpertShares { experts, per_token, counted, tokens, shares } = counts;
         let (experts, counted, shares) = (self.slice(experts), self.slice(counted), self.slice_mut(shares));
         shares.fill(0.0);
         for (experts, _) in experts.chunks(per_token).zip(counted).filter(|(_, counted)| **counted > 0) {

@@ -73,8 +73,9 @@ pub(crate) fn largest(numbers: &[f32]) -> f32 {
     fold(lanes, larger)
 }
 
+/// Joins lanes, as many as a power of two, always in the same order.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(crate) fn fold<const LANES: usize>(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for lane in 0..half {

@@ -3,6 +3,7 @@
 use super::kernel::{address, flag, word};
 use super::source::KernelSource::Pointwise;
 use super::{Cuda, format_of};
+use crate::device::ActivationBackward;
 use crate::{Element, Gelu, Matrix, MatrixMut};
 
 impl Cuda {
@@ -23,12 +24,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn swiglu_backward<E: Element>(
-        &self,
-        gate_up: Matrix<'_, E>,
-        d_out: Matrix<'_, E>,
-        d_gate_up: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn swiglu_backward<E: Element>(&self, activation: ActivationBackward<'_, E>) {
+        let ActivationBackward { x: gate_up, d_out, d_x: d_gate_up } = activation;
         let (x, d, to) = (self.rows(&gate_up), self.rows(&d_out), self.rows_mut(&d_gate_up));
         let (rows, columns) = d_out.shape();
         let wide = [x, d, to].iter().all(super::memory::MatrixLines::is_aligned) && columns.is_multiple_of(8);
@@ -64,13 +61,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn gelu_backward<E: Element>(
-        &self,
-        kind: Gelu,
-        x: Matrix<'_, E>,
-        d_out: Matrix<'_, E>,
-        d_x: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn gelu_backward<E: Element>(&self, kind: Gelu, activation: ActivationBackward<'_, E>) {
+        let ActivationBackward { x, d_out, d_x } = activation;
         let (from, d, to) = (self.rows(&x), self.rows(&d_out), self.rows_mut(&d_x));
         let (rows, columns) = x.shape();
         self.kernel(Pointwise, [format_of::<E>(); 3], "gelu_backward").over(

@@ -7,7 +7,8 @@ use super::memory::MatrixLines;
 use super::source::KernelFormat;
 use super::source::KernelSource::{Attention, FlashBackward, FlashForward};
 use super::{Cuda, format_of};
-use crate::{AttentionShape, Element, Matrix, MatrixMut, Qkv, View, ViewMut, VisibleKeys};
+use crate::device::{AttentionBackward, AttentionForward, MergeParts};
+use crate::{AttentionShape, Element, Matrix, MatrixMut, Qkv, VisibleKeys};
 
 /// Warps of a block of the general kernels.
 pub(super) const WARPS: usize = 4;
@@ -19,14 +20,8 @@ const QUERIES_BACKWARD: usize = 64;
 const KEYS: usize = 128;
 
 impl Cuda {
-    pub(crate) fn attention<E: Element>(
-        &self,
-        shape: &AttentionShape,
-        qkv: Qkv<Matrix<'_, E>>,
-        seen: VisibleKeys<'_>,
-        out: MatrixMut<'_, E>,
-        log_sums: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn attention<E: Element>(&self, attention: AttentionForward<'_, E>) {
+        let AttentionForward { shape, qkv, seen, out, log_sums } = attention;
         let lines = qkv.lines(self);
         let (to, sums) = (self.rows_mut(&out), self.at_mut(&log_sums));
         let rows = qkv.queries.rows;
@@ -118,13 +113,8 @@ impl Cuda {
         (self.at(seen.first_keys), seen.positions.map_or(0, |positions| self.at(positions)))
     }
 
-    pub(crate) fn merge<E: Element, O: Element>(
-        &self,
-        part: Matrix<'_, E>,
-        part_log_sums: View<'_, f32>,
-        whole: MatrixMut<'_, O>,
-        log_sums: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn merge<E: Element, O: Element>(&self, parts: MergeParts<'_, E, O>) {
+        let MergeParts { part, part_log_sums, whole, log_sums } = parts;
         let heads = log_sums.len() / part.rows.max(1);
         let (from, to, dim) = (self.rows(&part), self.rows_mut(&whole), part.columns / heads.max(1));
         let launch = KernelLaunch { grid: [part.rows, heads, 1], ..blocks_of(1, 64) };
@@ -143,17 +133,8 @@ impl Cuda {
         );
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn attention_backward<E: Element>(
-        &self,
-        shape: &AttentionShape,
-        qkv: Qkv<Matrix<'_, E>>,
-        seen: VisibleKeys<'_>,
-        out: Matrix<'_, E>,
-        log_sums: View<'_, f32>,
-        d_out: Matrix<'_, E>,
-        d_qkv: Qkv<MatrixMut<'_, E>>,
-    ) {
+    pub(crate) fn attention_backward<E: Element>(&self, attention: AttentionBackward<'_, E>) {
+        let AttentionBackward { shape, qkv, seen, out, log_sums, d_out, d_qkv } = attention;
         let rows = qkv.queries.rows;
         let task = Task {
             shape,

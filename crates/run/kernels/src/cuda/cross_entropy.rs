@@ -3,38 +3,20 @@
 use super::Cuda;
 use super::kernel::{address, blocks_of, flag, float, word};
 use super::source::{KernelFormat, KernelSource::Pointwise};
-use crate::{MatrixMut, View, ViewMut};
+use crate::device::CrossEntropy;
 
 impl Cuda {
-    pub(crate) fn cross_entropy(
-        &self,
-        logits: MatrixMut<'_, f32>,
-        targets: View<'_, u32>,
-        scale: Option<f32>,
-        losses: ViewMut<'_, f32>,
-    ) {
-        self.losses("cross_entropy", logits, targets, scale, losses);
+    pub(crate) fn cross_entropy(&self, loss: CrossEntropy<'_>) {
+        self.losses("cross_entropy", loss);
     }
 
     /// The same with the gradient rounded to bf16, in the first half of each row's place.
-    pub(crate) fn cross_entropy_narrow(
-        &self,
-        logits: MatrixMut<'_, f32>,
-        targets: View<'_, u32>,
-        scale: f32,
-        losses: ViewMut<'_, f32>,
-    ) {
-        self.losses("cross_entropy_narrow", logits, targets, Some(scale), losses);
+    pub(crate) fn cross_entropy_narrow(&self, loss: CrossEntropy<'_>) {
+        self.losses("cross_entropy_narrow", loss);
     }
 
-    fn losses(
-        &self,
-        name: &'static str,
-        logits: MatrixMut<'_, f32>,
-        targets: View<'_, u32>,
-        scale: Option<f32>,
-        losses: ViewMut<'_, f32>,
-    ) {
+    fn losses(&self, name: &'static str, loss: CrossEntropy<'_>) {
+        let CrossEntropy { logits, targets, scale, losses } = loss;
         let (at, (rows, vocabulary)) = (self.rows_mut(&logits), logits.shape());
         let is_wide = at.is_aligned() && vocabulary.is_multiple_of(4);
         self.kernel(Pointwise, [KernelFormat::F32; 3], name).launch(

@@ -3,16 +3,12 @@
 use super::kernel::{address, blocks_of, flag, word};
 use super::source::{KernelFormat, KernelSource::Experts};
 use super::{Cuda, format_of};
+use crate::device::EmbeddingForward;
 use crate::{Accumulate, Element, Matrix, MatrixMut, View};
 
 impl Cuda {
-    pub(crate) fn embedding<E: Element>(
-        &self,
-        tokens: View<'_, u32>,
-        table: Matrix<'_, E>,
-        mode: Accumulate,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn embedding<E: Element>(&self, lookup: EmbeddingForward<'_, E>) {
+        let EmbeddingForward { tokens, table, mode, out } = lookup;
         let (from, to, columns) = (self.rows(&table), self.rows_mut(&out), out.columns);
         let wide = from.is_aligned() && to.is_aligned() && columns.is_multiple_of(8);
         self.kernel(Experts, [format_of::<E>(); 3], "embedding").launch(

@@ -2,16 +2,12 @@
 
 use super::Cuda;
 use super::linear::{ExpertSplit, Side, Steps};
-use crate::{Element, Matrix, MatrixMut, View};
+use crate::device::{ExpertBackwardWeight, ExpertForward};
+use crate::{Element, Matrix, View};
 
 impl Cuda {
-    pub(crate) fn expert_linear<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        offsets: View<'_, u32>,
-        weights: Matrix<'_, E>,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn expert_linear<E: Element>(&self, layer: ExpertForward<'_, E, Matrix<'_, E>, E>) {
+        let ExpertForward { x, offsets, weights, out } = layer;
         let (x, weights, out) = (self.side(&x), self.side(&weights), self.side_mut(&out));
         let split = self.split(offsets, out.columns * weights.lines.stride, false);
         let right = Steps { line: weights.lines.stride, depth: 1 };
@@ -21,11 +17,9 @@ impl Cuda {
 
     pub(crate) fn expert_linear_backward_input<E: Element>(
         &self,
-        d_out: Matrix<'_, E>,
-        offsets: View<'_, u32>,
-        weights: Matrix<'_, E>,
-        d_x: MatrixMut<'_, E>,
+        layer: ExpertForward<'_, E, Matrix<'_, E>, E>,
     ) {
+        let ExpertForward { x: d_out, offsets, weights, out: d_x } = layer;
         let (d, weights, out) = (self.side(&d_out), self.side(&weights), self.side_mut(&d_x));
         let split = self.split(offsets, d.columns * weights.lines.stride, false);
         let right = Steps { line: 1, depth: weights.lines.stride };
@@ -33,13 +27,8 @@ impl Cuda {
         self.multiply_experts((d, along(d)), (weights, right), sizes, false, Some(split), out);
     }
 
-    pub(crate) fn expert_linear_backward_weight<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        offsets: View<'_, u32>,
-        d_weights: MatrixMut<'_, f32>,
-    ) {
+    pub(crate) fn expert_linear_backward_weight<E: Element>(&self, layer: ExpertBackwardWeight<'_, E>) {
+        let ExpertBackwardWeight { d_out, x, offsets, d_weights } = layer;
         let (d, x, out) = (self.side(&d_out), self.side(&x), self.side_mut(&d_weights));
         let split = self.split(offsets, d.columns * out.lines.stride, true);
         let across = |side: Side| Steps { line: 1, depth: side.lines.stride };

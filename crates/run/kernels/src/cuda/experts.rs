@@ -3,16 +3,12 @@
 use super::kernel::{THREADS, address, blocks_of, flag, word};
 use super::source::{KernelFormat, KernelSource::Experts};
 use super::{Cuda, format_of};
-use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::device::{CombineBackward, Dispatch, GateBackward, GateForward, GatherRows, SumSlots};
+use crate::{Accumulate, Element};
 
 impl Cuda {
-    pub(crate) fn dispatch(
-        &self,
-        experts: View<'_, u32>,
-        order: ViewMut<'_, u32>,
-        slots: ViewMut<'_, u32>,
-        offsets: ViewMut<'_, u32>,
-    ) {
+    pub(crate) fn dispatch(&self, choices: Dispatch<'_>) {
+        let Dispatch { experts, order, slots, offsets } = choices;
         let count = offsets.len() - 1;
         self.kernel(Experts, [KernelFormat::F32; 3], "dispatch").launch(
             blocks_of(count + 1, 256),
@@ -28,13 +24,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn gather_rows<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        order: View<'_, u32>,
-        per_token: usize,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn gather_rows<E: Element>(&self, gather: GatherRows<'_, E>) {
+        let GatherRows { x, order, per_token, out } = gather;
         let (from, to, columns) = (self.rows(&x), self.rows_mut(&out), x.columns);
         let wide = from.is_aligned() && to.is_aligned() && columns.is_multiple_of(8);
         self.kernel(Experts, [format_of::<E>(); 3], "gather_rows").launch(
@@ -54,15 +45,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn sum_slots<E: Element, O: Element>(
-        &self,
-        y: Matrix<'_, E>,
-        slots: View<'_, u32>,
-        weights: Option<View<'_, f32>>,
-        per_token: usize,
-        mode: Accumulate,
-        out: MatrixMut<'_, O>,
-    ) {
+    pub(crate) fn sum_slots<E: Element, O: Element>(&self, sum: SumSlots<'_, E, O>) {
+        let SumSlots { y, slots, weights, per_token, mode, out } = sum;
         let (from, to) = (self.rows(&y), self.rows_mut(&out));
         let formats = [format_of::<E>(), format_of::<O>(), format_of::<O>()];
         self.kernel(Experts, formats, "sum_slots").launch(
@@ -83,17 +67,8 @@ impl Cuda {
         );
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn combine_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        y: Matrix<'_, E>,
-        slots: View<'_, u32>,
-        weights: View<'_, f32>,
-        per_token: usize,
-        d_y: MatrixMut<'_, E>,
-        d_weights: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn combine_backward<E: Element>(&self, combine: CombineBackward<'_, E>) {
+        let CombineBackward { d_out, y, slots, weights, per_token, d_y, d_weights } = combine;
         let (d, from, to) = (self.rows(&d_out), self.rows(&y), self.rows_mut(&d_y));
         self.kernel(Experts, [format_of::<E>(); 3], "combine_backward").launch(
             blocks_of(slots.len(), THREADS),
@@ -115,13 +90,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn gate_rows<E: Element, O: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        logits: View<'_, f32>,
-        mode: Accumulate,
-        out: MatrixMut<'_, O>,
-    ) {
+    pub(crate) fn gate_rows<E: Element, O: Element>(&self, gate: GateForward<'_, E, O>) {
+        let GateForward { x, logits, mode, out } = gate;
         let (from, to) = (self.rows(&x), self.rows_mut(&out));
         let formats = [format_of::<E>(), format_of::<O>(), format_of::<O>()];
         self.kernel(Experts, formats, "gate_rows").launch(
@@ -138,14 +108,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn gate_rows_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        logits: View<'_, f32>,
-        d_x: MatrixMut<'_, E>,
-        d_logits: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn gate_rows_backward<E: Element>(&self, gate: GateBackward<'_, E>) {
+        let GateBackward { d_out, x, logits, d_x, d_logits } = gate;
         let (d, from, to) = (self.rows(&d_out), self.rows(&x), self.rows_mut(&d_x));
         self.kernel(Experts, [format_of::<E>(); 3], "gate_rows_backward").launch(
             blocks_of(x.rows, THREADS),

@@ -8,7 +8,8 @@ use super::linear::{Extras, Side};
 use super::memory::MatrixLines;
 use super::source::KernelFormat;
 use super::source::KernelSource::Round;
-use crate::{Accumulate, Element, Matrix, MatrixMut, View};
+use crate::device::{LinearBackwardInput, LinearForward};
+use crate::{Accumulate, Element, Matrix};
 
 /// Rows that a block of the kernel for columns looks at.
 const STRIP: usize = 256;
@@ -23,15 +24,10 @@ impl Cuda {
 
     pub(crate) fn linear_fp8<X: Element, W: Element, O: Element>(
         &self,
-        x: Matrix<'_, X>,
-        weight: Matrix<'_, W>,
-        bias: Option<View<'_, W>>,
-        residual: Option<Matrix<'_, O>>,
-        out: MatrixMut<'_, O>,
+        layer: LinearForward<'_, X, Matrix<'_, W>, W, O>,
     ) {
-        let bias = bias.map(|bias| (self.at(bias), super::format_of::<W>()));
-        let extras = Extras { bias, residual: residual.map(|residual| self.rows(&residual)), add: false };
-        let (x, weight, out) = (self.side(&x), self.side(&weight), self.side_mut(&out));
+        let extras = self.extras(&layer);
+        let (x, weight, out) = (self.side(&layer.x), self.side(&layer.weight), self.side_mut(&layer.out));
         if self.multiplies_fp8(x, weight) {
             let sides = (self.rows_in_fp8(0, x), self.rows_in_fp8(1, weight));
             if self.forward_fp8(sides.0, sides.1, extras, out, Sums::Fast) {
@@ -43,20 +39,17 @@ impl Cuda {
 
     pub(crate) fn linear_fp8_backward_input<D: Element, W: Element, X: Element>(
         &self,
-        d_out: Matrix<'_, D>,
-        weight: Matrix<'_, W>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, X>,
+        layer: LinearBackwardInput<'_, D, W, X>,
     ) {
-        let (d, side, out) = (self.side(&d_out), self.side(&weight), self.side_mut(&d_x));
-        let extras = Extras { add: mode == Accumulate::Add, ..Extras::default() };
+        let (d, side, out) = (self.side(&layer.d_out), self.side(&layer.weight), self.side_mut(&layer.d_x));
+        let extras = Extras { add: layer.mode == Accumulate::Add, ..Extras::default() };
         if self.multiplies_fp8(d, side) {
             let sides = (self.rows_in_fp8(0, d), self.turned_in_fp8(1, side));
             if self.forward_fp8(sides.0, sides.1, extras, out, Sums::Full) {
                 return;
             }
         }
-        self.linear_backward_input(d_out, weight, mode, d_x);
+        self.linear_backward_input(layer);
     }
 
     /// Whether the sizes and addresses are such that the library has a product of fp8 for them.

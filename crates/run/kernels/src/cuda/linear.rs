@@ -8,7 +8,8 @@ use super::memory::MatrixLines;
 use super::source::KernelFormat;
 use super::source::KernelSource::{Gemm, Stream};
 use super::{Cuda, format_of};
-use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::device::{LinearBackwardInput, LinearBackwardWeight, LinearForward};
+use crate::{Accumulate, Element, Matrix, MatrixMut};
 
 /// A matrix with its format and size.
 #[derive(Debug, Clone, Copy)]
@@ -71,18 +72,22 @@ impl Cuda {
         }
     }
 
-    pub(crate) fn linear<X: Element, W: Element, O: Element>(
+    pub(crate) fn linear<X: Element, W: Element, B: Element, O: Element>(
         &self,
-        x: Matrix<'_, X>,
-        weight: Matrix<'_, W>,
-        bias: Option<View<'_, W>>,
-        residual: Option<Matrix<'_, O>>,
-        out: MatrixMut<'_, O>,
+        layer: LinearForward<'_, X, Matrix<'_, W>, B, O>,
     ) {
-        let bias = bias.map(|bias| (self.at(bias), format_of::<W>()));
-        let residual = residual.map(|residual| self.rows(&residual));
-        let extras = Extras { bias, residual, add: false };
-        self.forward(self.side(&x), self.side(&weight), extras, self.side_mut(&out));
+        let extras = self.extras(&layer);
+        self.forward(self.side(&layer.x), self.side(&layer.weight), extras, self.side_mut(&layer.out));
+    }
+
+    /// What is added to the products of a layer.
+    pub(super) fn extras<X, W, B: Element, O: Element>(
+        &self,
+        layer: &LinearForward<'_, X, W, B, O>,
+    ) -> Extras {
+        let bias = layer.bias.map(|bias| (self.at(bias), format_of::<B>()));
+        let residual = layer.residual.map(|residual| self.rows(&residual));
+        Extras { bias, residual, add: false }
     }
 
     /// `out = x W^T` and extras. Sides of different formats meet in the wider one.
@@ -110,11 +115,9 @@ impl Cuda {
 
     pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,
-        d_out: Matrix<'_, D>,
-        weight: Matrix<'_, W>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, X>,
+        layer: LinearBackwardInput<'_, D, W, X>,
     ) {
+        let LinearBackwardInput { d_out, weight, mode, d_x } = layer;
         let (d, weight, out) = (self.side(&d_out), self.side(&weight), self.side_mut(&d_x));
         let format = if d.format == weight.format { d.format } else { KernelFormat::Bf16 };
         let (d, weight) = (self.in_format(0, d, format), self.in_format(1, weight, format));
@@ -129,11 +132,9 @@ impl Cuda {
 
     pub(crate) fn linear_backward_weight<D: Element, X: Element>(
         &self,
-        d_out: Matrix<'_, D>,
-        x: Matrix<'_, X>,
-        d_weight: MatrixMut<'_, f32>,
-        d_bias: Option<ViewMut<'_, f32>>,
+        layer: LinearBackwardWeight<'_, D, X>,
     ) {
+        let LinearBackwardWeight { d_out, x, d_weight, d_bias } = layer;
         let (d, x, out) = (self.side(&d_out), self.side(&x), self.side_mut(&d_weight));
         if let Some(d_bias) = d_bias {
             self.add_sum_of_rows(d, self.at_mut(&d_bias));
@@ -148,16 +149,8 @@ impl Cuda {
         self.multiply(&shape, x, d, Extras { add: true, ..Extras::default() }, out);
     }
 
-    pub(crate) fn add_sums<W: Element, O: Element>(
-        &self,
-        sums: Matrix<'_, f32>,
-        bias: Option<View<'_, W>>,
-        residual: Matrix<'_, O>,
-        out: MatrixMut<'_, O>,
-    ) {
-        let bias = bias.map(|bias| (self.at(bias), format_of::<W>()));
-        let extras = Extras { bias, residual: Some(self.rows(&residual)), add: false };
-        self.finish(self.side(&sums), extras, self.side_mut(&out));
+    pub(crate) fn add_sums<W: Element, O: Element>(&self, layer: LinearForward<'_, f32, (), W, O>) {
+        self.finish(self.side(&layer.x), self.extras(&layer), self.side_mut(&layer.out));
     }
 
     /// `out = sums + bias + residual`

@@ -5,7 +5,8 @@ use super::driver::KernelLaunch;
 use super::kernel::{address, flag, float, word};
 use super::source::KernelSource::Norm;
 use super::{Cuda, format_of};
-use crate::{Accumulate, Element, Heads, Matrix, MatrixMut, View, ViewMut};
+use crate::device::{HeadNormBackward, NormBackward, NormForward};
+use crate::{Accumulate, Element, Heads, Matrix, View, ViewMut};
 
 /// Blocks that share the units of a backward pass, each with sums of its own.
 const SHARERS: usize = 528;
@@ -14,6 +15,11 @@ const SHARERS: usize = 528;
 struct Units([usize; 3]);
 
 impl Units {
+    /// Whole rows.
+    fn rows<E>(of: &Matrix<'_, E>) -> Self {
+        Self([of.rows, 1, of.columns])
+    }
+
     fn count(&self) -> usize {
         self.0[0] * self.0[1]
     }
@@ -49,55 +55,21 @@ const LAYER: Kind =
     Kind { forward: "layer_norm", forward_short: None, backward: "layer_norm_backward", sums: 2 };
 
 impl Cuda {
-    pub(crate) fn rms_norm<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        inverses: ViewMut<'_, f32>,
-    ) {
-        let units = Units([x.rows, 1, x.columns]);
-        self.norm(&RMS, units, (x, weight, None), epsilon, out, inverses);
+    pub(crate) fn rms_norm<E: Element>(&self, norm: NormForward<'_, E>) {
+        self.norm(&RMS, Units::rows(&norm.x), norm);
     }
 
-    pub(crate) fn head_norm<E: Element>(
-        &self,
-        heads: &Heads,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        inverses: ViewMut<'_, f32>,
-    ) {
-        let units = Units([x.rows, heads.count, heads.dim]);
-        self.norm(&RMS, units, (x, weight, None), epsilon, out, inverses);
+    pub(crate) fn head_norm<E: Element>(&self, heads: &Heads, norm: NormForward<'_, E>) {
+        self.norm(&RMS, Units([norm.x.rows, heads.count, heads.dim]), norm);
     }
 
-    pub(crate) fn layer_norm<E: Element>(
-        &self,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        bias: Option<View<'_, E>>,
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        statistics: ViewMut<'_, f32>,
-    ) {
-        let units = Units([x.rows, 1, x.columns]);
-        self.norm(&LAYER, units, (x, weight, bias), epsilon, out, statistics);
+    pub(crate) fn layer_norm<E: Element>(&self, norm: NormForward<'_, E>) {
+        self.norm(&LAYER, Units::rows(&norm.x), norm);
     }
 
-    fn norm<E: Element>(
-        &self,
-        kind: &Kind,
-        units: Units,
-        (x, weight, bias): (Matrix<'_, E>, View<'_, E>, Option<View<'_, E>>),
-        epsilon: f32,
-        out: MatrixMut<'_, E>,
-        statistics: ViewMut<'_, f32>,
-    ) {
-        let (from, to, weight) = (self.rows(&x), self.rows_mut(&out), self.at(weight));
-        let bias = bias.map_or(0, |bias| self.at(bias));
+    fn norm<E: Element>(&self, kind: &Kind, units: Units, norm: NormForward<'_, E>) {
+        let (from, to, weight) = (self.rows(&norm.x), self.rows_mut(&norm.out), self.at(norm.weight));
+        let bias = norm.bias.map_or(0, |bias| self.at(bias));
         let wide = from.is_aligned() && to.is_aligned() && units.0[2].is_multiple_of(8);
         let wide = wide && weight.is_multiple_of(16) && bias.is_multiple_of(16);
         let block = units.block();
@@ -112,71 +84,34 @@ impl Cuda {
                 word(from.stride),
                 address(weight),
                 address(bias),
-                float(epsilon),
+                float(norm.epsilon),
                 address(to.address),
                 word(to.stride),
-                address(self.at_mut(&statistics)),
+                address(self.at_mut(&norm.statistics)),
                 flag(wide),
             ],
         );
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn rms_norm_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        inverses: View<'_, f32>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, E>,
-        d_weight: Option<ViewMut<'_, f32>>,
-    ) {
-        let units = Units([x.rows, 1, x.columns]);
-        self.norm_backward(&RMS, units, (d_out, x, weight, inverses), mode, d_x, [d_weight, None]);
+    pub(crate) fn rms_norm_backward<E: Element>(&self, norm: NormBackward<'_, E>) {
+        self.norm_backward(&RMS, norm);
     }
 
-    pub(crate) fn head_norm_backward<E: Element>(
-        &self,
-        heads: &Heads,
-        d_out_then_d_x: MatrixMut<'_, E>,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        inverses: View<'_, f32>,
-        d_weight: Option<ViewMut<'_, f32>>,
-    ) {
+    pub(crate) fn head_norm_backward<E: Element>(&self, heads: &Heads, norm: HeadNormBackward<'_, E>) {
+        let HeadNormBackward { d_out_then_d_x: d, x, weight, inverses, d_weight } = norm;
         let units = Units([x.rows, heads.count, heads.dim]);
-        let sides = (d_out_then_d_x.matrix(), x, weight, inverses);
-        let to = self.rows_mut(&d_out_then_d_x);
+        let (to, sides) = (self.rows_mut(&d), (d.matrix(), x, weight, inverses));
         self.norm_backward_to(&RMS, units, sides, Accumulate::Replace, to, [d_weight, None]);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn layer_norm_backward<E: Element>(
-        &self,
-        d_out: Matrix<'_, E>,
-        x: Matrix<'_, E>,
-        weight: View<'_, E>,
-        statistics: View<'_, f32>,
-        mode: Accumulate,
-        d_x: MatrixMut<'_, E>,
-        d_weight_and_bias: [Option<ViewMut<'_, f32>>; 2],
-    ) {
-        let units = Units([x.rows, 1, x.columns]);
-        self.norm_backward(&LAYER, units, (d_out, x, weight, statistics), mode, d_x, d_weight_and_bias);
+    pub(crate) fn layer_norm_backward<E: Element>(&self, norm: NormBackward<'_, E>) {
+        self.norm_backward(&LAYER, norm);
     }
 
-    fn norm_backward<E: Element>(
-        &self,
-        kind: &Kind,
-        units: Units,
-        sides: (Matrix<'_, E>, Matrix<'_, E>, View<'_, E>, View<'_, f32>),
-        mode: Accumulate,
-        d_x: MatrixMut<'_, E>,
-        sums: [Option<ViewMut<'_, f32>>; 2],
-    ) {
-        let to = self.rows_mut(&d_x);
-        self.norm_backward_to(kind, units, sides, mode, to, sums);
+    fn norm_backward<E: Element>(&self, kind: &Kind, norm: NormBackward<'_, E>) {
+        let NormBackward { d_out, x, weight, statistics, mode, d_x, d_weight, d_bias } = norm;
+        let (to, sides) = (self.rows_mut(&d_x), (d_out, x, weight, statistics));
+        self.norm_backward_to(kind, Units::rows(&x), sides, mode, to, [d_weight, d_bias]);
     }
 
     fn norm_backward_to<E: Element>(

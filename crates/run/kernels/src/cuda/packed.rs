@@ -8,7 +8,7 @@ use super::memory::MatrixLines;
 use super::source::KernelFormat;
 use super::source::KernelSource::{Packed as Few, Round, Stream, Vector};
 use super::{Cuda, format_of};
-use crate::device::PackedStorage;
+use crate::device::{ExpertForward, LinearForward, PackedStorage};
 use crate::{Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
 
 /// Whole numbers that share a scale.
@@ -132,17 +132,9 @@ impl Cuda {
         body
     }
 
-    pub(crate) fn linear_packed<X: Element, O: Element>(
-        &self,
-        x: Matrix<'_, X>,
-        weight: &Packed,
-        bias: Option<View<'_, X>>,
-        residual: Option<Matrix<'_, O>>,
-        out: MatrixMut<'_, O>,
-    ) {
-        let bias = bias.map(|bias| (self.at(bias), format_of::<X>()));
-        let residual = residual.map(|residual| self.rows(&residual));
-        let (x, out, extras) = (self.side(&x), self.side_mut(&out), Extras { bias, residual, add: false });
+    pub(crate) fn linear_packed<X: Element, O: Element>(&self, layer: LinearForward<'_, X, &Packed, X, O>) {
+        let (extras, weight) = (self.extras(&layer), layer.weight);
+        let (x, out) = (self.side(&layer.x), self.side_mut(&layer.out));
         if x.rows == 0 {
             return;
         }
@@ -188,8 +180,7 @@ impl Cuda {
     pub(crate) fn rms_norm_linear<X: Element, O: Element>(
         &self,
         x: Matrix<'_, X>,
-        norm: View<'_, X>,
-        epsilon: f32,
+        (norm, epsilon): (View<'_, X>, f32),
         weight: &Packed,
         bias: Option<View<'_, X>>,
         out: &MatrixMut<'_, O>,
@@ -330,11 +321,9 @@ impl Cuda {
 
     pub(crate) fn expert_linear_packed<X: Element, O: Element>(
         &self,
-        x: Matrix<'_, X>,
-        offsets: View<'_, u32>,
-        weights: &[Packed],
-        out: MatrixMut<'_, O>,
+        layer: ExpertForward<'_, X, &[Packed], O>,
     ) {
+        let ExpertForward { x, offsets, weights, out } = layer;
         let (x, out, offsets) = (self.side(&x), self.side_mut(&out), self.at(offsets));
         let Some(first) = weights.first().filter(|_| x.rows > 0) else { return };
         let (each, kind) = (first.outputs * first.inputs, first.format.kernel_format());

@@ -9,7 +9,8 @@ use super::memory::MatrixLines;
 use super::source::KernelFormat;
 use super::source::KernelSource::{Decode, FlashForward, Paged};
 use super::{Cuda, format_of};
-use crate::{Element, KvFormat, Matrix, MatrixMut, PagedRows, PagedShape, Rotary, Sight, View, ViewMut};
+use crate::device::{PagedForward, StoreKv};
+use crate::{Element, KvFormat, MatrixMut, PagedRows, PagedShape, Rotary, Sight, ViewMut};
 
 /// Tokens of a span, and rows of a sequence up to which its spans are shared out; the kernel has the same.
 const SPAN: usize = 128;
@@ -20,14 +21,8 @@ const RESIDENT: usize = 2;
 const TILE: usize = 128;
 
 impl Cuda {
-    pub(crate) fn store_kv<E: Element>(
-        &self,
-        shape: &PagedShape,
-        keys: Matrix<'_, E>,
-        values: Matrix<'_, E>,
-        rows: PagedRows<'_>,
-        pool: ViewMut<'_, E>,
-    ) {
+    pub(crate) fn store_kv<E: Element>(&self, store: StoreKv<'_, E>) {
+        let StoreKv { shape, keys, values, rows, pool } = store;
         let (k, v) = (self.rows(&keys), self.rows(&values));
         let words = self.words_of::<E>(shape, &rows, keys.rows, Sight::All, pool.len());
         if shape.format == KvFormat::Fp8 {
@@ -134,15 +129,8 @@ impl Cuda {
         shape.format == KvFormat::Stored || is_fitting()
     }
 
-    pub(crate) fn paged_attention<E: Element>(
-        &self,
-        shape: &PagedShape,
-        queries: Matrix<'_, E>,
-        rows: PagedRows<'_>,
-        sight: Sight,
-        pool: View<'_, E>,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn paged_attention<E: Element>(&self, attention: PagedForward<'_, E>) {
+        let PagedForward { shape, queries, rows, sight, pool, out } = attention;
         let (mut q, out) = (self.rows(&queries), self.side_mut(&out));
         let mut to = out.lines;
         // Those of fp8 have no kernel for odd addresses, at which nothing lies but in tests.

@@ -3,17 +3,12 @@
 use super::kernel::{address, flag, word};
 use super::source::KernelSource::Pointwise;
 use super::{Cuda, format_of};
-use crate::{Element, Heads, MatrixMut, Rotary, Turn, View};
+use crate::device::Rotation;
+use crate::{Element, Turn};
 
 impl Cuda {
-    pub(crate) fn rotate<E: Element>(
-        &self,
-        heads: &Heads,
-        positions: View<'_, u32>,
-        rotary: &Rotary,
-        turn: Turn,
-        x: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn rotate<E: Element>(&self, rotation: Rotation<'_, E>) {
+        let Rotation { heads, positions, rotary, turn, x } = rotation;
         let (to, rows) = (self.rows_mut(&x), x.rows);
         let wide = to.is_aligned() && heads.dim.is_multiple_of(8) && rotary.pairs.is_multiple_of(8);
         let pieces = rows * heads.count * rotary.pairs;

@@ -3,21 +3,14 @@
 use super::Cuda;
 use super::kernel::{THREADS, address, blocks_of, flag, float, word};
 use super::source::{KernelFormat, KernelSource::Experts};
-use crate::{Balance, Matrix, MatrixMut, View, ViewMut};
+use crate::device::{ExpertShares, RouteBackward, RouteForward};
 
 /// Rows of a block, each with a warp.
 const ROWS: usize = 4;
 
 impl Cuda {
-    pub(crate) fn route(
-        &self,
-        logits: Matrix<'_, f32>,
-        per_token: usize,
-        normalise: bool,
-        probabilities: MatrixMut<'_, f32>,
-        experts: ViewMut<'_, u32>,
-        weights: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn route(&self, route: RouteForward<'_>) {
+        let RouteForward { logits, per_token, normalise, probabilities, experts, weights } = route;
         let (from, to, (rows, columns)) = (self.rows(&logits), self.rows_mut(&probabilities), logits.shape());
         let mut launch = blocks_of(rows.div_ceil(ROWS), 32 * ROWS);
         launch.shared = ROWS * columns;
@@ -38,15 +31,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn route_backward(
-        &self,
-        probabilities: Matrix<'_, f32>,
-        (experts, weights, d_weights): (View<'_, u32>, View<'_, f32>, View<'_, f32>),
-        per_token: usize,
-        normalise: bool,
-        balance: Option<Balance<'_>>,
-        d_logits: MatrixMut<'_, f32>,
-    ) {
+    pub(crate) fn route_backward(&self, route: RouteBackward<'_>) {
+        let RouteBackward { probabilities, per_token, normalise, balance, d_logits, .. } = route;
         let (from, to) = (self.rows(&probabilities), self.rows_mut(&d_logits));
         let ((rows, columns), formats) = (probabilities.shape(), [KernelFormat::F32; 3]);
         let pressures = self.small.of(&self.context, 4 * columns.max(1));
@@ -72,9 +58,9 @@ impl Cuda {
                 word(from.stride),
                 word(rows),
                 word(columns),
-                address(self.at(experts)),
-                address(self.at(weights)),
-                address(self.at(d_weights)),
+                address(self.at(route.experts)),
+                address(self.at(route.weights)),
+                address(self.at(route.d_weights)),
                 word(per_token),
                 flag(normalise),
                 address(pressures),
@@ -85,14 +71,8 @@ impl Cuda {
         );
     }
 
-    pub(crate) fn expert_shares(
-        &self,
-        experts: View<'_, u32>,
-        per_token: usize,
-        counted: View<'_, u32>,
-        tokens: usize,
-        shares: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn expert_shares(&self, counts: ExpertShares<'_>) {
+        let ExpertShares { experts, per_token, counted, tokens, shares } = counts;
         self.kernel(Experts, [KernelFormat::F32; 3], "expert_shares").launch(
             blocks_of(shares.len(), THREADS),
             &[

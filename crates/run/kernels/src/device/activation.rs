@@ -10,6 +10,12 @@ pub enum Gelu {
     Exact,
 }
 
+pub(crate) struct ActivationBackward<'a, E> {
+    pub(crate) x: Matrix<'a, E>,
+    pub(crate) d_out: Matrix<'a, E>,
+    pub(crate) d_x: MatrixMut<'a, E>,
+}
+
 impl Device {
     /// `out = silu(gate) * up`, where a row of `gate_up` holds the gates, then as many ups.
     pub fn swiglu<E: Element>(&self, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
@@ -26,7 +32,8 @@ impl Device {
     ) {
         let input = (d_out.rows, 2 * d_out.columns);
         assert_eq!((gate_up.shape(), d_gate_up.shape()), (input, input), "the input of SwiGLU");
-        on_backend!(self, Memory, swiglu_backward(gate_up, d_out, d_gate_up));
+        let activation = ActivationBackward { x: gate_up, d_out, d_x: d_gate_up };
+        on_backend!(self, Memory, swiglu_backward(activation));
     }
 
     pub fn gelu<E: Element>(&self, kind: Gelu, x: Matrix<'_, E>, out: MatrixMut<'_, E>) {
@@ -43,7 +50,8 @@ impl Device {
         d_x: MatrixMut<'_, E>,
     ) {
         assert_eq!((d_out.shape(), d_x.shape()), (x.shape(), x.shape()), "output and input of GELU");
-        on_backend!(self, Memory, gelu_backward(kind, x, d_out, d_x));
+        let activation = ActivationBackward { x, d_out, d_x };
+        on_backend!(self, Memory, gelu_backward(kind, activation));
     }
 }
 

@@ -101,6 +101,32 @@ impl<'a, E> Qkv<MatrixMut<'a, E>> {
     }
 }
 
+pub(crate) struct AttentionForward<'a, E> {
+    pub(crate) shape: &'a AttentionShape,
+    pub(crate) qkv: Qkv<Matrix<'a, E>>,
+    pub(crate) seen: VisibleKeys<'a>,
+    pub(crate) out: MatrixMut<'a, E>,
+    pub(crate) log_sums: ViewMut<'a, f32>,
+}
+
+/// What the forward pass took and gave, and two gradients.
+pub(crate) struct AttentionBackward<'a, E> {
+    pub(crate) shape: &'a AttentionShape,
+    pub(crate) qkv: Qkv<Matrix<'a, E>>,
+    pub(crate) seen: VisibleKeys<'a>,
+    pub(crate) out: Matrix<'a, E>,
+    pub(crate) log_sums: View<'a, f32>,
+    pub(crate) d_out: Matrix<'a, E>,
+    pub(crate) d_qkv: Qkv<MatrixMut<'a, E>>,
+}
+
+pub(crate) struct MergeParts<'a, E, O> {
+    pub(crate) part: Matrix<'a, E>,
+    pub(crate) part_log_sums: View<'a, f32>,
+    pub(crate) whole: MatrixMut<'a, O>,
+    pub(crate) log_sums: ViewMut<'a, f32>,
+}
+
 impl Device {
     /// `log_sums` gets the logarithms of the sums of exponentials, for each query those of its heads.
     pub fn attention<E: Element>(
@@ -113,7 +139,8 @@ impl Device {
     ) {
         shape.check(qkv.shapes(), seen, log_sums.len());
         assert_eq!(out.shape(), qkv.queries.shape(), "attention's output");
-        on_backend!(self, Compute, attention(shape, qkv, seen, out, log_sums));
+        let attention = AttentionForward { shape, qkv, seen, out, log_sums };
+        on_backend!(self, Compute, attention(attention));
     }
 
     /// Puts attention over some keys together with attention over others, of the same queries and heads: `whole` and `log_sums`
@@ -129,7 +156,8 @@ impl Device {
         assert_eq!(log_sums.len(), part_log_sums.len(), "sums of attention");
         let heads = log_sums.len() / part.rows.max(1);
         assert!(log_sums.len() == heads * part.rows && part.columns.is_multiple_of(heads.max(1)), "heads");
-        on_backend!(self, Memory, merge(part, part_log_sums, whole, log_sums));
+        let parts = MergeParts { part, part_log_sums, whole, log_sums };
+        on_backend!(self, Memory, merge(parts));
     }
 
     /// Replaces `d_qkv` by the gradients of queries, keys and values. Where `qkv` holds some of the keys, `out` and `log_sums` are
@@ -148,7 +176,8 @@ impl Device {
         shape.check(qkv.shapes(), seen, log_sums.len());
         shape.check(d_qkv.shapes(), seen, log_sums.len());
         assert_eq!([out.shape(), d_out.shape()], [qkv.queries.shape(); 2], "attention's output");
-        on_backend!(self, Compute, attention_backward(shape, qkv, seen, out, log_sums, d_out, d_qkv));
+        let attention = AttentionBackward { shape, qkv, seen, out, log_sums, d_out, d_qkv };
+        on_backend!(self, Compute, attention_backward(attention));
     }
 }
 

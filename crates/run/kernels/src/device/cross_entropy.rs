@@ -19,6 +19,13 @@ pub struct HeadGradients<'a, E> {
     pub d_weight: Option<ViewMut<'a, f32>>,
 }
 
+pub(crate) struct CrossEntropy<'a> {
+    pub(crate) logits: MatrixMut<'a, f32>,
+    pub(crate) targets: View<'a, u32>,
+    pub(crate) scale: Option<f32>,
+    pub(crate) losses: ViewMut<'a, f32>,
+}
+
 impl Device {
     /// `losses[t]` is the loss of row `t`, 0 where its target is [`IGNORED`]. The logits are replaced by their gradient,
     /// `scale` times that of the sum of losses; without a scale they hold anything afterwards. Panics at a target
@@ -31,7 +38,8 @@ impl Device {
         losses: ViewMut<'_, f32>,
     ) {
         assert_eq!([targets.len(), losses.len()], [logits.rows; 2], "a target and a loss for each row");
-        on_backend!(self, Memory, cross_entropy(logits, targets, scale, losses));
+        let loss = CrossEntropy { logits, targets, scale, losses };
+        on_backend!(self, Memory, cross_entropy(loss));
     }
 
     /// Loss of the logits `x weight^T`, as [`cross_entropy`](Device::cross_entropy) has it, and gradients where they are
@@ -68,9 +76,13 @@ impl Device {
             };
             match &self.backend {
                 Backend::Cuda(cuda) if size_of::<E>() == 2 => {
-                    cuda.time(Part::Memory, || {
-                        cuda.cross_entropy_narrow(logits.reborrow(), some_targets, scale, some_losses);
-                    });
+                    let loss = CrossEntropy {
+                        logits: logits.reborrow(),
+                        targets: some_targets,
+                        scale: Some(scale),
+                        losses: some_losses,
+                    };
+                    cuda.time(Part::Memory, || cuda.cross_entropy_narrow(loss));
                     self.head_backward(logits.matrix().halves::<E>(), some_x, weight, some);
                 }
                 _ => {

@@ -2,6 +2,13 @@
 
 use crate::{Accumulate, Device, Element, Matrix, MatrixMut, View};
 
+pub(crate) struct EmbeddingForward<'a, E> {
+    pub(crate) tokens: View<'a, u32>,
+    pub(crate) table: Matrix<'a, E>,
+    pub(crate) mode: Accumulate,
+    pub(crate) out: MatrixMut<'a, E>,
+}
+
 impl Device {
     /// `out[t] = table[tokens[t]]`, or `+=`. Panics at a token beyond the table.
     pub fn embedding<E: Element>(
@@ -12,7 +19,8 @@ impl Device {
         out: MatrixMut<'_, E>,
     ) {
         assert_eq!(out.shape(), (tokens.len(), table.columns), "the output of an embedding");
-        on_backend!(self, Memory, embedding(tokens, table, mode, out));
+        let lookup = EmbeddingForward { tokens, table, mode, out };
+        on_backend!(self, Memory, embedding(lookup));
     }
 
     /// `d_table[tokens[t]] += d_out[t]`, for each token in the order in which it occurs.

@@ -5,6 +5,21 @@
 
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
+/// What the layers of all experts take and give; backward, gradients. `W` is the weights, as one tall matrix or packed.
+pub(crate) struct ExpertForward<'a, X, W, O> {
+    pub(crate) x: Matrix<'a, X>,
+    pub(crate) offsets: View<'a, u32>,
+    pub(crate) weights: W,
+    pub(crate) out: MatrixMut<'a, O>,
+}
+
+pub(crate) struct ExpertBackwardWeight<'a, E> {
+    pub(crate) d_out: Matrix<'a, E>,
+    pub(crate) x: Matrix<'a, E>,
+    pub(crate) offsets: View<'a, u32>,
+    pub(crate) d_weights: MatrixMut<'a, f32>,
+}
+
 impl Device {
     /// `out[r] = x[r] W_e^T` for the rows `r` of each expert `e`. `weights` is `experts x outputs x inputs`.
     pub fn expert_linear<E: Element>(
@@ -16,7 +31,8 @@ impl Device {
     ) {
         assert_eq!(x.rows, out.rows, "rows of experts");
         let weights = weights_of_experts(offsets, weights, out.columns, x.columns);
-        on_backend!(self, Compute, expert_linear(x, offsets, weights, out));
+        let layer = ExpertForward { x, offsets, weights, out };
+        on_backend!(self, Compute, expert_linear(layer));
     }
 
     /// `d_x[r] = d_out[r] W_e` for the rows `r` of each expert `e`.
@@ -29,7 +45,8 @@ impl Device {
     ) {
         assert_eq!(d_out.rows, d_x.rows, "rows of experts");
         let weights = weights_of_experts(offsets, weights, d_out.columns, d_x.columns);
-        on_backend!(self, Compute, expert_linear_backward_input(d_out, offsets, weights, d_x));
+        let layer = ExpertForward { x: d_out, offsets, weights, out: d_x };
+        on_backend!(self, Compute, expert_linear_backward_input(layer));
     }
 
     /// `d_weights[e] += d_out^T x` over the rows of each expert `e`.
@@ -43,7 +60,8 @@ impl Device {
         assert_eq!(d_out.rows, x.rows, "rows of experts");
         let experts = offsets.len().saturating_sub(1);
         let d_weights = d_weights.matrix(experts * d_out.columns, x.columns);
-        on_backend!(self, Compute, expert_linear_backward_weight(d_out, x, offsets, d_weights));
+        let layer = ExpertBackwardWeight { d_out, x, offsets, d_weights };
+        on_backend!(self, Compute, expert_linear_backward_weight(layer));
     }
 }
 

@@ -5,7 +5,7 @@
 //! long as its product saves in models of 1B parameters, and its errors would be the largest (`examples/fp8_scaling.py`, which also
 //! has e5m2 for gradients: its errors are half as large again).
 
-use crate::device::Backend;
+use crate::device::{Backend, LinearBackwardInput, LinearForward};
 use crate::{Accumulate, Device, Element, Matrix, MatrixMut, View};
 
 impl Device {
@@ -26,12 +26,9 @@ impl Device {
         residual: Option<Matrix<'_, O>>,
         out: MatrixMut<'_, O>,
     ) {
-        assert_eq!(x.rows, out.rows, "rows of a linear layer");
         let weight = weight.matrix(out.columns, x.columns);
-        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
-        let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
-        assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
-        on_backend!(self, Compute, linear_fp8(x, weight, bias, residual, out));
+        let layer = LinearForward { x, weight, bias, residual, out }.checked();
+        on_backend!(self, Compute, linear_fp8(layer));
     }
 
     /// As [`Device::linear_backward_input`], with the rows of `d_out` and the columns of the weight rounded to fp8.
@@ -42,9 +39,8 @@ impl Device {
         mode: Accumulate,
         d_x: MatrixMut<'_, X>,
     ) {
-        assert_eq!(d_out.rows, d_x.rows, "rows of a linear layer");
-        let weight = weight.matrix(d_out.columns, d_x.columns);
-        on_backend!(self, Compute, linear_fp8_backward_input(d_out, weight, mode, d_x));
+        let layer = LinearBackwardInput::checked(d_out, weight, mode, d_x);
+        on_backend!(self, Compute, linear_fp8_backward_input(layer));
     }
 }
 

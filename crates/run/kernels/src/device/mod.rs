@@ -2,7 +2,8 @@
 //! that their time is booked under.
 //!
 //! A [`Device`] stands in front of one *backend*, the implementation for one kind of hardware, which is the only one to look
-//! at the elements. A backend has a method for each operator, takes the same arguments and relies on the checks made here.
+//! at the elements. A backend has a method for each operator, takes its arguments
+//! (as one struct where they are many) and relies on the checks made here.
 
 /// Has an operator done by the device's backend, its time booked under a part. Another kind of device is another arm.
 macro_rules! on_backend {
@@ -48,22 +49,33 @@ use bedplate_breakdown::{Breakdown, Measured};
 
 use crate::cpu::{Cpu, DeviceTraffic};
 use crate::cuda::{Cuda, CudaError, CudaGraph, Transfers};
+pub(crate) use activation::ActivationBackward;
 pub use activation::Gelu;
 pub use adamw::AdamW;
+pub(crate) use attention::{AttentionBackward, AttentionForward, MergeParts};
 pub use attention::{AttentionShape, Qkv, VisibleKeys};
 pub use choice::{DeviceChoice, NoSuchChoice};
+pub(crate) use cross_entropy::CrossEntropy;
 pub use cross_entropy::{HeadGradients, IGNORED};
 pub(crate) use element::Elements;
 pub use element::{Bf16, BufferValue, Element};
+pub(crate) use embedding::EmbeddingForward;
+pub(crate) use expert_linear::{ExpertBackwardWeight, ExpertForward};
+pub(crate) use experts::{CombineBackward, Dispatch, GateBackward, GateForward, GatherRows, SumSlots};
 pub use heads::Heads;
 pub use linear::Accumulate;
+pub(crate) use linear::{LinearBackwardInput, LinearBackwardWeight, LinearForward};
 pub(crate) use memory::{AddressSpace, Owner};
 pub use memory::{Buffer, MappedFile, Matrix, MatrixMut, Rows, View, ViewMut};
+pub(crate) use norm::{HeadNormBackward, NormBackward, NormForward};
 pub(crate) use packed::PackedStorage;
 pub use packed::{Packed, WeightFormat};
 pub use paged::{KvFormat, PagedRows, PagedShape, Sight};
+pub(crate) use paged::{PagedForward, StoreKv};
+pub(crate) use rotary::Rotation;
 pub use rotary::{Rotary, Turn};
 pub use route::Balance;
+pub(crate) use route::{ExpertShares, RouteBackward, RouteForward};
 pub(crate) use sampling::Candidates;
 pub use sampling::SampleParams;
 pub use stream::NONE;

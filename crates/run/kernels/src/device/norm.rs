@@ -3,6 +3,63 @@
 
 use crate::{Accumulate, Device, Element, Heads, Matrix, MatrixMut, View, ViewMut};
 
+/// What a norm takes and gives.
+pub(crate) struct NormForward<'a, E> {
+    pub(crate) x: Matrix<'a, E>,
+    pub(crate) weight: View<'a, E>,
+    /// Of a layer norm alone.
+    pub(crate) bias: Option<View<'a, E>>,
+    pub(crate) epsilon: f32,
+    pub(crate) out: MatrixMut<'a, E>,
+    pub(crate) statistics: ViewMut<'a, f32>,
+}
+
+impl<E> NormForward<'_, E> {
+    /// For lines of so many elements, and so many statistics of all of them.
+    fn check(&self, elements: usize, statistics: usize) {
+        assert_eq!(self.x.shape(), self.out.shape(), "the output of a norm");
+        let found = (self.weight.len(), self.statistics.len());
+        assert_eq!(found, (elements, statistics), "weight and statistics of a norm");
+        assert!(self.bias.as_ref().is_none_or(|bias| bias.len() == elements), "the bias of a norm");
+    }
+}
+
+pub(crate) struct NormBackward<'a, E> {
+    pub(crate) d_out: Matrix<'a, E>,
+    pub(crate) x: Matrix<'a, E>,
+    pub(crate) weight: View<'a, E>,
+    pub(crate) statistics: View<'a, f32>,
+    pub(crate) mode: Accumulate,
+    pub(crate) d_x: MatrixMut<'a, E>,
+    pub(crate) d_weight: Option<ViewMut<'a, f32>>,
+    /// Of a layer norm alone.
+    pub(crate) d_bias: Option<ViewMut<'a, f32>>,
+}
+
+impl<E> NormBackward<'_, E> {
+    /// For so many statistics of each row.
+    fn check(&self, statistics: usize) {
+        let (rows, columns) = self.x.shape();
+        assert_eq!(
+            [self.d_out.shape(), self.d_x.shape()],
+            [(rows, columns); 2],
+            "output and input of a norm"
+        );
+        let found = (self.weight.len(), self.statistics.len());
+        assert_eq!(found, (columns, statistics * rows), "weight and statistics of a norm");
+        check_sums(&self.d_weight, columns);
+        check_sums(&self.d_bias, columns);
+    }
+}
+
+pub(crate) struct HeadNormBackward<'a, E> {
+    pub(crate) d_out_then_d_x: MatrixMut<'a, E>,
+    pub(crate) x: Matrix<'a, E>,
+    pub(crate) weight: View<'a, E>,
+    pub(crate) inverses: View<'a, f32>,
+    pub(crate) d_weight: Option<ViewMut<'a, f32>>,
+}
+
 impl Device {
     /// `inverses` gets what each row was multiplied by.
     pub fn rms_norm<E: Element>(
@@ -13,9 +70,9 @@ impl Device {
         out: MatrixMut<'_, E>,
         inverses: ViewMut<'_, f32>,
     ) {
-        assert_eq!(x.shape(), out.shape(), "the output of a norm");
-        assert_eq!((weight.len(), inverses.len()), (x.columns, x.rows), "weight and inverses of a norm");
-        on_backend!(self, Memory, rms_norm(x, weight, epsilon, out, inverses));
+        let norm = NormForward { x, weight, bias: None, epsilon, out, statistics: inverses };
+        norm.check(x.columns, x.rows);
+        on_backend!(self, Memory, rms_norm(norm));
     }
 
     /// `d_weight` is added to; it may be absent, where the weight is frozen.
@@ -33,10 +90,10 @@ impl Device {
         d_x: MatrixMut<'_, E>,
         d_weight: Option<ViewMut<'_, f32>>,
     ) {
-        assert_eq!([d_out.shape(), d_x.shape()], [x.shape(); 2], "output and input of a norm");
-        assert_eq!((weight.len(), inverses.len()), (x.columns, x.rows), "weight and inverses of a norm");
-        check_sums(&d_weight, x.columns);
-        on_backend!(self, Memory, rms_norm_backward(d_out, x, weight, inverses, mode, d_x, d_weight));
+        let statistics = inverses;
+        let norm = NormBackward { d_out, x, weight, statistics, mode, d_x, d_weight, d_bias: None };
+        norm.check(1);
+        on_backend!(self, Memory, rms_norm_backward(norm));
     }
 
     /// The norm of each of some heads by itself, as Qwen3 has it for queries and keys; other columns of `out` stay.
@@ -51,10 +108,9 @@ impl Device {
         inverses: ViewMut<'_, f32>,
     ) {
         let (x, out) = (x.columns(heads.columns()), out.columns(heads.columns()));
-        assert_eq!(x.shape(), out.shape(), "the output of a norm");
-        let sizes = (heads.dim, x.rows * heads.count);
-        assert_eq!((weight.len(), inverses.len()), sizes, "weight and inverses of a norm");
-        on_backend!(self, Memory, head_norm(heads, x, weight, epsilon, out, inverses));
+        let norm = NormForward { x, weight, bias: None, epsilon, out, statistics: inverses };
+        norm.check(heads.dim, x.rows * heads.count);
+        on_backend!(self, Memory, head_norm(heads, norm));
     }
 
     /// Turns the gradient of the norm's output into that of its input, in place; `d_weight` is added to.
@@ -67,12 +123,13 @@ impl Device {
         inverses: View<'_, f32>,
         d_weight: Option<ViewMut<'_, f32>>,
     ) {
-        let (x, d) = (x.columns(heads.columns()), d_out_then_d_x.columns(heads.columns()));
-        assert_eq!(x.shape(), d.shape(), "the output of a norm");
+        let (x, d_out_then_d_x) = (x.columns(heads.columns()), d_out_then_d_x.columns(heads.columns()));
+        assert_eq!(x.shape(), d_out_then_d_x.shape(), "the output of a norm");
         let sizes = (heads.dim, x.rows * heads.count);
         assert_eq!((weight.len(), inverses.len()), sizes, "weight and inverses of a norm");
         check_sums(&d_weight, heads.dim);
-        on_backend!(self, Memory, head_norm_backward(heads, d, x, weight, inverses, d_weight));
+        let norm = HeadNormBackward { d_out_then_d_x, x, weight, inverses, d_weight };
+        on_backend!(self, Memory, head_norm_backward(heads, norm));
     }
 
     /// `statistics` gets two numbers a row: its mean, and what it was multiplied by.
@@ -85,11 +142,9 @@ impl Device {
         out: MatrixMut<'_, E>,
         statistics: ViewMut<'_, f32>,
     ) {
-        assert_eq!(x.shape(), out.shape(), "the output of a norm");
-        let sizes = (x.columns, 2 * x.rows);
-        assert_eq!((weight.len(), statistics.len()), sizes, "weight and statistics of a norm");
-        assert!(bias.is_none_or(|bias| bias.len() == x.columns), "the bias of a norm");
-        on_backend!(self, Memory, layer_norm(x, weight, bias, epsilon, out, statistics));
+        let norm = NormForward { x, weight, bias, epsilon, out, statistics };
+        norm.check(x.columns, 2 * x.rows);
+        on_backend!(self, Memory, layer_norm(norm));
     }
 
     /// `d_weight` and `d_bias` are added to, where they are present.
@@ -108,16 +163,9 @@ impl Device {
         d_weight: Option<ViewMut<'_, f32>>,
         d_bias: Option<ViewMut<'_, f32>>,
     ) {
-        assert_eq!([d_out.shape(), d_x.shape()], [x.shape(); 2], "output and input of a norm");
-        let sizes = (x.columns, 2 * x.rows);
-        assert_eq!((weight.len(), statistics.len()), sizes, "weight and statistics of a norm");
-        check_sums(&d_weight, x.columns);
-        check_sums(&d_bias, x.columns);
-        on_backend!(
-            self,
-            Memory,
-            layer_norm_backward(d_out, x, weight, statistics, mode, d_x, [d_weight, d_bias])
-        );
+        let norm = NormBackward { d_out, x, weight, statistics, mode, d_x, d_weight, d_bias };
+        norm.check(2);
+        on_backend!(self, Memory, layer_norm_backward(norm));
     }
 }
 

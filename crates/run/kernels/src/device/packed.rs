@@ -5,7 +5,7 @@
 //! behind an output depends on its row of `x` and on the matrix alone, not on how many other rows there are: an answer
 //! does not change with the requests beside it.
 
-use crate::device::Backend;
+use crate::device::{Backend, ExpertForward, LinearForward};
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 use crate::{cpu, cuda};
 use bedplate_breakdown::Part;
@@ -98,12 +98,9 @@ impl Device {
         residual: Option<Matrix<'_, O>>,
         out: MatrixMut<'_, O>,
     ) {
-        assert_eq!(x.rows, out.rows, "rows of a linear layer");
         assert_eq!((out.columns, x.columns), (weight.outputs, weight.inputs), "the weight of a linear layer");
-        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
-        let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
-        assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
-        on_backend!(self, Compute, linear_packed(x, weight, bias, residual, out));
+        let layer = LinearForward { x, weight, bias, residual, out }.checked();
+        on_backend!(self, Compute, linear_packed(layer));
     }
 
     /// A linear layer of the [norm](Device::rms_norm) of `x`. What is normed, and its statistics, may go to the room that is given, or nowhere.
@@ -121,7 +118,7 @@ impl Device {
         assert_eq!((x.rows, x.columns), (out.rows, weight.inputs), "what is normed");
         assert_eq!(norm.len(), x.columns, "the weight of a norm");
         if let Backend::Cuda(cuda) = &self.backend {
-            let fused = || cuda.rms_norm_linear(x, norm, epsilon, weight, bias, &out);
+            let fused = || cuda.rms_norm_linear(x, (norm, epsilon), weight, bias, &out);
             if cuda.time(Part::Compute, fused) {
                 return;
             }
@@ -163,7 +160,8 @@ impl Device {
         assert_eq!(offsets.len(), weights.len() + 1, "offsets of experts");
         let is_fitting = |weight: &Packed| (weight.outputs, weight.inputs) == (out.columns, x.columns);
         assert!(weights.iter().all(is_fitting), "weights of experts");
-        on_backend!(self, Compute, expert_linear_packed(x, offsets, weights, out));
+        let layer = ExpertForward { x, offsets, weights, out };
+        on_backend!(self, Compute, expert_linear_packed(layer));
     }
 
     /// `out[t] = W[tokens[t]]`: rows of a packed matrix that is also a table. Panics at a token beyond it.

@@ -83,6 +83,23 @@ impl Sight {
     }
 }
 
+pub(crate) struct StoreKv<'a, E> {
+    pub(crate) shape: &'a PagedShape,
+    pub(crate) keys: Matrix<'a, E>,
+    pub(crate) values: Matrix<'a, E>,
+    pub(crate) rows: PagedRows<'a>,
+    pub(crate) pool: ViewMut<'a, E>,
+}
+
+pub(crate) struct PagedForward<'a, E> {
+    pub(crate) shape: &'a PagedShape,
+    pub(crate) queries: Matrix<'a, E>,
+    pub(crate) rows: PagedRows<'a>,
+    pub(crate) sight: Sight,
+    pub(crate) pool: View<'a, E>,
+    pub(crate) out: MatrixMut<'a, E>,
+}
+
 impl Device {
     /// Whether this device has attention over a pool of this shape and format, with activations of `E`.
     pub fn has_kv<E: Element>(&self, shape: &PagedShape) -> bool {
@@ -111,7 +128,8 @@ impl Device {
         assert_eq!(keys.columns, shape.kv_heads * shape.head_dim, "columns of keys");
         assert_eq!(keys.shape(), values.shape(), "keys and values");
         self.check_kv::<E>(shape, pool.len());
-        on_backend!(self, Memory, store_kv(shape, keys, values, rows, pool));
+        let store = StoreKv { shape, keys, values, rows, pool };
+        on_backend!(self, Memory, store_kv(store));
     }
 
     /// Turns the queries and keys of all rows by their positions, and puts keys and values into the blocks of their sequences. `qkv` has queries, keys and values side
@@ -159,7 +177,8 @@ impl Device {
         assert_eq!(queries.columns, shape.heads * shape.head_dim, "columns of queries");
         assert_eq!(out.shape(), queries.shape(), "attention's output");
         self.check_kv::<E>(shape, pool.len());
-        on_backend!(self, Compute, paged_attention(shape, queries, rows, sight, pool, out));
+        let attention = PagedForward { shape, queries, rows, sight, pool, out };
+        on_backend!(self, Compute, paged_attention(attention));
     }
 
     /// Copies blocks of a pool, `from` to `to`, one pair after the other.

@@ -56,6 +56,14 @@ impl Rotary {
     }
 }
 
+pub(crate) struct Rotation<'a, E> {
+    pub(crate) heads: &'a Heads,
+    pub(crate) positions: View<'a, u32>,
+    pub(crate) rotary: &'a Rotary,
+    pub(crate) turn: Turn,
+    pub(crate) x: MatrixMut<'a, E>,
+}
+
 impl Device {
     /// Turns some heads in place; `positions` has an entry per row. Panics at a position beyond `rotary`'s.
     pub fn rotate<E: Element>(
@@ -69,7 +77,8 @@ impl Device {
         let x = x.columns(heads.columns());
         assert_eq!(positions.len(), x.rows, "a position for each row");
         assert!(rotary.rotated() <= heads.dim, "heads of {} cannot turn {}", heads.dim, rotary.rotated());
-        on_backend!(self, Memory, rotate(heads, positions, rotary, turn, x));
+        let rotation = Rotation { heads, positions, rotary, turn, x };
+        on_backend!(self, Memory, rotate(rotation));
     }
 }
 

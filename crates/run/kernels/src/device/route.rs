@@ -20,6 +20,35 @@ pub struct Balance<'a> {
     pub tokens: usize,
 }
 
+pub(crate) struct RouteForward<'a> {
+    pub(crate) logits: Matrix<'a, f32>,
+    pub(crate) per_token: usize,
+    pub(crate) normalise: bool,
+    pub(crate) probabilities: MatrixMut<'a, f32>,
+    pub(crate) experts: ViewMut<'a, u32>,
+    pub(crate) weights: ViewMut<'a, f32>,
+}
+
+/// What the forward pass gave, and how.
+pub(crate) struct RouteBackward<'a> {
+    pub(crate) probabilities: Matrix<'a, f32>,
+    pub(crate) experts: View<'a, u32>,
+    pub(crate) weights: View<'a, f32>,
+    pub(crate) per_token: usize,
+    pub(crate) normalise: bool,
+    pub(crate) d_weights: View<'a, f32>,
+    pub(crate) balance: Option<Balance<'a>>,
+    pub(crate) d_logits: MatrixMut<'a, f32>,
+}
+
+pub(crate) struct ExpertShares<'a> {
+    pub(crate) experts: View<'a, u32>,
+    pub(crate) per_token: usize,
+    pub(crate) counted: View<'a, u32>,
+    pub(crate) tokens: usize,
+    pub(crate) shares: ViewMut<'a, f32>,
+}
+
 impl Device {
     /// The softmax of each row, and of each row the `per_token` experts with the largest logits, the largest first and of equal
     /// ones the lower number; their weights are their probabilities, `normalise`d to sum 1 where asked.
@@ -35,7 +64,8 @@ impl Device {
         assert_eq!(probabilities.shape(), logits.shape(), "probabilities of experts");
         assert_eq!([experts.len(), weights.len()], [logits.rows * per_token; 2], "chosen experts");
         assert!(per_token <= logits.columns, "{per_token} of {} experts", logits.columns);
-        on_backend!(self, Memory, route(logits, per_token, normalise, probabilities, experts, weights));
+        let route = RouteForward { logits, per_token, normalise, probabilities, experts, weights };
+        on_backend!(self, Memory, route(route));
     }
 
     /// Replaces `d_logits` by the gradient of what follows the weights, and of `balance` where it counts.
@@ -58,12 +88,17 @@ impl Device {
             assert_eq!(balance.shares.columns, probabilities.columns, "shares of experts");
             assert_eq!(balance.counted.len(), probabilities.rows, "tokens that count");
         }
-        let chosen = (experts, weights, d_weights);
-        on_backend!(
-            self,
-            Memory,
-            route_backward(probabilities, chosen, per_token, normalise, balance, d_logits)
-        );
+        let route = RouteBackward {
+            probabilities,
+            experts,
+            weights,
+            per_token,
+            normalise,
+            d_weights,
+            balance,
+            d_logits,
+        };
+        on_backend!(self, Memory, route_backward(route));
     }
 
     /// Each expert's choices by those that are `counted` over the number of all `tokens` that count, of which some may be elsewhere.
@@ -76,7 +111,8 @@ impl Device {
         shares: ViewMut<'_, f32>,
     ) {
         assert_eq!(experts.len(), counted.len() * per_token, "chosen experts");
-        on_backend!(self, Memory, expert_shares(experts, per_token, counted, tokens, shares));
+        let counts = ExpertShares { experts, per_token, counted, tokens, shares };
+        on_backend!(self, Memory, expert_shares(counts));
     }
 }
 

@@ -11,50 +11,35 @@ use std::ops::Range;
 use super::Channels;
 use crate::arithmetic::{Combine, combine};
 use crate::choice::Algorithm;
+use crate::engine::CollectiveTask;
 use crate::span::{ByteSpan, copy};
-use crate::waiting::Waiting;
 use crate::{Call, Fault, Operation};
 
 /// Bytes of one message of a large call: what is summed is still in the cache.
 const PIECE: usize = 512 << 10;
 
-/// The elements of a call on this member.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ends {
-    pub(super) source: ByteSpan,
-    pub(super) target: ByteSpan,
-}
-
 impl Channels {
     /// Carries out a collective; the caller has checked the sizes of source and target, and keeps both alive.
-    pub(crate) fn run(
-        &mut self,
-        call: &Call,
-        source: ByteSpan,
-        target: ByteSpan,
-        algorithm: Algorithm,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
-        let ends = Ends { source, target };
-        let algorithm = if call.is_narrow_average() { Algorithm::Pairwise } else { algorithm };
-        match (call.operation, algorithm) {
-            (Operation::AllReduce, Algorithm::Ring) => self.ring_all_reduce(call, ends, waiting),
+    pub(crate) fn run(&mut self, task: &CollectiveTask<'_>, algorithm: Algorithm) -> Result<(), Fault> {
+        let algorithm = if task.call.is_narrow_average() { Algorithm::Pairwise } else { algorithm };
+        match (task.call.operation, algorithm) {
+            (Operation::AllReduce, Algorithm::Ring) => self.ring_all_reduce(task),
             (Operation::AllReduce, Algorithm::Halving) if self.members().is_power_of_two() => {
-                self.halving_all_reduce(call, ends, waiting)
+                self.halving_all_reduce(task)
             }
-            (Operation::AllReduce, Algorithm::Doubling) => self.doubling_all_reduce(call, ends, waiting),
-            (Operation::AllReduce, _) => self.pairwise_all_reduce(call, ends, waiting),
-            (Operation::AllGather, Algorithm::Ring) => self.ring_all_gather(call, ends, waiting),
-            (Operation::AllGather, _) => self.pairwise_all_gather(call, ends, waiting),
-            (Operation::ReduceScatter, Algorithm::Ring) => self.ring_reduce_scatter(call, ends, waiting),
-            (Operation::ReduceScatter, _) => self.pairwise_reduce_scatter(call, ends, waiting),
-            (Operation::AllToAll, _) => self.pairwise_all_to_all(call, ends, waiting),
-            (Operation::Broadcast, _) => self.tree_broadcast(call, ends, waiting),
-            (Operation::Reduce, Algorithm::Tree) => self.tree_reduce(call, ends, waiting),
-            (Operation::Reduce, _) => self.pairwise_reduce(call, ends, waiting),
-            (Operation::Gather, _) => self.gather(call, ends, waiting),
-            (Operation::Scatter, _) => self.scatter(call, ends, waiting),
-            (Operation::Barrier, _) => self.barrier(waiting),
+            (Operation::AllReduce, Algorithm::Doubling) => self.doubling_all_reduce(task),
+            (Operation::AllReduce, _) => self.pairwise_all_reduce(task),
+            (Operation::AllGather, Algorithm::Ring) => self.ring_all_gather(task),
+            (Operation::AllGather, _) => self.pairwise_all_gather(task),
+            (Operation::ReduceScatter, Algorithm::Ring) => self.ring_reduce_scatter(task),
+            (Operation::ReduceScatter, _) => self.pairwise_reduce_scatter(task),
+            (Operation::AllToAll, _) => self.pairwise_all_to_all(task),
+            (Operation::Broadcast, _) => self.tree_broadcast(task),
+            (Operation::Reduce, Algorithm::Tree) => self.tree_reduce(task),
+            (Operation::Reduce, _) => self.pairwise_reduce(task),
+            (Operation::Gather, _) => self.gather(task),
+            (Operation::Scatter, _) => self.scatter(task),
+            (Operation::Barrier, _) => self.barrier(task.waiting),
             (operation, _) => unreachable!("{operation} is no collective of equal parts"),
         }
     }

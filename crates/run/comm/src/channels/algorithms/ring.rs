@@ -4,8 +4,9 @@
 
 use std::ops::Range;
 
-use super::{Ends, combine_into, copy_into, elements, pieces, share};
+use super::{combine_into, copy_into, elements, pieces, share};
 use crate::channels::Channels;
+use crate::engine::CollectiveTask;
 use crate::span::ByteSpan;
 use crate::waiting::Waiting;
 use crate::{Call, Fault};
@@ -15,20 +16,16 @@ impl Channels {
         (self.me + self.members() - steps % self.members()) % self.members()
     }
 
-    pub(super) fn ring_all_reduce(
-        &mut self,
-        call: &Call,
-        ends: Ends,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(super) fn ring_all_reduce(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, waiting } = *task;
         let (len, members) = (call.len as usize, self.members());
         for piece in pieces(call, len.div_ceil(members)) {
             let part = |member: usize| -> Range<usize> {
                 let whole = share(len, member, members);
                 whole.start + piece.start.min(whole.len())..whole.start + piece.end.min(whole.len())
             };
-            let source = |member: usize| elements(call, ends.source, 0, &part(member));
-            let target = |member: usize| elements(call, ends.target, 0, &part(member));
+            let source = |member: usize| elements(call, source, 0, &part(member));
+            let target = |member: usize| elements(call, target, 0, &part(member));
             let mine = target(self.me);
             self.pass_sums(call, source, mine, waiting)?;
             self.pass_on(target, waiting)?;
@@ -36,30 +33,22 @@ impl Channels {
         Ok(())
     }
 
-    pub(super) fn ring_reduce_scatter(
-        &mut self,
-        call: &Call,
-        ends: Ends,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(super) fn ring_reduce_scatter(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, waiting } = *task;
         let len = call.len as usize;
         for piece in pieces(call, len) {
-            let part = |member: usize| elements(call, ends.source, member * len, &piece);
-            self.pass_sums(call, part, elements(call, ends.target, 0, &piece), waiting)?;
+            let part = |member: usize| elements(call, source, member * len, &piece);
+            self.pass_sums(call, part, elements(call, target, 0, &piece), waiting)?;
         }
         Ok(())
     }
 
-    pub(super) fn ring_all_gather(
-        &mut self,
-        call: &Call,
-        ends: Ends,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(super) fn ring_all_gather(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, waiting } = *task;
         let len = call.len as usize;
-        copy_into(ends.source, elements(call, ends.target, self.me * len, &(0..len)));
+        copy_into(source, elements(call, target, self.me * len, &(0..len)));
         for piece in pieces(call, len) {
-            self.pass_on(|member| elements(call, ends.target, member * len, &piece), waiting)?;
+            self.pass_on(|member| elements(call, target, member * len, &piece), waiting)?;
         }
         Ok(())
     }

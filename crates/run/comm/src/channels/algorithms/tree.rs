@@ -1,10 +1,11 @@
 //! Binomial trees: as many steps as the number of members has binary digits.
 
-use super::{Ends, combine_into, elements, pieces};
+use super::{combine_into, elements, pieces};
+use crate::Fault;
 use crate::channels::Channels;
+use crate::engine::CollectiveTask;
 use crate::span::ByteSpan;
 use crate::waiting::Waiting;
-use crate::{Call, Fault};
 
 /// A member's place in the tree of a root.
 struct Branch {
@@ -28,18 +29,14 @@ impl Channels {
         Branch { parent: (place > 0).then(|| member(place - lowest)), children }
     }
 
-    pub(super) fn tree_broadcast(
-        &mut self,
-        call: &Call,
-        ends: Ends,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(super) fn tree_broadcast(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, waiting } = *task;
         let branch = self.branch(call.root as usize);
         for piece in pieces(call, call.len as usize) {
             let part = match branch.parent {
-                None => elements(call, ends.source, 0, &piece),
+                None => elements(call, source, 0, &piece),
                 Some(parent) => {
-                    let part = elements(call, ends.target, 0, &piece);
+                    let part = elements(call, target, 0, &piece);
                     self.exchange(&[], &[(parent, part)], waiting)?;
                     part
                 }
@@ -51,18 +48,14 @@ impl Channels {
         Ok(())
     }
 
-    pub(super) fn tree_reduce(
-        &mut self,
-        call: &Call,
-        ends: Ends,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    pub(super) fn tree_reduce(&mut self, task: &CollectiveTask<'_>) -> Result<(), Fault> {
+        let CollectiveTask { call, source, target, waiting } = *task;
         let branch = self.branch(call.root as usize);
         for piece in pieces(call, call.len as usize) {
-            let own = elements(call, ends.source, 0, &piece);
+            let own = elements(call, source, 0, &piece);
             let room = self.room(own.bytes * (branch.children.len() + 1));
             let sum = match branch.parent {
-                None => elements(call, ends.target, 0, &piece),
+                None => elements(call, target, 0, &piece),
                 Some(_) => room.part(branch.children.len() * own.bytes, own.bytes),
             };
             let place = |index: usize| room.part(index * own.bytes, own.bytes);

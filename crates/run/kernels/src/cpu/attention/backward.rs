@@ -13,7 +13,8 @@ use super::{ScratchParts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::SharedRows;
 use crate::cpu::{Cpu, Level};
-use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, View, VisibleKeys};
+use crate::device::AttentionBackward;
+use crate::{Accumulate, Element, Qkv, Rows};
 
 /// Queries and keys of a block, about.
 const BLOCK: usize = 64;
@@ -21,17 +22,8 @@ const BLOCK: usize = 64;
 const CHUNKS: usize = 16;
 
 impl Cpu {
-    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
-    pub(crate) fn attention_backward<E: Element>(
-        &self,
-        shape: &AttentionShape,
-        qkv: Qkv<Matrix<'_, E>>,
-        seen: VisibleKeys<'_>,
-        out: Matrix<'_, E>,
-        log_sums: View<'_, f32>,
-        d_out: Matrix<'_, E>,
-        d_qkv: Qkv<MatrixMut<'_, E>>,
-    ) {
+    pub(crate) fn attention_backward<E: Element>(&self, attention: AttentionBackward<'_, E>) {
+        let AttentionBackward { shape, qkv, seen, out, log_sums, d_out, d_qkv } = attention;
         let setting = self.setting::<E>(shape, seen);
         let (qkv, out, d_out) = (self.qkv(qkv), self.rows(out), self.rows(d_out));
         let log_sums = self.slice(log_sums);

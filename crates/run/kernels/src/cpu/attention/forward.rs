@@ -11,20 +11,15 @@ use super::{ScratchParts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::SharedRows;
 use crate::cpu::{Cpu, Level};
-use crate::{Accumulate, AttentionShape, Element, Matrix, MatrixMut, Qkv, Rows, ViewMut, VisibleKeys};
+use crate::device::AttentionForward;
+use crate::{Accumulate, Element, Qkv, Rows};
 
 /// Keys of a block, about: a strip of scores for them stays in the nearest cache.
 const KEYS: usize = 128;
 
 impl Cpu {
-    pub(crate) fn attention<E: Element>(
-        &self,
-        shape: &AttentionShape,
-        qkv: Qkv<Matrix<'_, E>>,
-        seen: VisibleKeys<'_>,
-        out: MatrixMut<'_, E>,
-        log_sums: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn attention<E: Element>(&self, attention: AttentionForward<'_, E>) {
+        let AttentionForward { shape, qkv, seen, out, log_sums } = attention;
         let setting = self.setting::<E>(shape, seen);
         let forward = Forward { setting, qkv: self.qkv(qkv), level: self.level };
         let results = Results { out: self.rows_mut(out), log_sums: self.shared(log_sums, 1) };

@@ -1,17 +1,13 @@
 //! Attention over several sets of keys, put together by the logarithms of their sums.
 
+use crate::Element;
 use crate::cpu::Cpu;
 use crate::cpu::elementary::exp;
-use crate::{Element, Matrix, MatrixMut, View, ViewMut};
+use crate::device::MergeParts;
 
 impl Cpu {
-    pub(crate) fn merge<E: Element, O: Element>(
-        &self,
-        part: Matrix<'_, E>,
-        part_log_sums: View<'_, f32>,
-        whole: MatrixMut<'_, O>,
-        log_sums: ViewMut<'_, f32>,
-    ) {
+    pub(crate) fn merge<E: Element, O: Element>(&self, parts: MergeParts<'_, E, O>) {
+        let MergeParts { part, part_log_sums, whole, log_sums } = parts;
         let (part, part_log_sums) = (self.rows(part), self.slice(part_log_sums));
         let heads = part_log_sums.len() / part.rows.max(1);
         let dim = part.columns / heads.max(1);

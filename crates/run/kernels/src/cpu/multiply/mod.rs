@@ -20,6 +20,8 @@ mod vectors;
 pub(crate) use multiplier::{Multiplier, Panels, Right, Side, Tile};
 pub(crate) use operand::{Elements, Operand};
 #[cfg(target_arch = "x86_64")]
+pub(crate) use tiles::{Configuration, EACH, set_up_tiles};
+#[cfg(target_arch = "x86_64")]
 pub(crate) use transpose::transpose;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use vectors::{Avx2, Avx512};

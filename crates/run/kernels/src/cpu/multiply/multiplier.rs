@@ -105,10 +105,15 @@ pub(crate) trait Multiplier: Sync {
     fn pack(&self, side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]);
 
     /// A strip of `rows` rows as a right panel: its columns are lanes. May need `buffer` for it.
-    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32];
+    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
+        let lanes = self.tile().columns;
+        let columns = Operand::new(Elements::F32(strip), (lanes, 1), (rows, lanes));
+        self.pack(Side::Right, &columns, 0, buffer);
+        buffer
+    }
 
-    /// Multiplies left panels by one right panel, `depth` deep, into a strip that has `left.count` tiles.
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, strip: &mut [f32]);
+    /// Multiplies left panels by one right panel, `depth` deep, into a strip of sums that has `left.count` tiles.
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, sums: &mut [f32]);
 }
 
 impl Cpu {

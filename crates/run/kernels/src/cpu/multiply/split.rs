@@ -15,8 +15,8 @@ use std::ops::Range;
 use crate::Accumulate;
 
 use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
-use super::operand::{Elements, Operand};
-use super::tiles::{Configuration, LANES, PLAIN, REGISTER, STEP};
+use super::operand::Operand;
+use super::tiles::{Configuration, LANES, PLAIN, REGISTER, STEP, set_up_tiles};
 use super::transpose::{RegisterBlock, load, transpose};
 
 /// Parts of a number.
@@ -45,26 +45,13 @@ impl Multiplier for SplitTiles {
         unsafe { pack(side, from, first_lane, panel) }
     }
 
-    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
-        let columns = Operand::new(Elements::F32(strip), (LANES, 1), (rows, LANES));
-        self.pack(Side::Right, &columns, 0, buffer);
-        buffer
-    }
-
-    fn multiply(
-        &self,
-        depth: usize,
-        left: Panels<'_>,
-        right: Right<'_>,
-        mode: Accumulate,
-        strip: &mut [f32],
-    ) {
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, sums: &mut [f32]) {
         let steps = depth.div_ceil(STEP);
         let cells = steps * PARTS * 2 * REGISTER;
-        assert!(right.cells.len() >= cells && strip.len() >= left.count * LANES * LANES);
+        assert!(right.cells.len() >= cells && sums.len() >= left.count * LANES * LANES);
         if let Some(before_last) = left.count.checked_sub(1) {
             assert!(left.cells.len() >= before_last * left.stride + cells);
-            multiply_tiles(steps, left, right, mode, strip);
+            multiply_tiles(steps, left, right, mode, sums);
         }
     }
 }
@@ -76,7 +63,7 @@ struct Sums([f32; LANES * LANES]);
 /// Multiplies at least one left panel; see [`super::tiles`] for the registers.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
 fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, strip: &mut [f32]) {
-    let mut found = Configuration([0; 64]);
+    let mut found = Configuration::NONE;
     let mut sums = Sums([0.0; LANES * LANES]);
     // There are no more registers than these, so this one says both whether and where.
     let between = if mode == Accumulate::Add { sums.0.as_mut_ptr() } else { std::ptr::null_mut() };
@@ -87,14 +74,8 @@ fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, mode: Accumu
     // asserts. Fetching ahead touches no memory. The process has been allowed to use tiles.
     unsafe {
         asm!(
-            "sttilecfg [{count}]",
-            "vmovdqu64 zmm16, [{count}]",
-            "vpcmpeqd k1, zmm16, [{right_now}]",
-            "kortestw k1, k1",
-            "jc 2f",
-            "ldtilecfg [{right_now}]",
-            // For each left panel: a share of what is multiplied next is fetched,
-            "2:",
+            set_up_tiles!("count", "right_now"),
+            // For each left panel, from label 2 on: a share of what is multiplied next is fetched,
             "mov {count}, {lines}",
             "test {count}, {count}",
             "jz 4f",
@@ -411,6 +392,7 @@ fn neighbours() -> __m512i {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::operand::Elements;
     use super::super::vectors::{Avx512, Vectors};
     use super::*;
 

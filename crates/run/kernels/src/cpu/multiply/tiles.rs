@@ -40,51 +40,78 @@ impl Multiplier for Tiles {
         unsafe { pack(side, from, first_lane, panel) }
     }
 
-    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
-        let columns = Operand::new(Elements::F32(strip), (LANES, 1), (rows, LANES));
-        self.pack(Side::Right, &columns, 0, buffer);
-        buffer
-    }
-
-    fn multiply(
-        &self,
-        depth: usize,
-        left: Panels<'_>,
-        right: Right<'_>,
-        mode: Accumulate,
-        strip: &mut [f32],
-    ) {
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, sums: &mut [f32]) {
         let steps = depth.div_ceil(STEP);
         let cells = steps * 2 * REGISTER;
-        assert!(right.cells.len() >= cells && strip.len() >= left.count * LANES * LANES);
+        assert!(right.cells.len() >= cells && sums.len() >= left.count * LANES * LANES);
         if let Some(before_last) = left.count.checked_sub(1) {
             assert!(left.cells.len() >= before_last * left.stride + cells);
-            multiply_tiles(steps, left, right, mode, strip);
+            multiply_tiles(steps, left, right, mode, sums);
         }
     }
 }
 
-/// Palette 1: eight registers of 16 rows of 64 bytes.
+/// How the eight tile registers are set up.
 #[repr(C, align(64))]
-pub(super) struct Configuration(pub(super) [u8; 64]);
+pub(crate) struct Configuration(pub(crate) [u8; 64]);
 
-pub(super) static PLAIN: Configuration = {
-    let mut bytes = [0; 64];
-    bytes[0] = 1;
-    let mut register = 0;
-    while register < 8 {
-        bytes[16 + 2 * register] = 64;
-        bytes[48 + register] = 16;
-        register += 1;
+/// Rows of a register that has as many as its configuration is for.
+pub(crate) const EACH: u8 = 0;
+
+impl Configuration {
+    pub(crate) const NONE: Self = Self([0; 64]);
+
+    /// Palette 1, for so many rows. A register is its rows and the bytes of a row.
+    const fn new(registers: [(u8, u8); 8], rows: u8) -> Self {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        let mut register = 0;
+        while register < 8 {
+            let (of_register, bytes_of_row) = registers[register];
+            bytes[16 + 2 * register] = bytes_of_row;
+            bytes[48 + register] = if of_register == EACH { rows } else { of_register };
+            register += 1;
+        }
+        Self(bytes)
     }
-    Configuration(bytes)
-};
+
+    /// One for each number of rows, from 1 on.
+    pub(crate) const fn for_rows<const MOST: usize>(registers: [(u8, u8); 8]) -> [Self; MOST] {
+        let mut all = [const { Self::NONE }; MOST];
+        let mut rows = 1;
+        while rows <= MOST {
+            all[rows - 1] = Self::new(registers, rows as u8);
+            rows += 1;
+        }
+        all
+    }
+}
+
+pub(super) static PLAIN: Configuration = Configuration::new([(16, 64); 8], 16);
+
+/// Assembler that sets the tile registers up where they are not, by operands of these names. Looking is ten times as fast as setting up.
+macro_rules! set_up_tiles {
+    ($found:literal, $wanted:literal) => {
+        concat!(
+            "sttilecfg [{",
+            $found,
+            "}]\nvmovdqu64 zmm16, [{",
+            $found,
+            "}]\nvpcmpeqd k1, zmm16, [{",
+            $wanted,
+            "}]\nkortestw k1, k1\njc 2f\nldtilecfg [{",
+            $wanted,
+            "}]\n2:"
+        )
+    };
+}
+pub(crate) use set_up_tiles;
 
 /// Multiplies at least one left panel. All that needs the tile registers is one block of assembler, which sets them up
 /// where they are not: the compiler knows nothing of them, so what they hold may be gone between two blocks.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
 fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, strip: &mut [f32]) {
-    let mut found = Configuration([0; 64]);
+    let mut found = Configuration::NONE;
     let bytes_of_panel = steps * 4 * 2 * REGISTER;
     let lines_to_fetch = right.next.len().div_ceil(16).div_ceil(left.count);
     // SAFETY: reads `steps` times two registers of each left panel and of the right one; writes and reads a configuration; reads
@@ -92,15 +119,8 @@ fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, mode: Accumu
     // Fetching ahead touches no memory. The process has been allowed to use tiles.
     unsafe {
         asm!(
-            // Looking is ten times as fast as setting up.
-            "sttilecfg [{count}]",
-            "vmovdqu64 zmm16, [{count}]",
-            "vpcmpeqd k1, zmm16, [{right_now}]",
-            "kortestw k1, k1",
-            "jc 2f",
-            "ldtilecfg [{right_now}]",
-            // For each left panel: a share of what is multiplied next is fetched,
-            "2:",
+            set_up_tiles!("count", "right_now"),
+            // For each left panel, from label 2 on: a share of what is multiplied next is fetched,
             "mov {count}, {lines}",
             "test {count}, {count}",
             "jz 4f",

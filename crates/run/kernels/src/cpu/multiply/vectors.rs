@@ -79,18 +79,11 @@ impl<V: Vector, const ROWS: usize> Multiplier for Vectors<V, ROWS> {
         &strip[..rows * Self::COLUMNS]
     }
 
-    fn multiply(
-        &self,
-        depth: usize,
-        left: Panels<'_>,
-        right: Right<'_>,
-        mode: Accumulate,
-        strip: &mut [f32],
-    ) {
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, mode: Accumulate, sums: &mut [f32]) {
         V::LEVEL.vectorized(
             #[inline(always)]
             || {
-                for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(ROWS * Self::COLUMNS)) {
+                for (panel, sums) in (0..left.count).zip(sums.chunks_exact_mut(ROWS * Self::COLUMNS)) {
                     right.fetch_next(panel, left.count);
                     let left = &left.cells[panel * left.stride..][..depth * ROWS];
                     tile::<V, ROWS>(left, &right.cells[..depth * Self::COLUMNS], mode, sums);

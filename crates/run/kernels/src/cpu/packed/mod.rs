@@ -23,7 +23,7 @@ use super::Cpu;
 use super::expert_linear::Experts;
 use super::linear::finish;
 use super::memory::Addresses;
-use crate::device::PackedStorage;
+use crate::device::{ExpertForward, LinearForward, PackedStorage};
 use crate::{Accumulate, Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
 use layout::{LANES, Weight};
 
@@ -54,14 +54,8 @@ impl Cpu {
         PackedBody { bytes }
     }
 
-    pub(crate) fn linear_packed<X: Element, O: Element>(
-        &self,
-        x: Matrix<'_, X>,
-        weight: &Packed,
-        bias: Option<View<'_, X>>,
-        residual: Option<Matrix<'_, O>>,
-        out: MatrixMut<'_, O>,
-    ) {
+    pub(crate) fn linear_packed<X: Element, O: Element>(&self, layer: LinearForward<'_, X, &Packed, X, O>) {
+        let LinearForward { x, weight, bias, residual, out } = layer;
         let bias = bias.map(|bias| self.slice(bias));
         let residual = residual.map(|residual| self.rows(residual));
         let (rows, weight) = (x.rows, weight.weight(&self.addresses));
@@ -76,11 +70,9 @@ impl Cpu {
 
     pub(crate) fn expert_linear_packed<X: Element, O: Element>(
         &self,
-        x: Matrix<'_, X>,
-        offsets: View<'_, u32>,
-        weights: &[Packed],
-        out: MatrixMut<'_, O>,
+        layer: ExpertForward<'_, X, &[Packed], O>,
     ) {
+        let ExpertForward { x, offsets, weights, out } = layer;
         let experts = Experts::new(self.slice(offsets), x.rows);
         let Some(first) = weights.first() else { return };
         assert!(weights.iter().all(|weight| weight.format == first.format), "experts have one format");

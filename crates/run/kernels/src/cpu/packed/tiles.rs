@@ -8,6 +8,7 @@ use std::arch::asm;
 
 use super::layout::{LANES, STEP};
 use super::unit::cells;
+use crate::cpu::multiply::{Configuration, EACH, set_up_tiles};
 use crate::{Bf16, Rows};
 
 /// Rows that are multiplied by a register of their own.
@@ -39,47 +40,22 @@ pub(super) fn join([low, high]: [Bf16; 2]) -> f32 {
     f32::from_bits(u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16)
 }
 
-/// Palette 1: registers of 16 rows of 64 bytes, but for those of sums and of the left side, which have fewer rows.
-#[repr(C, align(64))]
-pub(super) struct Configuration(pub(super) [u8; 64]);
-
-const fn configuration(rows: u8) -> Configuration {
-    let mut bytes = [0; 64];
-    bytes[0] = 1;
-    let mut register = 0;
-    while register < 8 {
-        bytes[16 + 2 * register] = 64;
-        bytes[48 + register] = if register < 6 { rows } else { 16 };
-        register += 1;
-    }
-    Configuration(bytes)
-}
-
-static CONFIGURATIONS: [Configuration; FEW] = {
-    let mut all = [const { configuration(1) }; FEW];
-    let mut rows = 1;
-    while rows <= FEW {
-        all[rows - 1] = configuration(rows as u8);
-        rows += 1;
-    }
-    all
-};
+/// Those of sums and of the left side have as many rows as there are.
+static CONFIGURATIONS: [Configuration; FEW] = Configuration::for_rows({
+    let mut registers = [(EACH, 64); 8];
+    registers[6] = (16, 64);
+    registers[7] = (16, 64);
+    registers
+});
 
 /// Sets the tile registers up.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
 pub(super) fn configure(wanted: &'static Configuration) {
-    let mut found = Configuration([0; 64]);
+    let mut found = Configuration::NONE;
     // SAFETY: writes and reads a configuration. The process has been allowed to use tiles.
     unsafe {
         asm!(
-            // Looking is ten times as fast as setting up.
-            "sttilecfg [{found}]",
-            "vmovdqu64 zmm16, [{found}]",
-            "vpcmpeqd k1, zmm16, [{wanted}]",
-            "kortestw k1, k1",
-            "jc 2f",
-            "ldtilecfg [{wanted}]",
-            "2:",
+            set_up_tiles!("found", "wanted"),
             found = in(reg) found.0.as_mut_ptr(),
             wanted = in(reg) wanted.0.as_ptr(),
             out("zmm16") _,

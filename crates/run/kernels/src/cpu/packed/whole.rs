@@ -8,9 +8,9 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::layout::{HALF, LANES, SCALES, STEP, step_bytes};
-use super::tiles::{Configuration, FEW, configure};
+use super::tiles::{FEW, configure};
 use super::unit::cells;
-use crate::cpu::multiply::Panels;
+use crate::cpu::multiply::{Configuration, EACH, Panels};
 use crate::{Accumulate, Bf16, Rows, WeightFormat};
 
 /// Inputs of a block, which a panel's unfolded numbers stay in the nearest cache for.
@@ -32,22 +32,11 @@ pub(super) fn row_cells(depth: usize) -> usize {
 }
 
 /// For each number of rows: registers 0 and 1 are sums, 4 is a left side of 32 bytes per row, 6 and 7 are right sides of eight rows.
-static CONFIGURATIONS: [Configuration; FEW] = {
-    let mut all = [const { Configuration([0; 64]) }; FEW];
-    let mut rows = 1;
-    while rows <= FEW {
-        let bytes = &mut all[rows - 1].0;
-        bytes[0] = 1;
-        let mut register = 0;
-        while register < 8 {
-            bytes[16 + 2 * register] = if register == 4 || register == 5 { STEP as u8 } else { 64 };
-            bytes[48 + register] = if register < 6 { rows as u8 } else { (STEP / 4) as u8 };
-            register += 1;
-        }
-        rows += 1;
-    }
-    all
-};
+static CONFIGURATIONS: [Configuration; FEW] = Configuration::for_rows({
+    let (left, right) = ((EACH, STEP as u8), (STEP as u8 / 4, 64));
+    let sums = (EACH, 64);
+    [sums, sums, sums, sums, left, left, right, right]
+});
 
 /// Rounds rows to a left panel of `panel_rows` rows: step by step, in these the numbers row by row, then the scales of the rows. Rows and
 /// inputs that are lacking are zero.

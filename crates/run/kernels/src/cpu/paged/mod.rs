@@ -16,24 +16,18 @@ pub(crate) use attend::SequenceJob;
 
 use super::Cpu;
 use super::share::SharedRows;
-use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Sight, View, ViewMut};
+use crate::device::{PagedForward, StoreKv};
+use crate::{Element, ViewMut};
 use blocks::Steps;
 
 /// Elements of keys and values up to which one member stores them all.
 const FEW: usize = 1 << 14;
 
 impl Cpu {
-    pub(crate) fn store_kv<E: Element>(
-        &self,
-        shape: &PagedShape,
-        keys: Matrix<'_, E>,
-        values: Matrix<'_, E>,
-        rows: PagedRows<'_>,
-        pool: ViewMut<'_, E>,
-    ) {
-        let (keys, values) = (self.rows(keys), self.rows(values));
-        let (steps, order) = (Steps::new(self, rows, keys.rows), self.block_order::<E>(shape));
-        let (half, pool) = (shape.head_dim * shape.block_tokens, self.shared(pool, 1));
+    pub(crate) fn store_kv<E: Element>(&self, store: StoreKv<'_, E>) {
+        let (keys, values, shape) = (self.rows(store.keys), self.rows(store.values), store.shape);
+        let (steps, order) = (Steps::new(self, store.rows, keys.rows), self.block_order::<E>(shape));
+        let (half, pool) = (shape.head_dim * shape.block_tokens, self.shared(store.pool, 1));
         // A part is the keys or the values of a head: whatever the tables say, no two parts meet in a block.
         let store = |part: usize| {
             let head = part / 2 * shape.head_dim..(part / 2 + 1) * shape.head_dim;
@@ -59,15 +53,8 @@ impl Cpu {
         }
     }
 
-    pub(crate) fn paged_attention<E: Element>(
-        &self,
-        shape: &PagedShape,
-        queries: Matrix<'_, E>,
-        rows: PagedRows<'_>,
-        sight: Sight,
-        pool: View<'_, E>,
-        out: MatrixMut<'_, E>,
-    ) {
+    pub(crate) fn paged_attention<E: Element>(&self, attention: PagedForward<'_, E>) {
+        let PagedForward { shape, queries, rows, sight, pool, out } = attention;
         let (queries, pool) = (self.rows(queries), self.slice(pool));
         let steps = Steps::new(self, rows, queries.rows);
         let out: SharedRows<'_, E> = self.rows_mut(out);

@@ -4,6 +4,7 @@
 //! not seen has a weight of zero, which changes no sum.
 
 use crate::cpu::attention::{NO_SCORE, multiply_add, power_of_two};
+use crate::cpu::sum::fold;
 
 /// Partial sums of a row.
 pub(super) const LANES: usize = 16;
@@ -55,16 +56,4 @@ impl SoftmaxSeen {
             *number = *number * by[0] + *more * by[1];
         }
     }
-}
-
-#[inline(always)]
-fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = join(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
 }

@@ -10,41 +10,18 @@ use std::ops::Range;
 
 use super::attend::{PIECE, TILE};
 use super::blocks::GROUP;
+use crate::cpu::multiply::{Configuration, EACH, set_up_tiles};
 use crate::device::Elements;
 use crate::{Bf16, Element, PagedShape};
 
 /// Groups of tokens of a piece.
 const GROUPS: usize = PIECE / GROUP;
 
-/// Palette 1. Registers 0 to 3 are sums, 4 is a left and 5 a right side of 32 elements; 6 and 7 are the same with 16.
-#[repr(C, align(64))]
-struct Configuration([u8; 64]);
-
-const fn configuration(lanes: u8) -> Configuration {
-    let mut bytes = [0; 64];
-    bytes[0] = 1;
-    let mut register = 0;
-    while register < 8 {
-        bytes[16 + 2 * register] = if register == 6 { 32 } else { 64 };
-        bytes[48 + register] = match register {
-            5 => 16,
-            7 => 8,
-            _ => lanes,
-        };
-        register += 1;
-    }
-    Configuration(bytes)
-}
-
-static CONFIGURATIONS: [Configuration; TILE] = {
-    let mut all = [const { configuration(1) }; TILE];
-    let mut lanes = 1;
-    while lanes <= TILE {
-        all[lanes - 1] = configuration(lanes as u8);
-        lanes += 1;
-    }
-    all
-};
+/// Registers 0 to 3 are sums, 4 is a left and 5 a right side of 32 elements; 6 and 7 are the same with 16.
+static CONFIGURATIONS: [Configuration; TILE] = Configuration::for_rows({
+    let sums = (EACH, 64);
+    [sums, sums, sums, sums, (EACH, 64), (16, 64), (EACH, 32), (8, 64)]
+});
 
 /// The elements of a format that is bf16.
 fn narrow<E: Element>(elements: &[E]) -> &[Bf16] {
@@ -109,18 +86,12 @@ pub(super) fn score<'a, E: Element>(
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
 fn score_four(count: usize, steps: usize, queries: &[f32], keys: [*const Bf16; 4], to: [*mut f32; 4]) {
     let wanted = &CONFIGURATIONS[count - 1];
-    let mut found = Configuration([0; 64]);
+    let mut found = Configuration::NONE;
     // SAFETY: reads `steps` registers of `count` rows of queries and of sixteen rows of each group's keys, and writes `count` rows of 64
     // bytes of scores that lie a piece apart. All are that long, by the checks of the caller. The process has been allowed to use tiles.
     unsafe {
         asm!(
-            "sttilecfg [{found}]",
-            "vmovdqu64 zmm16, [{found}]",
-            "vpcmpeqd k1, zmm16, [{wanted}]",
-            "kortestw k1, k1",
-            "jc 2f",
-            "ldtilecfg [{wanted}]",
-            "2:",
+            set_up_tiles!("found", "wanted"),
             "tilezero tmm0",
             "tilezero tmm1",
             "tilezero tmm2",
@@ -239,19 +210,13 @@ fn add_two(
     out: &mut [f32],
 ) {
     let wanted = &CONFIGURATIONS[count - 1];
-    let mut found = Configuration([0; 64]);
+    let mut found = Configuration::NONE;
     // SAFETY: reads `values.len()` registers of `count` rows of weights and two of eight rows of each group's values; reads and writes
     // `count` rows of 128 bytes of sums that lie `head_dim` apart. All are that long, by the checks of the caller. The process has
     // been allowed to use tiles.
     unsafe {
         asm!(
-            "sttilecfg [{found}]",
-            "vmovdqu64 zmm16, [{found}]",
-            "vpcmpeqd k1, zmm16, [{wanted}]",
-            "kortestw k1, k1",
-            "jc 2f",
-            "ldtilecfg [{wanted}]",
-            "2:",
+            set_up_tiles!("found", "wanted"),
             "tileloadd tmm0, [{out} + {apart}]",
             "tileloadd tmm1, [{out} + {apart} + 64]",
             "3:",

@@ -95,17 +95,7 @@ template <bool WIDE, class T> DEVICE void put(T* p, i64 count, const float (&v)[
   }
 }
 
-DEVICE float warp_sum(float x) {
-#pragma unroll
-  for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-  return x;
-}
-DEVICE double warp_sum(double x) {
-#pragma unroll
-  for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-  return x;
-}
-DEVICE u64 warp_sum(u64 x) {
+template <class T> DEVICE T warp_sum(T x) {
 #pragma unroll
   for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
   return x;
