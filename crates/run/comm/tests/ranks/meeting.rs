@@ -68,29 +68,6 @@ fn a_rank_that_the_world_does_not_have_is_an_error_on_all() {
 }
 
 #[test]
-fn ranks_use_the_streams_and_the_deadline_of_rank_0() {
-    let port = free_port();
-    thread::scope(|scope| {
-        for rank in 0..2 {
-            scope.spawn(move || {
-                let options = WorldOptions {
-                    streams: 1 + 3 * rank,
-                    deadline: Duration::from_secs(if rank == 0 { 1 } else { 600 }),
-                    ..options(bedplate_comm::Transport::Tcp)
-                };
-                let own = Rendezvous::on_this_machine(rank, 2, port, SECRET);
-                let world = World::join(&own, &options).unwrap();
-                let (device, group) = (bedplate_kernels::Device::cpu(1), world.everyone().unwrap());
-                // Rank 1 would speak once in a minute by its own deadline.
-                thread::sleep(Duration::from_secs(3));
-                let mut elements = device.zeros::<f32>(1_000_000);
-                group.all_reduce(&device, elements.view_mut(), bedplate_comm::Reduction::Sum).unwrap();
-            });
-        }
-    });
-}
-
-#[test]
 fn a_port_in_use_and_an_absent_rank_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
