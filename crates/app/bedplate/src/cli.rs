@@ -35,13 +35,13 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// A guided tour: hardware, a cluster, a model, a plan
+    /// Take a guided tour: hardware, a cluster, a model, a plan
     Tour(tour::Arguments),
-    /// What hardware exists: accelerators, instances, fabrics, storage, prices
+    /// Look up hardware: accelerators, instances, fabrics, storage, prices
     Catalog(catalog::Arguments),
-    /// A concrete cluster and its topology: show, import, export, check
+    /// Describe a cluster and its topology: show, import, export, check
     Cluster(cluster::Arguments),
-    /// Parameters, FLOPs and bytes of a model
+    /// Count parameters, FLOPs and bytes of a model
     Model(model::Arguments),
     /// Predict and choose: layouts, times, memory, costs
     Plan(Box<plan::Arguments>),
@@ -51,11 +51,11 @@ pub(crate) enum Command {
     Train(train::Arguments),
     /// Serve a model: an OpenAI-compatible API on this machine
     Serve(Box<serve::Arguments>),
-    /// One address in front of many servers of models: prefixes, load, checks, retries
+    /// Put one address in front of many servers of models: prefixes, load, checks, retries
     Route(Box<route::Arguments>),
     /// Continue one prompt with a model
     Generate(generate::Arguments),
-    /// What is in checkpoints, whether they are good, and other tools' formats: show, verify, convert
+    /// Work with checkpoints: show, verify, convert to and from other formats
     Checkpoint(checkpoint::Arguments),
     /// Start a cluster on this machine
     Up(up::Arguments),
@@ -65,35 +65,35 @@ pub(crate) enum Command {
     Down(down::Arguments),
     /// Give a cluster a job: a file, a batch script or a command
     Submit(Box<submit::Arguments>),
-    /// The jobs that wait and run
+    /// List waiting and running jobs
     Queue(queue::Arguments),
-    /// One job: show, logs, explain, cancel, hold, release, requeue, attach
+    /// Work with a job: show, logs, explain, cancel, hold, release, requeue, attach, render
     Job(job::Arguments),
-    /// The nodes: list, show, drain, resume, start
+    /// Work with nodes: list, show, drain, resume, start
     Node(node::Arguments),
-    /// Nodes and jobs on one screen, live
+    /// Watch nodes and jobs on one screen
     Top(top::Arguments),
-    /// What is wrong with this node, a job's NCCL or some nodes of a cluster, what it costs, how to fix it
+    /// Find out what is wrong with a node, a job's NCCL or nodes of a cluster, what it costs, how to fix it
     Doctor(doctor::Arguments),
-    /// Whether a GPU of this machine computes rightly, and as fast as its kind should
+    /// Test whether a GPU computes correctly, and as fast as its kind should
     Selftest(selftest::Arguments),
-    /// Recording and alerting rules for Prometheus, with their unit tests
+    /// Print recording and alerting rules for Prometheus, with their unit tests
     Rules(rules::Arguments),
-    /// Dashboards for Grafana
+    /// Print dashboards for Grafana
     Dashboards(dashboards::Arguments),
-    /// How Prometheus finds the nodes: a list, a cluster, EC2, Kubernetes
+    /// Print how Prometheus finds the nodes: a list, a cluster, EC2, Kubernetes
     ScrapeConfig(scrape_config::Arguments),
-    /// Metrics of this machine for Prometheus, and what is wrong with it
+    /// Serve metrics and findings of this machine to Prometheus
     Export(Box<export::Arguments>),
-    /// Rules, the XID catalog, and a deep check of this machine
+    /// Show health rules and XIDs, or check this machine in depth
     Health(health::Arguments),
-    /// Who used how many GPU-hours
+    /// Show who used how many GPU-hours
     Usage(usage::Arguments),
-    /// What ended long ago: prune it
+    /// Prune the history of ended jobs
     History(history::Arguments),
-    /// Who may do what: add, list and revoke tokens
+    /// Manage tokens, which say who may do what: add, list, revoke
     Token(token::Arguments),
-    /// Which cluster commands talk to: list, show, use, add, remove
+    /// Choose the cluster that commands talk to: list, show, use, add, remove
     Context(context::Arguments),
     /// Print systemd units for the daemon and for the agents of real nodes
     Unit(unit::Arguments),
@@ -101,23 +101,23 @@ pub(crate) enum Command {
     Chaos(chaos::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),
-    /// From text to tokens that training reads: tokenize, generate, show, train-tokenizer
+    /// Turn text into tokens for training: tokenize, generate, show, train-tokenizer
     Data(data::Arguments),
-    /// What ranks did together: which one has not entered which collective
+    /// Find which rank has not entered which collective
     Comm(comm::Arguments),
-    /// How fast the program's own parts are, next to a named peer
+    /// Measure how fast the program's own parts are, next to named peers
     Bench(bench::Arguments),
     /// The process of a node that runs ranks; `bedplate up` starts it
     #[command(hide = true)]
     Agent(Box<agent::Arguments>),
     /// Run a gang inside a job of Slurm; it heals on spare nodes without going back to the queue
     Launch(launch::Arguments),
-    /// A scheduler for Kubernetes beside its own: whole gangs of pods, reservations, fair shares
+    /// Run a scheduler for Kubernetes beside its own: whole gangs of pods, reservations, fair shares
     Scheduler(scheduler::Arguments),
     /// What `launch` starts on each node
     #[command(hide = true)]
     LaunchHelper(launch::HelperArguments),
-    /// What an error code means and what to do about it
+    /// Explain an error code and what to do about it
     Error(error::Arguments),
     /// Print a completion script for your shell
     Completions(completions::Arguments),

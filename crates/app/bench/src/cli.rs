@@ -8,7 +8,7 @@ use crate::{
     submit, survival, training,
 };
 
-/// How fast the program's own parts are, next to a named peer
+/// Measure how fast the program's own parts are, next to named peers
 #[derive(Parser)]
 #[command(name = "bedplate-bench", bin_name = "bedplate bench", version, propagate_version = true)]
 #[command(max_term_width = 100, after_help = benchmarks::EXAMPLES)]

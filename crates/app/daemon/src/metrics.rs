@@ -71,7 +71,7 @@ impl DaemonMetrics {
         );
         text.counter(
             "bedplate_panics_total",
-            "Requests that ended in a flaw of the program.",
+            "Requests that ended in a panic.",
             self.panics.get(),
         );
         text.gauge("bedplate_http_connections", "Open connections.", connections.open() as f64);

@@ -29,7 +29,7 @@ enum Command {
     Tokenize(tokenize::Arguments),
     /// Generate a corpus, with a tokenizer trained on it
     Generate(generate::Arguments),
-    /// What is in a corpus, and any of its samples as text
+    /// Show what is in a corpus, and any of its samples as text
     Show(show::Arguments),
     /// Train a byte-level BPE tokenizer on your own texts
     TrainTokenizer(train_tokenizer::Arguments),

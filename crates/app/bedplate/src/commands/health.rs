@@ -15,10 +15,10 @@ pub(crate) const PAGES: &[&Page] = &[&xid::UNKNOWN_XID];
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate health rules                     what is watched, and what it calls for
+  bedplate health rules                     what each rule watches and calls for
   bedplate health rules --own site.toml     check rules of your own
   bedplate health xid 79                    what a code means, by profile
-  bedplate health check                     burn in this machine: it should be idle")]
+  bedplate health check                     check this machine in depth, when it is idle")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -128,7 +128,7 @@ fn workspace(url: &str) -> Result<(String, String), CliError> {
     let region = url.strip_prefix("https://aps-workspaces.").and_then(|rest| rest.split('.').next());
     let region = region.filter(|region| !region.is_empty());
     let region = region.ok_or_else(|| {
-        usage(format!("`{url}` is no address of a workspace, such as https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write"))
+        usage(format!("`{url}` is not the address of a workspace, such as https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write"))
     })?;
     Ok((url.to_owned(), region.to_owned()))
 }
