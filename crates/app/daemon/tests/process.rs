@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use bedplate_daemon::Whereabouts;
 
-use support::{Client, Folder, JOB, until};
+use bedplate_testkit::wait_for;
+use support::{Client, Folder, JOB};
 
 const STATE: &str = "BEDPLATE_TEST_STATE";
 
@@ -48,7 +49,7 @@ impl Process {
     }
 
     fn address(folder: &Path) -> SocketAddr {
-        until("the daemon listens", || {
+        wait_for("the daemon listens", || {
             let found = Whereabouts::read(folder).ok().flatten()?;
             Some(SocketAddr::new(found.address.parse().unwrap(), found.port))
         })
@@ -136,7 +137,7 @@ fn ten_thousand_idle_connections_hold_nobody_up() {
     let figure = |text: &str, name: &str| -> f64 {
         text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap()
     };
-    let text = until("all of them are accepted", || {
+    let text = wait_for("all of them are accepted", || {
         let text = client.get("/metrics").text();
         (figure(&text, "bedplate_http_connections ") > IDLE as f64).then_some(text)
     });

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use bedplate_diag::{Diagnostic, Page, Place, Source, pages};
+use bedplate_host::replace_file;
 
 /// The node list of a very large cluster has a few hundred megabytes; more is a mistake.
 const LARGEST: u64 = 1 << 30;
@@ -123,25 +124,16 @@ pub fn read_system(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Writes a whole file through a temporary one next to it, so that no half-written file is left. Links are followed,
+/// Replaces a whole file durably, so that no half-written file is left. Links are followed,
 /// permissions kept, and anything but a regular file (a device, a pipe) is written directly.
 pub fn write_text(path: &str, text: &str) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
-    let existing = fs::metadata(&target).ok();
-    if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
+    if fs::metadata(&target).is_ok_and(|existing| !existing.is_file()) {
         let mut stream = OpenOptions::new().write(true).open(&target).map_err(failed)?;
         return stream.write_all(text.as_bytes()).map_err(failed);
     }
-    let mut neighbour = target.clone().into_os_string();
-    neighbour.push(format!(".{}.part", std::process::id()));
-    let written = fs::write(&neighbour, text)
-        .and_then(|()| existing.map_or(Ok(()), |old| fs::set_permissions(&neighbour, old.permissions())))
-        .and_then(|()| fs::rename(&neighbour, &target));
-    written.map_err(|source| {
-        let _ = fs::remove_file(&neighbour);
-        failed(source)
-    })
+    replace_file(&target, text.as_bytes()).map_err(failed)
 }
 
 /// The same for a file of our own, whose folder is created if missing.

@@ -1,4 +1,5 @@
-//! TOML documents read with places, and JSON with the same keys.
+//! TOML documents read with places, and JSON with the same keys; and the other notations that several crates read or write:
+//! CSV, YAML, quantities and names of Kubernetes, times of Slurm, quotes of TOML, YAML and shells.
 //!
 //! The catalog, clusters, jobs and configurations are written by people, so every complaint about them
 //! names file, line, key and remedy. A [`Table`] hands out typed values by key, remembers which keys were
@@ -19,12 +20,18 @@
 //! # Ok::<(), bedplate_document::DocumentError>(())
 //! ```
 
+pub mod csv;
 mod error;
+pub mod kubernetes;
+pub mod quote;
 mod readable;
+pub mod slurm;
 mod table;
 mod value;
+mod yaml;
 
 pub use error::{DocumentError, PAGES};
 pub use readable::{Misfit, Readable};
 pub use table::Table;
-pub use value::{Entry, Located, Value, quoted};
+pub use value::{Entry, Located, Value};
+pub use yaml::to_yaml;

@@ -97,8 +97,3 @@ fn json_located(value: serde_json::Value) -> Located {
     };
     Located { value, span: 0..0 }
 }
-
-/// A TOML string with these contents. JSON's escapes are TOML's, except that TOML also escapes DEL.
-pub fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}

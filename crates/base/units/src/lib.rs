@@ -28,7 +28,7 @@ mod size;
 pub mod statistics;
 mod time;
 
-pub use calendar::Date;
+pub use calendar::{Date, UtcTime, WrittenTime};
 pub use count::{Count, Tokens, grouped};
 pub use error::UnitError;
 pub use length::sequence_length;

@@ -38,6 +38,19 @@ impl Seconds {
     }
 }
 
+impl Seconds {
+    /// A number and the largest unit that divides the duration, so that both read back as the very same: `5` and `min`.
+    pub fn exactly(self) -> (f64, &'static str) {
+        let divides = |unit: f64| {
+            let count = self.0 / unit;
+            count >= 1.0 && count.fract() == 0.0 && count * unit == self.0 && count < 1e9
+        };
+        let units = [(DAY, "d"), (HOUR, "h"), (MINUTE, "min")];
+        let unit = units.into_iter().find(|(unit, _)| divides(*unit));
+        unit.map_or((self.0, "s"), |(unit, symbol)| (self.0 / unit, symbol))
+    }
+}
+
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Each unit is used up to its limit, which keeps numbers readable: 90 s stays 90 s.

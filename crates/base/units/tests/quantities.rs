@@ -75,6 +75,19 @@ fn operations_and_their_rates_keep_data_sheet_digits() {
 }
 
 #[test]
+fn a_duration_is_exact_in_its_largest_unit() {
+    for (seconds, expected) in [
+        (0.0, (0.0, "s")),
+        (1.5, (1.5, "s")),
+        (300.0, (5.0, "min")),
+        (5400.0, (90.0, "min")),
+        (172_800.0, (2.0, "d")),
+    ] {
+        assert_eq!(Seconds::new(seconds).exactly(), expected);
+    }
+}
+
+#[test]
 fn durations_compose_and_print_in_the_unit_a_person_would_choose() {
     reads::<Seconds>(&[
         ("600ms", "600 ms"),

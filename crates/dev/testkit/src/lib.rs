@@ -1,19 +1,25 @@
 //! What tests share: the rules of the workspace, and golden runs of programs.
 //!
 //! Used as a dev-dependency only. [`tidy`] holds the architecture's rules as data and checks a workspace
-//! against them; [`Transcript`] runs a program and renders what a user would see; [`counting`] counts allocations.
+//! against them; [`homes`] names the one place of each small tool; [`Transcript`] runs a program and renders what a user would see; [`counting`] counts allocations;
+//! [`wait_until`] and its kin wait for what other threads and processes do.
 
 pub mod book;
 pub mod counting;
+pub mod homes;
+mod hosts;
 mod logs;
 mod map;
 mod programs;
 pub mod tidy;
 mod transcript;
+mod waiting;
 mod workspace;
 
+pub use hosts::{PLAIN_HOST, host_of_ranks};
 pub use logs::{has_logged, keep_logs};
 pub use map::{ArchitectureMap, CrateLayer};
 pub use programs::beside;
 pub use transcript::Transcript;
+pub use waiting::{PATIENCE, wait_for, wait_to_see, wait_until};
 pub use workspace::{Dependency, Package, Use, Workspace, root};

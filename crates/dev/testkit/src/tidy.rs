@@ -256,7 +256,7 @@ fn type_defined(line: &str) -> Option<&str> {
     named.split(|letter: char| !letter.is_alphanumeric()).next().filter(|name| !name.is_empty())
 }
 
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut files = Vec::new();
     for path in entries.flatten().map(|entry| entry.path()) {

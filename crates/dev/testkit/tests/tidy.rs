@@ -1,6 +1,6 @@
 //! The workspace obeys its own rules.
 
-use bedplate_testkit::{ArchitectureMap, Workspace, root, tidy};
+use bedplate_testkit::{ArchitectureMap, Workspace, homes, root, tidy};
 
 #[test]
 fn layers_import_downward_and_every_crate_is_on_the_map() {
@@ -13,6 +13,12 @@ fn layers_import_downward_and_every_crate_is_on_the_map() {
 #[test]
 fn pure_crates_touch_nothing_and_every_file_says_what_it_is_for() {
     let found = tidy::violations_in_sources(&Workspace::load());
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
+fn each_small_tool_is_written_once() {
+    let found = homes::violations();
     assert!(found.is_empty(), "\n{}", found.join("\n"));
 }
 

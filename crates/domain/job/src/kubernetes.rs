@@ -4,8 +4,6 @@ pub mod names;
 mod read;
 mod render;
 mod settings;
-mod yaml;
 
-pub use render::{ManifestKind, Manifests, PodGroup, RenderOptions, object_name, render};
+pub use render::{ManifestKind, Manifests, PodGroup, RenderOptions, render};
 pub use settings::{PodSettings, SecretKey, Toleration, Volume, VolumeSource};
-pub use yaml::to_yaml;

@@ -36,6 +36,7 @@ mod ranks;
 pub mod sbatch;
 mod shell;
 mod signal;
+mod state;
 
 pub use array::{Array, IndexRange};
 pub use begin::Begin;
@@ -54,3 +55,4 @@ pub use policy::{Policy, Preemption};
 pub use ranks::{RankBlocks, devices_in, devices_of};
 pub use sbatch::{Imported, Remark};
 pub use signal::{CheckpointSignal, Receiver};
+pub use state::JobState;

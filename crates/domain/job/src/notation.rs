@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use bedplate_document::slurm;
 use bedplate_units::{Bytes, Seconds};
 
 /// Why a text is not what it should be.
@@ -46,33 +47,11 @@ impl FromStr for TimeLimit {
     }
 }
 
-/// Slurm's times: `minutes`, `minutes:seconds`, `hours:minutes:seconds`, and `days-` before
-/// `hours`, `hours:minutes` or `hours:minutes:seconds`.
+/// A time as Slurm writes it.
 pub(crate) fn slurm_time(text: &str) -> Result<Seconds, NotationError> {
-    let error =
-        |reason: &str| NotationError::new(text, "a time such as `90`, `01:30:00` or `1-12:00:00`", reason);
-    let number = |part: &str| -> Result<f64, NotationError> {
-        if !(1..=9).contains(&part.len()) || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(error("each part is a whole number"));
-        }
-        part.parse().map_err(|_| error("each part is a whole number"))
-    };
-    let (days, rest) = match text.trim().split_once('-') {
-        Some((days, rest)) => (Some(number(days)?), rest),
-        None => (None, text.trim()),
-    };
-    let parts: Result<Vec<f64>, NotationError> = rest.split(':').map(number).collect();
-    let seconds = match (days, &parts?[..]) {
-        (None, [minutes]) => minutes * 60.0,
-        (None, [minutes, seconds]) => minutes * 60.0 + seconds,
-        (Some(days), [hours]) => days * 86_400.0 + hours * 3600.0,
-        (Some(days), [hours, minutes]) => days * 86_400.0 + hours * 3600.0 + minutes * 60.0,
-        (days, [hours, minutes, seconds]) => {
-            days.unwrap_or(0.0) * 86_400.0 + hours * 3600.0 + minutes * 60.0 + seconds
-        }
-        _ => return Err(error("it has too many parts")),
-    };
-    Ok(Seconds::new(seconds))
+    let expected = "a time such as `90`, `01:30:00` or `1-12:00:00`";
+    let seconds = slurm::seconds(text).map_err(|reason| NotationError::new(text, expected, reason))?;
+    Ok(Seconds::new(seconds as f64))
 }
 
 /// Slurm's sizes of memory: a number and K, M, G or T, in powers of 1024; without a letter mebibytes.
@@ -95,24 +74,20 @@ pub(crate) fn slurm_size(text: &str) -> Result<Bytes, NotationError> {
 
 /// A duration that reads back as the very same: in the largest unit that divides it, else in seconds.
 pub(crate) fn written_duration(duration: Seconds) -> String {
-    const UNITS: [(f64, &str); 3] = [(86_400.0, "d"), (3600.0, "h"), (60.0, "min")];
-    written(duration.get(), &UNITS, "s")
+    let (number, unit) = duration.exactly();
+    format!("{number}{unit}")
 }
 
 /// A size that reads back as the very same.
 pub(crate) fn written_size(size: Bytes) -> String {
     const UNITS: [(f64, &str); 4] =
-        [(1_099_511_627_776.0, " TiB"), (1_073_741_824.0, " GiB"), (1e9, " GB"), (1_048_576.0, " MiB")];
-    written(size.get(), &UNITS, " B")
-}
-
-fn written(value: f64, units: &[(f64, &str)], base: &str) -> String {
-    let fits = |unit: f64| {
-        let count = value / unit;
-        count >= 1.0 && count.fract() == 0.0 && count * unit == value && count < 1e9
+        [(1_099_511_627_776.0, "TiB"), (1_073_741_824.0, "GiB"), (1e9, "GB"), (1_048_576.0, "MiB")];
+    let divides = |unit: f64| {
+        let count = size.get() / unit;
+        count >= 1.0 && count.fract() == 0.0 && count * unit == size.get() && count < 1e9
     };
-    match units.iter().find(|(unit, _)| fits(*unit)) {
-        Some((unit, symbol)) => format!("{}{symbol}", value / unit),
-        None => format!("{value}{base}"),
+    match UNITS.iter().find(|(unit, _)| divides(*unit)) {
+        Some((unit, symbol)) => format!("{} {symbol}", size.get() / unit),
+        None => format!("{} B", size.get()),
     }
 }

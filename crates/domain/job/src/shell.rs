@@ -1,17 +1,10 @@
 //! Words for a shell and for `#SBATCH` lines.
 
-/// A word that a shell reads as this text.
-pub(crate) fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,@%+=".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
+use bedplate_document::quote;
 
 /// Words on one line.
 pub(crate) fn line(words: &[String]) -> String {
-    words.iter().map(|text| word(text)).collect::<Vec<_>>().join(" ")
+    words.iter().map(|text| quote::shell_word(text)).collect::<Vec<_>>().join(" ")
 }
 
 /// A hook or probe as one line: a single word is a line already.
@@ -25,7 +18,7 @@ pub(crate) fn hook(words: &[String]) -> String {
 /// A hook as words for `srun`, which starts programs and not lines.
 pub(crate) fn hook_words(words: &[String]) -> String {
     match words {
-        [only] => format!("sh -c {}", word(only)),
+        [only] => format!("sh -c {}", quote::shell_word(only)),
         words => line(words),
     }
 }

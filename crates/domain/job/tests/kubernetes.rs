@@ -2,7 +2,8 @@
 
 mod arbitrary;
 
-use bedplate_job::kubernetes::{ManifestKind, PodGroup, RenderOptions, render, to_yaml};
+use bedplate_document::to_yaml;
+use bedplate_job::kubernetes::{ManifestKind, PodGroup, RenderOptions, render};
 use bedplate_job::{
     Begin, Closeness, Elastic, Gang, HealthPolicy, Inherited, Job, JobError, PodSettings, Policy, Preemption,
     Role, Streams, Workload,

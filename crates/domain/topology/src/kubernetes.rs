@@ -25,6 +25,7 @@ use std::fmt;
 
 use bedplate_catalog::{Catalog, Instance};
 use bedplate_diag::{Place, Source};
+use bedplate_document::kubernetes;
 use bedplate_units::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
@@ -408,18 +409,6 @@ fn health(item: &Item, gpus: u32) -> (Health, Option<String>) {
 
 /// Bytes of a Kubernetes quantity such as `2097152Ki`, if it is a whole number.
 fn bytes(quantity: &str) -> Option<u64> {
-    let digits = quantity.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let factor: u64 = match &quantity[digits.len()..] {
-        "" => 1,
-        "k" => 1000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(factor).filter(|bytes| *bytes < 1 << 53)
+    let bytes = kubernetes::quantity(quantity)?;
+    (bytes.fract() == 0.0 && bytes < (1_u64 << 53) as f64).then_some(bytes as u64)
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use bedplate_finding::{Action, OpenFinding, Subject};
 use bedplate_health::{Health, Reading, Rules, XidSeen};
+use bedplate_host::clock;
 
 /// Hears of findings whenever they change.
 pub type OnFindings = Arc<dyn Fn(Vec<OpenFinding>) + Send + Sync>;
@@ -42,8 +43,7 @@ pub(crate) struct Clock {
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { began_ms: since.as_millis() as u64, began: Instant::now() }
+        Self { began_ms: clock::unix_ms(), began: Instant::now() }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {

@@ -10,11 +10,12 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_exporter::{Exporter, ExporterOptions, Root, ScrapeTarget};
 use bedplate_fakenvml::FakeNvml;
 use bedplate_record::{Exposure, MetricsServer, RecordError};
+use bedplate_testkit::{wait_for, wait_to_see, wait_until};
 use nix::sys::stat::Mode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,15 +58,7 @@ impl Drop for Host {
 
 /// Waits until the text is as wanted.
 fn text_when(exporter: &Exporter, wanted: impl Fn(&str) -> bool) -> String {
-    let began = Instant::now();
-    loop {
-        let text = exporter.text();
-        if wanted(&text) {
-            return text;
-        }
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}:\n{text}");
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_to_see("the text is as wanted", || exporter.text(), |text| wanted(text))
 }
 
 /// A rank that answers every request with the same bytes, as often as `times`.
@@ -276,19 +269,10 @@ fn an_exporter_that_ends_leaves_no_monitor_behind() {
     let mut options = host.options();
     options.neuron_monitor = Some(program);
     let exporter = Exporter::start(options).unwrap();
-    let began = Instant::now();
-    let monitor = loop {
-        if let Ok(pid) = fs::read_to_string(&pid).unwrap_or_default().trim().parse::<i32>() {
-            break pid;
-        }
-        assert!(began.elapsed() < PATIENCE, "it is not started");
-        thread::sleep(Duration::from_millis(20));
-    };
+    let written = || fs::read_to_string(&pid).unwrap_or_default().trim().parse::<i32>().ok();
+    let monitor = wait_for("the monitor starts", written);
     drop(exporter);
-    while is_alive(monitor) {
-        assert!(began.elapsed() < PATIENCE, "{monitor} is left");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("the monitor ends", || !is_alive(monitor));
 }
 
 /// Another process writes it: a program that this one had open when a test thread forked could not be executed.

@@ -7,15 +7,13 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_exporter::{Exporter, ExporterOptions, HostnameLabel, JobOnGpu, Root, ScrapeTarget};
 use bedplate_fakenvml::FakeNvml;
 use bedplate_finding::{Action, OpenFinding};
+use bedplate_testkit::wait_to_see;
 use serde_json::json;
-
-/// Long enough for a machine that does other things too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host in a folder that goes with it.
 struct Host {
@@ -64,15 +62,7 @@ impl Drop for Host {
 
 /// Waits until the text is as wanted.
 fn text_when(exporter: &Exporter, wanted: impl Fn(&str) -> bool) -> String {
-    let began = Instant::now();
-    loop {
-        let text = exporter.text();
-        if wanted(&text) {
-            return text;
-        }
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}:\n{text}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_to_see("the text is as wanted", || exporter.text(), |text| wanted(text))
 }
 
 fn value(text: &str, series: &str) -> Option<f64> {

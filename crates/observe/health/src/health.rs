@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bedplate_finding::{Evidence, Finding, OpenFinding, Subject};
+use bedplate_units::Seconds;
 
 use crate::history::History;
 use crate::reading::OwnedPlace;
@@ -346,12 +347,8 @@ fn number(value: f64) -> String {
 
 /// A window for people.
 fn span(ms: u64) -> String {
-    match ms {
-        ms if ms >= 172_800_000 && ms % 86_400_000 == 0 => format!("{} d", ms / 86_400_000),
-        ms if ms >= 3_600_000 && ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
-        ms if ms >= 60_000 && ms % 60_000 == 0 => format!("{} min", ms / 60_000),
-        ms => format!("{} s", ms as f64 / 1000.0),
-    }
+    let (number, unit) = Seconds::new(ms as f64 / 1000.0).exactly();
+    format!("{number} {unit}")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! One alerting rule, with examples that become its unit tests.
 
 use bedplate_finding::{Action, Layer, Severity};
+use bedplate_units::Seconds;
 
 /// An alert as Prometheus takes it. `Hostname` in expressions and texts stands for the label that the exporter was told to use.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,11 +86,6 @@ pub(crate) fn camel_case(rule: &str) -> String {
 
 /// A duration in Prometheus's notation: `90s`, `5m`, `6h`.
 pub(crate) fn duration(seconds: u64) -> String {
-    match seconds {
-        0 => "0s".to_owned(),
-        it if it % 86_400 == 0 => format!("{}d", it / 86_400),
-        it if it % 3600 == 0 => format!("{}h", it / 3600),
-        it if it % 60 == 0 => format!("{}m", it / 60),
-        it => format!("{it}s"),
-    }
+    let (number, unit) = Seconds::new(seconds as f64).exactly();
+    format!("{number}{}", &unit[..1])
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_document::quote;
 use bedplate_health::{Profile, Rules};
 
 use crate::alert::{Alert, Example, duration};
@@ -83,7 +84,7 @@ pub fn rules_file(options: &RuleOptions) -> String {
         text += &format!(
             "      - record: {}\n        expr: {}\n",
             recording.name,
-            yaml::quoted(recording.expression)
+            quote::yaml(recording.expression)
         );
     }
     for AlertGroup { name, alerts } in groups(&options.rules) {
@@ -101,7 +102,7 @@ fn head(name: &str, options: &RuleOptions) -> String {
 
 fn rule(alert: &Alert) -> String {
     let mut text =
-        format!("      - alert: {}\n        expr: {}\n", alert.name, yaml::quoted(&alert.expression));
+        format!("      - alert: {}\n        expr: {}\n", alert.name, quote::yaml(&alert.expression));
     if alert.lasts_s > 0 {
         text += &format!("        for: {}\n", duration(alert.lasts_s));
     }
@@ -120,7 +121,7 @@ fn spelled(text: &str, options: &RuleOptions) -> String {
 pub fn tests_file(options: &RuleOptions, rule_file: &str) -> String {
     let mut text = format!(
         "# Made by `bedplate rules --tests`: every alert fires and keeps silent as it should.\nrule_files:\n  - {}\nevaluation_interval: 1m\ntests:\n",
-        yaml::quoted(rule_file)
+        quote::yaml(rule_file)
     );
     let groups = groups(&options.rules);
     for test in merged(&groups) {
@@ -184,8 +185,8 @@ impl<'a> Test<'a> {
         for (series, values) in &self.series {
             text += &format!(
                 "      - series: {}\n        values: {}\n",
-                yaml::quoted(series),
-                yaml::quoted(values)
+                quote::yaml(series),
+                quote::yaml(values)
             );
         }
         text += "    alert_rule_test:\n";

@@ -1,7 +1,8 @@
 //! How Prometheus finds the nodes: by a list, by Slurm's hosts, by Kubernetes, by EC2; and remote writing to Amazon's service.
 
+use bedplate_document::quote;
+
 use crate::alert::duration;
-use crate::yaml;
 
 /// The port of `bedplate export`.
 pub const PORT: u16 = 9400;
@@ -85,12 +86,12 @@ impl Scrape {
         let mut text = String::new();
         if !self.rule_files.is_empty() {
             text += "rule_files:\n";
-            self.rule_files.iter().for_each(|file| text += &format!("  - {}\n", yaml::quoted(file)));
+            self.rule_files.iter().for_each(|file| text += &format!("  - {}\n", quote::yaml(file)));
         }
         if let Some(alertmanager) = &self.alertmanager {
             text += &format!(
                 "alerting:\n  alertmanagers:\n    - static_configs:\n        - targets: [{}]\n",
-                yaml::quoted(alertmanager)
+                quote::yaml(alertmanager)
             );
         }
         text
@@ -104,7 +105,7 @@ impl Scrape {
             NodeDiscovery::File(path) => {
                 format!(
                     "  - job_name: \"bedplate\"\n    file_sd_configs:\n      - files: [{}]\n",
-                    yaml::quoted(path)
+                    quote::yaml(path)
                 )
             }
             NodeDiscovery::Ec2 { region, tag, value } => ec2(region, tag, value),
@@ -116,8 +117,8 @@ impl Scrape {
         let Some((url, region)) = &self.remote_write else { return String::new() };
         format!(
             "remote_write:\n  - url: {}\n    sigv4:\n      region: {}\n    queue_config:\n      max_samples_per_send: 1000\n      max_shards: 200\n      capacity: 2500\n",
-            yaml::quoted(url),
-            yaml::quoted(region)
+            quote::yaml(url),
+            quote::yaml(region)
         )
     }
 }
@@ -143,10 +144,10 @@ pub fn targets_file(nodes: &[String], labels: &[(String, String)]) -> String {
 }
 
 fn job(name: &str, targets: &[String]) -> String {
-    let targets: Vec<String> = targets.iter().map(|target| yaml::quoted(target)).collect();
+    let targets: Vec<String> = targets.iter().map(|target| quote::yaml(target)).collect();
     format!(
         "  - job_name: {}\n    static_configs:\n      - targets: [{}]\n",
-        yaml::quoted(name),
+        quote::yaml(name),
         targets.join(", ")
     )
 }
@@ -155,9 +156,9 @@ fn ec2(region: &str, tag: &str, value: &str) -> String {
     let label = tag.replace(|character: char| !character.is_ascii_alphanumeric(), "_");
     format!(
         "  - job_name: \"bedplate\"\n    ec2_sd_configs:\n      - region: {}\n        port: {PORT}\n        filters:\n          - name: {}\n            values: [{}]\n          - name: \"instance-state-name\"\n            values: [\"running\"]\n    relabel_configs:\n      - source_labels: [__meta_ec2_instance_type]\n        target_label: instance_type\n      - source_labels: [__meta_ec2_instance_id]\n        target_label: instance_id\n      - source_labels: [__meta_ec2_availability_zone]\n        target_label: availability_zone\n      - source_labels: [__meta_ec2_tag_{label}]\n        target_label: cluster\n",
-        yaml::quoted(region),
-        yaml::quoted(&format!("tag:{tag}")),
-        yaml::quoted(value),
+        quote::yaml(region),
+        quote::yaml(&format!("tag:{tag}")),
+        quote::yaml(value),
     )
 }
 
@@ -167,7 +168,7 @@ fn pod_monitor(namespace: &str, interval_s: u64) -> String {
     let monitor = |name: &str, label: &str, port: &str, relabel: &str| {
         format!(
             "---\napiVersion: monitoring.coreos.com/v1\nkind: PodMonitor\nmetadata:\n  name: {name}\n  namespace: {}\n  labels:\n    app.kubernetes.io/part-of: bedplate\nspec:\n  namespaceSelector:\n    any: true\n  selector:\n    matchLabels:\n      {label}\n  podMetricsEndpoints:\n    - port: {port}\n      path: /metrics\n      interval: {interval}\n      relabelings:\n{relabel}",
-            yaml::quoted(namespace)
+            quote::yaml(namespace)
         )
     };
     let by_node = "        - sourceLabels: [__meta_kubernetes_pod_node_name]\n          targetLabel: node\n";

@@ -1,9 +1,6 @@
-//! As much of YAML as our files need: quoted strings and indented maps.
+//! Indented maps of YAML, as rules have them for labels and annotations.
 
-/// A string in double quotes; JSON's escapes are YAML's too.
-pub(crate) fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
+use bedplate_document::quote;
 
 /// `key: "value"` lines at an indentation.
 pub(crate) fn map(
@@ -13,6 +10,6 @@ pub(crate) fn map(
     let spaces = " ".repeat(indent);
     pairs
         .into_iter()
-        .map(|(key, value)| format!("{spaces}{}: {}\n", key.as_ref(), quoted(value.as_ref())))
+        .map(|(key, value)| format!("{spaces}{}: {}\n", key.as_ref(), quote::yaml(value.as_ref())))
         .collect()
 }

@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_breakdown::{Breakdown, Part, Span};
@@ -19,6 +18,7 @@ use bedplate_peers::{Prometheus, PrometheusShape, Webhook};
 use bedplate_prometheus::grafana::flaws;
 use bedplate_prometheus::{RECORDINGS, RuleOptions, dashboards, names, rules_file};
 use bedplate_record::{EvaluationRecord, Exposure, Metrics, MetricsServer, StepRecord};
+use bedplate_testkit::{wait_to_see, wait_until};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
@@ -57,10 +57,7 @@ impl Host {
         let exporter = Arc::new(Exporter::start(options).unwrap());
         exporter.set_jobs([(0, JobOnGpu { job: "12".into(), rank: Some("0".into()) })].into());
         // Events count from when the exporter listens to them.
-        let began = Instant::now();
-        while !exporter.text().contains("DCGM_FI_DEV_XID_ERRORS{") && began.elapsed() < PATIENCE {
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait_until("it listens to XIDs", || exporter.text().contains("DCGM_FI_DEV_XID_ERRORS{"));
         Self { folder, exporter, nvml }
     }
 
@@ -197,15 +194,14 @@ fn every_query_of_every_dashboard_returns_series_and_every_rule_evaluates() {
         .collect();
     let count = waiting.len();
     assert!(count > 90, "{count}");
-    let began = Instant::now();
-    while !waiting.is_empty() {
+    let mut without_series = || {
         // A query that does not parse is refused at once; one without series may need another scrape.
         waiting.retain(|query| {
             series(&prometheus.query(query).unwrap_or_else(|told| panic!("{query}: {told}"))) == 0
         });
-        assert!(began.elapsed() < PATIENCE, "without series: {waiting:#?}");
-        thread::sleep(Duration::from_millis(500));
-    }
+        waiting.clone()
+    };
+    wait_to_see("every query has series", &mut without_series, |waiting| waiting.is_empty());
     let rules: Value = serde_json::from_str(&prometheus.get("/api/v1/rules").unwrap()).unwrap();
     for rule in rules["data"]["groups"]
         .as_array()

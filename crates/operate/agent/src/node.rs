@@ -73,7 +73,7 @@ pub(crate) async fn run(options: AgentOptions) -> Result<(), AgentError> {
         fork_server.end().await;
     }
     let variable = agent_variable(&node.places);
-    let _ = tokio::task::spawn_blocking(move || processes::kill_marked(&variable)).await;
+    let _ = tokio::task::spawn_blocking(move || processes::kill_marked(&[&variable])).await;
     outcome
 }
 
@@ -145,7 +145,7 @@ impl Node {
         events: UnboundedSender<AgentEvent>,
     ) -> Result<Self, AgentError> {
         // What an agent of this name left behind when it was killed together with its fork server.
-        processes::kill_marked(&agent_variable(&places));
+        processes::kill_marked(&[&agent_variable(&places)]);
         let mut node = Self {
             agent: Agent::new(AgentRules::default(), now()),
             incarnation: random::number() >> 1,
@@ -282,14 +282,13 @@ impl Node {
     }
 
     fn host(&self) -> HostMachine {
-        let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
         let all_cores = std::thread::available_parallelism().map_or(1, usize::from);
         let memory_mib = match self.options.memory_mib {
             0 => processes::memory_mib(),
             share => share,
         };
         HostMachine {
-            name: name.unwrap_or_default(),
+            name: bedplate_host::host_name(),
             cores: if self.options.cores.is_empty() { all_cores } else { self.options.cores.len() } as u32,
             memory_mib,
             gpus: processes::count_gpus(),

@@ -9,9 +9,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_agent::{AgentError, AgentOptions};
+use bedplate_testkit::{has_logged, keep_logs, wait_until};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -81,13 +82,9 @@ fn start_agent(server: &str, node: &str, fingerprint: &str) {
 #[test]
 fn the_named_certificate_is_trusted_and_no_other() {
     let (address, messages) = listen();
-    bedplate_testkit::keep_logs();
+    keep_logs();
     start_agent(&address, "stranger", &"00".repeat(32));
-    let began = Instant::now();
-    while !bedplate_testkit::has_logged("invalid peer certificate") {
-        assert!(began.elapsed() < LIMIT, "the agent does not say why it cannot join");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the agent says why it cannot join", || has_logged("invalid peer certificate"));
     assert!(messages.try_recv().is_err());
     start_agent(&address, "friend", &fingerprint());
     let hello = messages.recv_timeout(LIMIT).unwrap();

@@ -2,7 +2,6 @@
 
 mod fixture;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::*;
@@ -14,9 +13,6 @@ fn start(cluster: &Cluster, node: &str) -> RunId {
     wait_until("the rank", || cluster.log(launches[0].run, node, 0, LogStream::Stdout) == "up\n");
     launches[0].run
 }
-
-/// Tests that freeze processes run one after the other: side by side they lose each other's runs, which is not understood yet.
-static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn ranks_die_when_nobody_answers_and_the_run_is_told_as_lost_later() {
@@ -88,7 +84,6 @@ fn thaw(pid: u32) {
 
 #[test]
 fn a_frozen_agent_does_not_keep_its_ranks_alive() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");
     let agent = cluster.agent_pid("n1");
@@ -105,7 +100,6 @@ fn a_frozen_agent_does_not_keep_its_ranks_alive() {
 
 #[test]
 fn a_frozen_fork_server_is_replaced_and_no_run_is_harmed() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");
     let before = cluster.processes();
@@ -126,7 +120,6 @@ fn a_frozen_fork_server_is_replaced_and_no_run_is_harmed() {
 
 #[test]
 fn a_frozen_run_shim_is_killed_and_its_run_alone_is_lost() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");
     let other = gang(2, &["n1"], "echo up; sleep 1000");

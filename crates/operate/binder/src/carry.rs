@@ -200,14 +200,18 @@ impl Hands {
 
     /// By this condition a Job knows that the pod's end is not its own failure, as when kube-scheduler preempts it.
     async fn mark_as_disrupted(&self, uid: &str, namespace: &str, pod: &str, why: &str) {
-        if !self.fence.stands() {
-            return;
-        }
         // Without its time the condition counts as stale, and Kubernetes takes it back.
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": why,
             "lastTransitionTime": now(),
         });
+        self.set_condition(uid, namespace, pod, &condition).await;
+    }
+
+    async fn set_condition(&self, uid: &str, namespace: &str, pod: &str, condition: &Value) {
+        if !self.fence.stands() {
+            return;
+        }
         let patch =
             Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}));
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
@@ -266,21 +270,11 @@ impl Hands {
     }
 
     async fn tell(&self, uid: &str, namespace: &str, pod: &str, reason: &str, message: &str) {
-        if !self.fence.stands() {
-            return;
-        }
         let condition = json!({
             "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
             "lastTransitionTime": now(),
         });
-        let patch =
-            Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}));
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let how = PatchParams::default();
-        let asked = pods.patch_status(pod, &how, &patch);
-        if let Ok(Err(error)) = tokio::time::timeout(self.fence.patience(), asked).await {
-            self.refused("patch the status of pods", error);
-        }
+        self.set_condition(uid, namespace, pod, &condition).await;
     }
 
     fn event(&self, about: &About, kind: &str, reason: &str, message: &str) -> (String, Value) {

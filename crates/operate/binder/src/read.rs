@@ -2,13 +2,13 @@
 
 mod node;
 mod pod;
-mod quantity;
 
 pub(crate) use node::{node, terms};
 pub(crate) use pod::{Lookup, PodReading, pod};
 
 use std::collections::BTreeMap;
 
+use bedplate_document::kubernetes;
 use bedplate_kubernetes::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use bedplate_kubernetes::names::GPU_RESOURCES;
 use bedplate_pods::Resources;
@@ -17,9 +17,9 @@ use bedplate_pods::Resources;
 fn resources(list: &BTreeMap<String, Quantity>) -> Resources {
     let mut resources = Resources::default();
     for (name, Quantity(text)) in list {
-        let whole = || quantity::whole(text).unwrap_or(0);
+        let whole = || kubernetes::whole(text).unwrap_or(0);
         match name.as_str() {
-            "cpu" => resources.cpu_milli = quantity::milli(text).unwrap_or(0),
+            "cpu" => resources.cpu_milli = kubernetes::thousandths(text).unwrap_or(0),
             "memory" => resources.memory_bytes = whole(),
             "pods" => resources.pods = whole(),
             name if GPU_RESOURCES.contains(&name) => resources.gpus += whole(),

@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bedplate_document::kubernetes::is_dns_label;
 use bedplate_http::client::{self, Call};
 use bedplate_http::{Answer, StatusCode, decoded, json};
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
@@ -56,8 +57,7 @@ pub(crate) async fn answer(client: &Client, path: &str, query: Option<&str>) -> 
         return Some(failed(StatusCode::BAD_REQUEST, "the metric needs a selector of the replicas' pods"));
     };
     // A name of a namespace needs no encoding, and becomes part of a path.
-    let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
-    if namespace.is_empty() || namespace.len() > 63 || !namespace.chars().all(is_name) {
+    if !is_dns_label(namespace) {
         return Some(failed(StatusCode::BAD_REQUEST, "this is not the name of a namespace"));
     }
     Some(match timeout(LONGEST, under_way(client, namespace, &selector)).await {

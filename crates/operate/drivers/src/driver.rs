@@ -19,8 +19,9 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use bedplate_host::clock;
 use bedplate_job::Job;
 
 use crate::{
@@ -28,9 +29,12 @@ use crate::{
     NodeDetail, NodeId, NodeSummary, RankPlace, Submitted,
 };
 
+/// What is told of changes, until it has seen enough.
+pub type See<'a> = &'a mut dyn FnMut(ClusterEvent) -> ControlFlow<()>;
+
 /// A key for one submission: repeated after a lost answer, it stays one job.
 pub fn new_submission_key() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let now = clock::unix_time().as_nanos();
     format!("{}-{now}", std::process::id())
 }
 
@@ -92,11 +96,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// Hands over what happens until `see` has seen enough or the cluster ends the stream.
-    fn watch(
-        &self,
-        _watched: &Watched,
-        _see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    fn watch(&self, _watched: &Watched, _see: See<'_>) -> Result<(), DriverError> {
         Err(self.cannot(Capability::Watch))
     }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bedplate_host::clock;
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_units::{Bytes, Seconds};
 
@@ -77,8 +78,7 @@ impl Folder {
 
     /// In the folder of the user, which nodes see where anything is shared at all.
     fn make(name: &str) -> std::io::Result<Self> {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let name = format!("{name}-{}-{}", std::process::id(), now.as_millis());
+        let name = format!("{name}-{}-{}", std::process::id(), clock::unix_ms());
         let path = std::env::current_dir()?.join(Self::PARENT).join(name);
         fs::create_dir_all(&path)?;
         Ok(Self(path))

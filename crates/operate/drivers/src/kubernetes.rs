@@ -14,20 +14,18 @@ mod server;
 mod submit;
 mod watch;
 
-use std::io::Write;
-use std::ops::ControlFlow;
-use std::sync::{Mutex, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bedplate_diag::Reason;
+use bedplate_document::kubernetes::is_object_name;
 use bedplate_job::Job;
 use bedplate_job::kubernetes::ManifestKind;
 use bedplate_kubernetes::{KubernetesPlace, names};
 use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::sync::{Mutex, OnceLock};
 
 use crate::{
-    Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder,
-    JobQuery, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, Submitted, Watched,
+    Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
+    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, See, Submitted, Watched,
 };
 use record::{Record, label, text};
 use server::{Kind, Server};
@@ -242,16 +240,12 @@ impl Driver for Kubernetes {
         self.explained(id)
     }
 
-    fn watch(
-        &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    fn watch(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
         self.watch_objects(watched, see)
     }
 
     fn logs(&self, id: &JobId, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError> {
-        self.copy_log(id, query, to)
+        self.copy_log(&self.record(id)?, query, to)
     }
 
     fn ranks(&self, id: &JobId) -> Result<Vec<RankPlace>, DriverError> {
@@ -268,17 +262,6 @@ impl Driver for Kubernetes {
     }
 }
 
-/// Whether an object can have this name.
-fn is_object_name(name: &str) -> bool {
-    let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-    let is_end = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
-    let bytes = name.as_bytes();
-    bytes.len() <= 253
-        && bytes.iter().all(|byte| is_fit(*byte))
-        && is_end(bytes.first())
-        && is_end(bytes.last())
-}
-
 fn refused(code: &str, message: String) -> DriverError {
     let reason = Some(Reason::new(code, message.clone()));
     DriverError::Refused { code: format!("kubernetes/{code}"), message, help: None, reason }
@@ -286,8 +269,4 @@ fn refused(code: &str, message: String) -> DriverError {
 
 fn no_such_job(id: &JobId) -> DriverError {
     refused("no_such_job", format!("there is no job {id}"))
-}
-
-fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

@@ -23,7 +23,7 @@ mod views;
 pub use bedplate_kubernetes::{KubernetesError, KubernetesPlace};
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
-pub use driver::{Driver, JobOrder, JobQuery, LogQuery, OutputStream, Watched, new_submission_key};
+pub use driver::{Driver, JobOrder, JobQuery, LogQuery, OutputStream, See, Watched, new_submission_key};
 pub use errand::{Brought, Errand, ErrandOptions, NotBrought, Sent};
 pub use error::{DriverError, PAGES};
 pub use kubernetes::{Kubernetes, KubernetesSite};

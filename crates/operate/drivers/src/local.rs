@@ -7,7 +7,6 @@ mod account;
 mod events;
 
 use std::io::{self, BufReader, Read, Write};
-use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +21,8 @@ use serde_json::{Value, json};
 use crate::tls;
 use crate::{
     Capability, ClusterEvent, ClusterPlace, ClusterView, Driver, DriverError, Explained, JobDetail, JobId,
-    JobOrder, JobQuery, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, Submitted, Watched,
+    JobOrder, JobQuery, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, See, Submitted,
+    Watched,
 };
 pub use account::{Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 use bedplate_http::blocking::{Body, Caller, Connection, Request};
@@ -356,11 +356,7 @@ impl Driver for Local {
         })
     }
 
-    fn watch(
-        &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    fn watch(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
         let mut path = "/v1/events?".to_owned();
         add(&mut path, "job", watched.job.as_ref().map(JobId::as_str));
         add(&mut path, "node", watched.node.as_ref().map(NodeId::as_str));

@@ -31,17 +31,17 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use bedplate_host::clock;
 use bedplate_job::{Job, RankBlocks};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder,
-    JobQuery, JobState, JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, RunView, Submitted,
-    TaskView, Watched,
+    Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery, JobState,
+    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, RankPlace, RunView, See, Submitted, TaskView,
+    Watched,
 };
 use complaint::{no_such_job, no_such_node, refused};
 pub use error::PAGES as SLURM_PAGES;
@@ -370,11 +370,7 @@ impl Driver for Slurm {
         self.explained(id)
     }
 
-    fn watch(
-        &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    fn watch(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
         self.watch_by_asking(watched, see)
     }
 
@@ -507,7 +503,7 @@ fn run_views(rows: &[JobRecord]) -> Vec<RunView> {
 }
 
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    clock::unix_time().as_secs()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a driver tells about jobs, nodes and the cluster. Fields that a cluster does not know are absent.
 
 use bedplate_breakdown::{Breakdown, Predicted};
+pub use bedplate_control::wire::HostMachine as HostView;
 use bedplate_diag::Reason;
 use bedplate_finding::OpenFinding;
 use bedplate_report::{Checkpoint, StepHistory};
@@ -231,18 +232,6 @@ pub struct NodeSummary {
     /// What it found about itself.
     #[serde(default)]
     pub findings: Vec<OpenFinding>,
-}
-
-/// The machine that a node really is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostView {
-    pub name: String,
-    pub cores: u32,
-    pub memory_mib: u64,
-    /// Real GPUs; the other device slots of the node are pretended.
-    pub gpus: u32,
-    #[serde(default)]
-    pub enforced: Vec<String>,
 }
 
 /// A node with its history.

@@ -4,14 +4,13 @@ mod suite;
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::sync::Mutex;
 
 use bedplate_diag::Reason;
 use bedplate_drivers::{
     Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, HostView, JobDetail, JobId,
     JobOrder, JobQuery, JobState, JobSummary, LogQuery, NodeDetail, NodeId, NodeState, NodeSummary,
-    RankPlace, Submitted, Watched,
+    RankPlace, See, Submitted, Watched,
 };
 use bedplate_job::Job;
 
@@ -193,11 +192,7 @@ impl Driver for Fake {
         Ok((self.summary(id)?.state == JobState::Waiting).then_some(explained))
     }
 
-    fn watch(
-        &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    fn watch(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
         self.needs(Capability::Watch)?;
         let mut seen = ClusterEvent::Beat;
         while see(seen).is_continue() {

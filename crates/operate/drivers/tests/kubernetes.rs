@@ -5,12 +5,10 @@ mod suite;
 
 use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use bedplate_diag::Diagnostic;
 use bedplate_drivers::{
-    Driver, DriverError, JobId, JobOrder, JobQuery, JobState, JobSummary, Kubernetes, KubernetesSite,
-    LogQuery,
+    Driver, DriverError, JobOrder, JobQuery, JobState, Kubernetes, KubernetesSite, LogQuery,
 };
 use bedplate_job::kubernetes::{
     ManifestKind, RenderOptions, SecretKey, Toleration, Volume, VolumeSource, render,
@@ -18,10 +16,9 @@ use bedplate_job::kubernetes::{
 use bedplate_job::{Closeness, Gang, Job, Role, Workload};
 use bedplate_kubernetes::KubernetesPlace;
 use bedplate_peers::{Kubernetes as RealKubernetes, KubernetesShape};
+use bedplate_testkit::wait_to_see;
 use bedplate_topology::Level;
 use bedplate_units::{Bytes, Seconds};
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One control plane at a time: two would share the cores.
 static ONE: Mutex<()> = Mutex::new(());
@@ -90,7 +87,7 @@ fn logs_are_read_by_rank(cluster: &RealKubernetes, driver: &Kubernetes) {
     let role = Role { nodes: 2, gpus_per_node: 8, ..Role::named(Role::ONLY) };
     let job = Job::new("speaks", Workload::command(["sleep", "3600"]), Gang::of(role));
     let id = driver.submit(&job, "speaks").expect("it can run here").id;
-    until(driver, &id, |job| job.state == JobState::Running);
+    suite::until(driver, &id, |job| job.state == JobState::Running);
     let ranks = driver.ranks(&id).expect("it runs").len() as u32;
     let read = |query: LogQuery| {
         let mut text = Vec::new();
@@ -158,21 +155,13 @@ fn kueue_admits_and_its_reasons_are_told() {
         driver.submit(&job, name).expect("it can run here").id
     };
     let first = queued("first", 2, false);
-    until(&driver, &first, |job| job.state == JobState::Running);
+    suite::until(&driver, &first, |job| job.state == JobState::Running);
     let second = queued("second", 1, false);
-    let began = Instant::now();
-    loop {
-        let explained = driver.explain(&second).expect("it can").expect("it waits");
-        if explained.wait.code == "quota" {
-            assert!(
-                explained.wait.text.contains("research") && explained.wait.text.contains("nvidia.com/gpu"),
-                "{explained:?}"
-            );
-            break;
-        }
-        assert!(began.elapsed() < PATIENCE, "{explained:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let explain = || driver.explain(&second).expect("it can").expect("it waits");
+    let explained =
+        wait_to_see("it waits for its quota", explain, |explained| explained.wait.code == "quota");
+    let text = &explained.wait.text;
+    assert!(text.contains("research") && text.contains("nvidia.com/gpu"), "{explained:?}");
     let view = driver.cluster().expect("it tells");
     assert_eq!(view.rest["partitions"][0]["name"], "research", "{view:?}");
     // Held, it does not take the quota that becomes free; released, it does.
@@ -182,25 +171,13 @@ fn kueue_admits_and_its_reasons_are_told() {
         Some("held")
     );
     driver.order(&first, JobOrder::Cancel).expect("it runs");
-    until(&driver, &first, |job| job.state == JobState::Cancelled);
+    suite::until(&driver, &first, |job| job.state == JobState::Cancelled);
     driver.order(&second, JobOrder::Release).expect("it is held");
-    until(&driver, &second, |job| job.state == JobState::Running);
+    suite::until(&driver, &second, |job| job.state == JobState::Running);
     driver.order(&second, JobOrder::Requeue).expect("it runs");
-    until(&driver, &second, |job| job.state == JobState::Running && job.runs == 2);
+    suite::until(&driver, &second, |job| job.state == JobState::Running && job.runs == 2);
     driver.order(&second, JobOrder::Cancel).expect("it runs");
-    until(&driver, &second, |job| job.state == JobState::Cancelled);
-}
-
-fn until(driver: &Kubernetes, id: &JobId, is_so: impl Fn(&JobSummary) -> bool) {
-    let began = Instant::now();
-    loop {
-        let job = driver.job(id).expect("it was submitted").summary;
-        if is_so(&job) {
-            return;
-        }
-        assert!(began.elapsed() < PATIENCE, "job {id} stands still: {job:?}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    suite::until(&driver, &second, |job| job.state == JobState::Cancelled);
 }
 
 /// The server's own validation, by a dry run, of jobs of every shape.

@@ -14,6 +14,7 @@ use bedplate_drivers::{
 };
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_peers::{Slurm as RealSlurm, SlurmShape};
+use bedplate_testkit::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -148,14 +149,6 @@ fn folder() -> PathBuf {
     std::env::temp_dir().join(format!("bedplate-slurm-work-{}", std::process::id()))
 }
 
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 fn state(driver: &dyn Driver, id: &JobId) -> Option<JobState> {
     driver.job(id).ok().map(|job| job.summary.state)
 }
@@ -175,7 +168,7 @@ fn faults_of_slurm_are_told_as_what_they_are() {
     let socket = driver(&by_socket(&slurm));
     let both = driver(&by_token(&slurm));
     let running = commands.submit(&sleeper("runs", 600), "runs").expect("it can run here").id;
-    until("it runs", || state(&commands, &running) == Some(JobState::Running));
+    wait_until("it runs", || state(&commands, &running) == Some(JobState::Running));
     a_forgotten_job_is_found_in_accounting(&slurm, &[&commands, &socket, &both]);
     a_restarted_controller_is_gone_and_comes_back(&slurm, &running, &[&commands, &socket]);
     a_rest_server_that_is_gone_is_replaced_by_the_commands(&slurm, &running, &socket, &both);
@@ -191,8 +184,10 @@ fn a_forgotten_job_is_found_in_accounting(slurm: &RealSlurm, drivers: &[&Slurm])
                  until [ -e other-is-done ]; do sleep 0.1; done; exit 3";
     job.workload = Workload::command(["/bin/sh", "-c", fails]);
     let id = drivers[0].submit(&job, "fails").expect("it can run here").id;
-    until("it ends", || state(drivers[0], &id) == Some(JobState::Failed));
-    until("slurmctld forgets it", || slurm.ask("squeue", &["-h", "-t", "all", "-j", id.as_str()]).is_empty());
+    wait_until("it ends", || state(drivers[0], &id) == Some(JobState::Failed));
+    wait_until("slurmctld forgets it", || {
+        slurm.ask("squeue", &["-h", "-t", "all", "-j", id.as_str()]).is_empty()
+    });
     for driver in drivers {
         let job = driver.job(&id).expect("accounting knows it").summary;
         assert_eq!(
@@ -227,7 +222,7 @@ fn a_restarted_controller_is_gone_and_comes_back(slurm: &RealSlurm, running: &Jo
     }
     slurm.start_controller().expect("it started before");
     for driver in drivers {
-        until("the job is there again", || state(*driver, running) == Some(JobState::Running));
+        wait_until("the job is there again", || state(*driver, running) == Some(JobState::Running));
         let again = driver.submit(&sleeper("runs", 600), "runs").expect("the same job");
         assert_eq!((&again.id, again.is_old), (running, true));
     }
@@ -291,7 +286,7 @@ fn a_silent_controller_does_not_hold_anyone_up(slurm: &RealSlurm) {
     signal("CONT");
     assert_eq!(error.page().code, "slurm/too-slow", "{error:?}");
     assert!(began.elapsed() < Duration::from_secs(60), "the deadline is 2 s");
-    until("it answers again", || commands.jobs(&JobQuery::default()).is_ok());
+    wait_until("it answers again", || commands.jobs(&JobQuery::default()).is_ok());
 }
 
 fn a_wrong_token_is_refused(slurm: &RealSlurm) {

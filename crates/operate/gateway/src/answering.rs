@@ -1,8 +1,9 @@
 //! From a generation to its answer: whole, or as a stream of events.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use bedplate_host::clock;
 use bedplate_host::panics::caught_async;
 use bedplate_http::header::{CACHE_CONTROL, HeaderValue};
 use bedplate_http::{Answer, Body, StatusCode, json, typed};
@@ -32,7 +33,7 @@ pub(crate) async fn answer(
     let sources = Sources::start(&generation, visitor.tenant)?;
     let metrics = gateway.metrics_of(&generation.model);
     let account = Account::open(&generation, visitor.tenant, visitor.arrived, metrics, gateway.trace.clone());
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let created = clock::unix_time().as_secs();
     let head = Head { id: form.id(&visitor.id), created, model: generation.name.clone() };
     match generation.streaming {
         None => whole(&generation, form, &head, sources, account).await,

@@ -9,7 +9,7 @@ mod process;
 mod supervisor;
 
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -62,17 +62,35 @@ pub struct FleetState {
 
 /// What is wished for, and what is so.
 #[derive(Default)]
-struct Shared {
+struct Wishes<S> {
     ends: bool,
     updates: u64,
-    state: FleetState,
+    state: S,
 }
 
-/// Processes that are looked after. Dropping it ends them.
-pub struct ReplicaFleet {
-    shared: Arc<Mutex<Shared>>,
+/// The wishes of a fleet, between its owner and its thread.
+struct Shared<S>(Arc<Mutex<Wishes<S>>>);
+
+impl<S> Clone for Shared<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S> Shared<S> {
+    fn lock(&self) -> MutexGuard<'_, Wishes<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replicas that a thread of its own looks after. Dropping it ends them.
+pub struct Fleet<S> {
+    shared: Shared<S>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// Processes that are looked after.
+pub type ReplicaFleet = Fleet<FleetState>;
 
 impl ReplicaFleet {
     /// Starts replicas and returns at once. `command` makes the process of a place, which is to print its URL as a first line
@@ -82,41 +100,42 @@ impl ReplicaFleet {
         options: FleetOptions,
         command: impl Fn(u32) -> Command + Send + 'static,
     ) -> Result<Self, GatewayError> {
-        let shared = Arc::new(Mutex::new(Shared::default()));
-        let mut supervisor = Supervisor::new(members, options, Box::new(command), shared.clone());
-        let thread = thread::Builder::new().name("fleet".into()).spawn(move || supervisor.run());
+        Self::on_a_thread("fleet", |shared| {
+            let mut supervisor = Supervisor::new(members, options, Box::new(command), shared);
+            move || supervisor.run()
+        })
+    }
+}
+
+impl<S: Clone + Default> Fleet<S> {
+    fn on_a_thread<F: FnOnce() + Send + 'static>(
+        name: &str,
+        run: impl FnOnce(Shared<S>) -> F,
+    ) -> Result<Self, GatewayError> {
+        let shared = Shared(Arc::new(Mutex::new(Wishes::default())));
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run(shared.clone()));
         let thread = thread.map_err(|source| GatewayError::Threads { source })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Replaces all processes, one after the other. Those that are asked for meanwhile are one more update.
+    /// Replaces all replicas, one after the other. Those that are asked for meanwhile are one more update.
     pub fn update(&self) {
-        self.with(|shared| shared.updates += 1);
+        self.shared.lock().updates += 1;
     }
 
-    pub fn state(&self) -> FleetState {
-        self.with(|shared| shared.state.clone())
+    pub fn state(&self) -> S {
+        self.shared.lock().state.clone()
     }
 
-    /// Lets the processes finish what they have, within the grace, and returns.
-    pub fn stop(mut self) {
-        self.end();
-    }
+    /// Ends the replicas and returns. Processes finish the requests that they have, within the grace; those of jobs are lost.
+    pub fn stop(self) {}
+}
 
-    fn with<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
-        act(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn end(&mut self) {
-        self.with(|shared| shared.ends = true);
+impl<S> Drop for Fleet<S> {
+    fn drop(&mut self) {
+        self.shared.lock().ends = true;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-impl Drop for ReplicaFleet {
-    fn drop(&mut self) {
-        self.end();
     }
 }

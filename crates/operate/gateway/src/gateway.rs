@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use bedplate_batching::TenantId;
 use bedplate_diag::nearest;
+use bedplate_host::clock;
 use bedplate_host::panics::message;
 use bedplate_http::header::{HeaderName, HeaderValue};
 use bedplate_http::{Answer, HeaderMap, Request, Server, read_body};
@@ -56,7 +57,7 @@ impl Gateway {
             return Err(GatewayError::SameName { name: same[0].clone() });
         }
         let trace = options.trace.as_deref().map(Trace::open).transpose()?.map(Arc::new);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let now = clock::unix_time().as_nanos() as u64;
         let with_metrics = |model| (Arc::new(model), Arc::new(ModelMetrics::new()));
         Ok(Self {
             keys: ApiKeys::load(&options.keys, options.key_file.as_deref())?,

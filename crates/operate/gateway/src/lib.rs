@@ -47,10 +47,10 @@ mod trace;
 mod wire;
 
 pub use error::{GatewayError, PAGES};
-pub use fleet::{FleetOptions, FleetState, JobFleet, JobFleetOptions, JobFleetState, ReplicaFleet};
+pub use fleet::{Fleet, FleetOptions, FleetState, JobFleet, JobFleetOptions, JobFleetState, ReplicaFleet};
 pub use model::ServedModel;
 pub use options::{Bounds, DEFAULT_PORT, GatewayOptions};
 pub use router::{
     Checks, Departure, Members, ReplicaHealth, ReplicaUrl, RouteOptions, RunningRouter, UrlFlaw, route,
 };
-pub use serving::{Ender, RunningGateway, start};
+pub use serving::{Ender, Running, RunningGateway, Traced, start};

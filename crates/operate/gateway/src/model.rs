@@ -1,11 +1,10 @@
 //! A model that is served: its replicas, its tokenizer, its template, its names.
 
+use bedplate_data::{ChatTemplate, Tokenizer};
+use bedplate_host::clock;
+use bedplate_serve::{About, Answer, Ask, EngineState, Grammar, Refusal, Replica};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use bedplate_data::{ChatTemplate, Tokenizer};
-use bedplate_serve::{About, Answer, Ask, EngineState, Grammar, Refusal, Replica};
 
 use crate::calls::CallStyle;
 use crate::error::GatewayError;
@@ -48,7 +47,7 @@ impl ServedModel {
             tokenizer,
             guide: OnceLock::new(),
             turn: AtomicUsize::new(0),
-            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            created: clock::unix_time().as_secs(),
         })
     }
 

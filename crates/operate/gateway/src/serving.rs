@@ -14,15 +14,32 @@ use crate::gateway::{self, Gateway};
 use crate::model::ServedModel;
 use crate::options::GatewayOptions;
 
-/// A gateway that listens. Dropping it ends it.
-pub struct RunningGateway {
+/// A server that listens, on a thread of its own. Dropping it ends it.
+pub struct Running<T> {
     address: SocketAddr,
-    gateway: Arc<Gateway>,
     end: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
+    /// What it serves with; dropped after its end.
+    pub(crate) served: T,
 }
 
-impl RunningGateway {
+/// A gateway that listens.
+pub type RunningGateway = Running<Traced>;
+
+impl<T> Running<T> {
+    /// Starts the thread `name` with what tells it to end.
+    pub(crate) fn start(
+        name: &str,
+        address: SocketAddr,
+        served: T,
+        run: impl FnOnce(watch::Receiver<bool>) + Send + 'static,
+    ) -> Result<Self, GatewayError> {
+        let (end, ending) = watch::channel(false);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || run(ending));
+        let thread = thread.map_err(|source| GatewayError::Threads { source })?;
+        Ok(Self { address, end, thread: Some(thread), served })
+    }
+
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -51,27 +68,53 @@ impl RunningGateway {
         if let Some(thread) = self.thread.take() {
             // A panic of a handler ends its request and not the thread.
             let _ = thread.join();
-            if let Some(trace) = &self.gateway.trace {
-                trace.close();
-            }
         }
     }
 }
 
-impl Drop for RunningGateway {
+impl<T> Drop for Running<T> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// Ends a gateway.
+/// A gateway whose trace is closed when all requests have been answered.
+pub struct Traced(Arc<Gateway>);
+
+impl Drop for Traced {
+    fn drop(&mut self) {
+        if let Some(trace) = &self.0.trace {
+            trace.close();
+        }
+    }
+}
+
+/// Ends a server.
 #[derive(Clone)]
-pub struct Ender(pub(crate) watch::Sender<bool>);
+pub struct Ender(watch::Sender<bool>);
 
 impl Ender {
     pub fn end(&self) {
         self.0.send_replace(true);
     }
+}
+
+/// The threads of a server, named after it.
+pub(crate) fn runtime(name: &str) -> Result<Runtime, GatewayError> {
+    let workers = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) / 2).max(1);
+    let runtime = Builder::new_multi_thread().worker_threads(workers).thread_name(name).enable_all().build();
+    runtime.map_err(|source| GatewayError::Threads { source })
+}
+
+/// Listens, and says where: port 0 is any that is free.
+pub(crate) fn listen(
+    runtime: &Runtime,
+    address: SocketAddr,
+) -> Result<(TcpListener, SocketAddr), GatewayError> {
+    let failed = |source| GatewayError::Listen { address, source };
+    let listener = runtime.block_on(async { bind(address) }).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 /// Serves models and returns once it listens.
@@ -80,19 +123,10 @@ pub fn start(models: Vec<ServedModel>, options: GatewayOptions) -> Result<Runnin
     let address = options.listen;
     let server = Server::new(limits(&options));
     let gateway = Arc::new(Gateway::new(models, options, server)?);
-    let threads = |source| GatewayError::Threads { source };
-    let workers = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) / 2).max(1);
-    let runtime =
-        Builder::new_multi_thread().worker_threads(workers).thread_name("gateway").enable_all().build();
-    let runtime = runtime.map_err(threads)?;
-    let listen = |source| GatewayError::Listen { address, source };
-    let listener = runtime.block_on(async { bind(address) }).map_err(listen)?;
-    let address = listener.local_addr().map_err(listen)?;
-    let (end, ending) = watch::channel(false);
-    let served = gateway.clone();
-    let run = move || run(runtime, served, listener, ending);
-    let thread = thread::Builder::new().name("gateway".into()).spawn(run).map_err(threads)?;
-    Ok(RunningGateway { address, gateway, end, thread: Some(thread) })
+    let runtime = runtime("gateway")?;
+    let (listener, address) = listen(&runtime, address)?;
+    let traced = Traced(gateway.clone());
+    Running::start("gateway", address, traced, move |ending| run(runtime, gateway, listener, ending))
 }
 
 fn limits(options: &GatewayOptions) -> Limits {

@@ -1,6 +1,5 @@
 //! Answers as clients read them.
 
-pub(crate) mod base64;
 mod chat;
 mod completion;
 mod logprobs;

@@ -4,7 +4,7 @@ use bedplate_control::record::{
     HeldShare, JobRow, JobState, Joined, Life, NodeRow, Note, Record, RunRow, ShareRow,
 };
 use bedplate_gangs::Time;
-use rusqlite::{Connection, named_params, params};
+use rusqlite::{Connection, ToSql, named_params, params};
 
 use crate::journal::LastText;
 use crate::{JournalError, rows};
@@ -70,8 +70,7 @@ fn submitted(
             exit_status = excluded.exit_status, reason = excluded.reason, why = excluded.why,
             charges = excluded.charges",
     )?;
-    let life = &row.life;
-    statement.execute(named_params! {
+    let own = named_params! {
         ":id": row.id.0,
         ":array_id": row.array.map(|place| place.array.0),
         ":array_index": row.array.map(|place| place.index),
@@ -81,19 +80,8 @@ fn submitted(
         ":submitted_ms": row.submitted.0,
         ":key": row.key,
         ":text_id": text_id,
-        ":state": life.state.name(),
-        ":is_held": life.is_held,
-        ":runs": life.runs,
-        ":restarts": life.restarts,
-        ":checkpoint_step": life.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
-        ":checkpoint_path": life.checkpoint.as_ref().and_then(|checkpoint| checkpoint.path.as_deref()),
-        ":started_ms": life.started_ms,
-        ":ended_ms": life.ended_ms,
-        ":exit_status": life.exit_status,
-        ":reason": life.reason.as_ref().map(|reason| &reason.text),
-        ":why": rows::json_text(life.reason.as_ref())?,
-        ":charges": rows::json_text((!life.charges.is_empty()).then_some(&life.charges))?,
-    })?;
+    };
+    with_life(own, &row.life, |parameters| statement.execute(parameters))?;
     Ok(())
 }
 
@@ -126,8 +114,16 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
             exit_status = :exit_status, reason = :reason, why = :why, charges = :charges
          WHERE id = :id",
     )?;
-    statement.execute(named_params! {
-        ":id": job,
+    with_life(named_params! { ":id": job }, life, |parameters| statement.execute(parameters))
+}
+
+/// Executes with parameters of its own and those of a job's life.
+fn with_life(
+    own: &[(&str, &dyn ToSql)],
+    life: &Life,
+    execute: impl FnOnce(&[(&str, &dyn ToSql)]) -> rusqlite::Result<usize>,
+) -> rusqlite::Result<usize> {
+    let life = named_params! {
         ":state": life.state.name(),
         ":is_held": life.is_held,
         ":runs": life.runs,
@@ -140,7 +136,8 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
         ":reason": life.reason.as_ref().map(|reason| &reason.text),
         ":why": rows::json_text(life.reason.as_ref())?,
         ":charges": rows::json_text((!life.charges.is_empty()).then_some(&life.charges))?,
-    })
+    };
+    execute(&[own, life].concat())
 }
 
 fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {

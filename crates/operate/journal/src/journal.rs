@@ -1,13 +1,12 @@
 //! The one connection that writes.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_control::record::{EndedRow, Record, Restored};
 use bedplate_gangs::JobId;
-use bedplate_host::FolderLock;
+use bedplate_host::{FolderLock, sync_folder};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::lock;
@@ -141,7 +140,5 @@ fn make_entry_durable(path: &Path) -> Result<(), JournalError> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    File::open(folder)
-        .and_then(|folder| folder.sync_all())
-        .map_err(|source| JournalError::Folder { path: path.to_owned(), source })
+    sync_folder(folder).map_err(|source| JournalError::Folder { path: path.to_owned(), source })
 }

@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn the_index_of_live_jobs_has_every_state_that_is_not_final() {
-        let live = JobState::ALL.iter().filter(|state| !state.is_final());
-        let names: Vec<String> = live.map(|state| format!("'{}'", state.name())).collect();
+        let live = JobState::ALL.iter().filter(|(_, state)| !state.is_final());
+        let names: Vec<String> = live.map(|(name, _)| format!("'{name}'")).collect();
         assert_eq!(IS_LIVE, format!("state IN ({})", names.join(", ")));
         assert!(include_str!("schema/1.sql").contains(IS_LIVE));
     }

@@ -15,6 +15,7 @@ use bedplate_gangs::{JobId, Time};
 use bedplate_journal::{
     DiskHealth, Journal, JournalError, JournalOptions, NewToken, OnDurable, Reader, Writer,
 };
+use bedplate_testkit::wait_until;
 use support::{Folder, Records, Reference};
 
 /// Far longer than anything takes here; only a hang gets there.
@@ -44,9 +45,7 @@ fn stray() -> Vec<Record> {
 
 /// Waits until the disk has refused something.
 fn wait_until_failing(writer: &Writer) {
-    while writer.is_healthy() {
-        thread::yield_now();
-    }
+    wait_until("the disk refuses", || !writer.is_healthy());
 }
 
 #[test]

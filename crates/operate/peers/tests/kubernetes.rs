@@ -1,10 +1,7 @@
 //! The control plane that other tests build on: pods run and end, the API server comes back, accounts are held to their rules.
 
-use std::time::{Duration, Instant};
-
 use bedplate_peers::{Kubernetes, KubernetesShape};
-
-const PATIENCE: Duration = Duration::from_secs(120);
+use bedplate_testkit::wait_until;
 
 const POD: &str = "
 apiVersion: v1
@@ -28,11 +25,7 @@ fn pods_run_and_end_and_the_server_comes_back() {
     assert_eq!(kubernetes.kubectl(&["get", "nodes", "-o", "name"]).lines().count(), 2);
     kubernetes.apply(POD);
     let phase = || kubernetes.try_kubectl(&["get", "pod", "short", "-o", "jsonpath={.status.phase}"]);
-    let since = Instant::now();
-    while phase().as_deref() != Ok("Succeeded") {
-        assert!(since.elapsed() < PATIENCE, "{:?}", phase());
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    wait_until("the pod ends", || phase().as_deref() == Ok("Succeeded"));
 
     let nobody = kubernetes.kubeconfig_of("default", "nobody").display().to_string();
     let denied = kubernetes.try_kubectl(&["--kubeconfig", &nobody, "get", "nodes"]).unwrap_err();

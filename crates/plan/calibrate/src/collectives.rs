@@ -12,7 +12,7 @@ use bedplate_perf::{
 use bedplate_topology::Cluster;
 
 use crate::report::Score;
-use crate::{CalibrateError, csv};
+use crate::{CalibrateError, record};
 
 /// One measured collective.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ pub struct CollectiveReport {
 
 impl CollectiveRows {
     pub fn read(text: &str, catalog: &Catalog) -> Result<Self, CalibrateError> {
-        let mut lines = csv::parse(text)?.into_iter();
+        let mut lines = record::lines(text)?.into_iter();
         let header = lines.next().ok_or(CalibrateError::Empty)?;
         let columns: Vec<String> = header.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
         for column in ["machine", "fabric", "operation", "library", "nodes", "gpus"] {

@@ -23,7 +23,6 @@
 mod architecture;
 mod case;
 mod collectives;
-mod csv;
 mod efa_tcp;
 mod error;
 mod fill;

@@ -1,7 +1,8 @@
 //! One row of a measurement file, as text by column.
 
-use crate::{CalibrateError, csv};
+use crate::CalibrateError;
 use bedplate_diag::shown;
+use bedplate_document::csv::{self, OpenQuote};
 
 /// A row. Cells that the file lacks read as blank.
 #[derive(Debug, Clone)]
@@ -41,9 +42,16 @@ const NUMBERS: [&str; 24] = [
     "dp",
 ];
 
+/// The lines of a file, each a list of fields.
+pub(crate) fn lines(text: &str) -> Result<Vec<Vec<String>>, CalibrateError> {
+    let line = |row: csv::CsvRow<'_>| row.fields.into_iter().map(|field| field.into_owned()).collect();
+    let lines: Result<_, OpenQuote> = csv::rows(text).map(|row| row.map(line)).collect();
+    lines.map_err(|OpenQuote { line }| CalibrateError::OpenQuote { line })
+}
+
 /// The rows of a file in their order.
 pub(crate) fn read(text: &str) -> Result<Vec<MeasuredRow>, CalibrateError> {
-    let mut lines = csv::parse(text)?.into_iter();
+    let mut lines = lines(text)?.into_iter();
     let header = lines.next().ok_or(CalibrateError::Empty)?;
     let columns: Vec<String> = header.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
     if let Some(column) = NEEDED.into_iter().find(|needed| !columns.iter().any(|name| name == needed)) {

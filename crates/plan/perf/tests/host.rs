@@ -9,51 +9,12 @@ use bedplate_perf::{
     Constants, Hardware, HostRun, PeerCopies, PerfError, PredictedStep, Stack, Task, Workload, predict,
     predict_on_host,
 };
+use bedplate_testkit::PLAIN_HOST;
 use bedplate_topology::Cluster;
 use bedplate_transformer::{Transformer, builtin, from_config};
 
-/// Rates that make sums easy: nothing is lost to small sizes, and nothing fits into the cache.
-const PLAIN: &str = r#"
-[[accelerator]]
-name = "host"
-title = "A processor"
-vendor = "us"
-generation = "host"
-memory = "16 GB"
-fp32 = "400 GFLOP/s"
-bf16 = "4 TFLOP/s"
-memory_bandwidth = "30 GB/s"
-
-[accelerator.measured]
-threads = 2
-copy = "30 GB/s"
-cache = "0 B"
-losses = "4 GB/s"
-optimizer = "25 GB/s"
-operator = "0 s"
-
-[accelerator.measured.fp32]
-products = "300 GFLOP/s"
-input_gradients = "300 GFLOP/s"
-weight_gradients = "300 GFLOP/s"
-half_size = 0
-attention = "150 GFLOP/s"
-attention_backward = "150 GFLOP/s"
-half_keys = 0
-stream = "30 GB/s"
-stream_in_cache = "90 GB/s"
-
-[accelerator.measured.bf16]
-products = "2 TFLOP/s"
-input_gradients = "2 TFLOP/s"
-weight_gradients = "2 TFLOP/s"
-half_size = 0
-attention = "500 GFLOP/s"
-attention_backward = "500 GFLOP/s"
-half_keys = 0
-stream = "30 GB/s"
-stream_in_cache = "90 GB/s"
-
+/// A machine with the host.
+const MACHINE: &str = r#"
 [[instance]]
 name = "host"
 provider = "on-premise"
@@ -62,7 +23,7 @@ accelerators = 1
 "#;
 
 fn catalog() -> Catalog {
-    Catalog::with_overlays(&[Source::new("host.toml", PLAIN)]).unwrap()
+    Catalog::with_overlays(&[Source::new("host.toml", &format!("{PLAIN_HOST}{MACHINE}"))]).unwrap()
 }
 
 fn host() -> Accelerator {
@@ -284,7 +245,7 @@ fn what_the_runtime_cannot_do_has_no_price() {
 fn ranks_of_a_host_share_it_and_add_up_their_gradients() {
     let collectives =
         "[[accelerator.collective]]\nop = \"all_reduce\"\nranks = 2\nbytes = [1, 1e12]\nus = [5, 5e12]\n";
-    let text = format!("{PLAIN}\n{collectives}");
+    let text = format!("{PLAIN_HOST}{MACHINE}\n{collectives}");
     let catalog = Catalog::with_overlays(&[Source::new("host.toml", &text)]).unwrap();
     let price = |spec: &str, layout: &str| {
         let hardware =

@@ -7,43 +7,12 @@ use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_perf::{HostRun, PeerCopies, PerfError, PredictedStep, Task, memory_on_host, predict_on_host};
+use bedplate_testkit::host_of_ranks;
 use bedplate_transformer::{Transformer, from_config};
 
 /// Eight threads: ranks have cores of their own. Every operation takes a nanosecond a byte.
 fn host(threads: u32, operations: &[&str]) -> Accelerator {
-    let mut text = format!(
-        r#"[[accelerator]]
-name = "host"
-title = "A processor"
-vendor = "us"
-generation = "host"
-memory = "16 GB"
-fp32 = "400 GFLOP/s"
-memory_bandwidth = "30 GB/s"
-[accelerator.measured]
-threads = {threads}
-copy = "30 GB/s"
-cache = "0 B"
-losses = "4 GB/s"
-optimizer = "25 GB/s"
-operator = "0 s"
-[accelerator.measured.fp32]
-products = "300 GFLOP/s"
-input_gradients = "300 GFLOP/s"
-weight_gradients = "300 GFLOP/s"
-half_size = 0
-attention = "150 GFLOP/s"
-attention_backward = "150 GFLOP/s"
-half_keys = 0
-stream = "30 GB/s"
-stream_in_cache = "90 GB/s"
-"#
-    );
-    for (operation, ranks) in operations.iter().flat_map(|operation| [(operation, 2), (operation, 4)]) {
-        text += &format!(
-            "[[accelerator.collective]]\nop = \"{operation}\"\nranks = {ranks}\nbytes = [1, 1e12]\nus = [1e-3, 1e9]\n"
-        );
-    }
+    let text = host_of_ranks(threads, operations);
     let catalog = Catalog::with_overlays(&[Source::new("host.toml", &text)]).unwrap();
     catalog.accelerator("host").unwrap().clone()
 }

@@ -13,6 +13,11 @@ pub fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
+/// The wall clock in milliseconds since 1970.
+pub fn unix_ms() -> u64 {
+    unix_time().as_millis() as u64
+}
+
 /// The time since the host was started, including the time it slept: what leases are measured by.
 pub fn since_boot() -> Duration {
     let clock = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");

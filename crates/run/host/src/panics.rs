@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::thread;
 
-use bedplate_units::Date;
+use bedplate_units::UtcTime;
 
 use crate::clock::unix_time;
 
@@ -77,9 +77,7 @@ fn line(unix_ms: u64, thread: &str, told: &str) -> String {
 }
 
 fn timestamp(unix_ms: u64) -> String {
-    let (hour, minute, second) = (unix_ms / 3_600_000 % 24, unix_ms / 60_000 % 60, unix_ms / 1000 % 60);
-    let date = Date::of_day(unix_ms / 86_400_000);
-    format!("{date}T{hour:02}:{minute:02}:{second:02}.{:03}Z", unix_ms % 1000)
+    format!("{:#}.{:03}Z", UtcTime::of(unix_ms / 1000), unix_ms % 1000)
 }
 
 #[cfg(test)]

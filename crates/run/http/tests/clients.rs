@@ -6,9 +6,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_http::{Answer, Background, Body, Limits, Request, StatusCode, json, read_body, typed};
+use bedplate_testkit::wait_until;
 use tokio::sync::mpsc;
 
 /// Longer than any of these tests takes, on any machine.
@@ -72,14 +73,6 @@ fn status(stream: &mut TcpStream) -> String {
     line.trim_end().to_owned()
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn post(length: usize, body: &[u8]) -> Vec<u8> {
     let head = format!("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
     [head.as_bytes(), body].concat()
@@ -123,7 +116,7 @@ fn a_client_that_does_not_read_is_cut_off_and_its_answer_ends() {
     let (server, ended) = start(Limits { stall: Duration::from_millis(200), ..limits() });
     let mut idle = connect(server.address());
     idle.write_all(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    until("the end of the answer", || ended.load(Ordering::Relaxed) == 1);
+    wait_until("the end of the answer", || ended.load(Ordering::Relaxed) == 1);
 }
 
 #[test]
@@ -133,7 +126,7 @@ fn the_answer_ends_when_its_client_goes_away() {
     client.write_all(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     assert_eq!(status(&mut client), "HTTP/1.1 200 OK");
     drop(client);
-    until("the end of the answer", || ended.load(Ordering::Relaxed) == 1);
+    wait_until("the end of the answer", || ended.load(Ordering::Relaxed) == 1);
 }
 
 #[test]
@@ -142,7 +135,7 @@ fn connections_beyond_the_limit_are_told_so() {
     let held: Vec<TcpStream> = (0..2).map(|_| connect(server.address())).collect();
     assert_eq!(status(&mut connect(server.address())), "HTTP/1.1 503 Service Unavailable");
     drop(held);
-    until("room for a client", || ask(server.address(), &post(1, b"x")).ends_with("200 OK"));
+    wait_until("room for a client", || ask(server.address(), &post(1, b"x")).ends_with("200 OK"));
 }
 
 #[test]
@@ -151,7 +144,7 @@ fn a_server_that_ends_finishes_what_it_was_asked() {
     let address = server.address();
     let mut client = connect(address);
     client.write_all(b"GET /slow HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    until("the request", || arrived.load(Ordering::Relaxed) == 1);
+    wait_until("the request", || arrived.load(Ordering::Relaxed) == 1);
     drop(server);
     let mut answer = String::new();
     client.read_to_string(&mut answer).unwrap();

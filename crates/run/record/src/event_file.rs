@@ -1,9 +1,9 @@
 //! Event files, which TensorBoard reads while they grow.
 
+use bedplate_host::clock;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::event::{EventValue, What, event};
 use crate::framing::frame;
@@ -46,9 +46,7 @@ impl EventFile {
     }
 
     fn add(&mut self, step: u64, what: &What<'_>) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let time = since.map_or(0.0, |since| since.as_secs_f64());
-        frame(&event(time, step, what), &mut self.buffer);
+        frame(&event(clock::unix_time().as_secs_f64(), step, what), &mut self.buffer);
     }
 
     /// Whole records only, in one call, so that a reader rarely sees half of one.
@@ -93,9 +91,8 @@ fn evaluation_values(record: &EvaluationRecord) -> Vec<(String, EventValue<'_>)>
 /// `events.out.tfevents.<seconds since 1970>.<host>`, followed by a number where that exists: files are read in the
 /// order of their names.
 fn create_new(folder: &Path) -> io::Result<(PathBuf, File)> {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
-    let name = format!("events.out.tfevents.{seconds}.{}", host.as_deref().unwrap_or("localhost"));
+    let seconds = clock::unix_time().as_secs();
+    let name = format!("events.out.tfevents.{seconds}.{}", bedplate_host::host_name());
     let mut path = folder.join(&name);
     for number in 1.. {
         match OpenOptions::new().write(true).create_new(true).open(&path) {

@@ -1,5 +1,6 @@
 //! What a node must know to play its part in a run.
 
+use bedplate_document::quote;
 use bedplate_gangs::{JobId, NodeShare};
 use bedplate_job::rank_environment::ArraySpan;
 use bedplate_job::{Workload, devices_in};
@@ -104,10 +105,11 @@ fn program(workload: &Workload) -> Program {
 
 /// One line for a shell; `None` when there is nothing to run.
 fn command_line(arguments: &[String]) -> Option<String> {
-    let quoted = |argument: &String| format!("'{}'", argument.replace('\'', r"'\''"));
     match arguments {
         [] => None,
         [line] => Some(line.clone()),
-        arguments => Some(arguments.iter().map(quoted).collect::<Vec<String>>().join(" ")),
+        arguments => {
+            Some(arguments.iter().map(|argument| quote::shell(argument)).collect::<Vec<String>>().join(" "))
+        }
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, Time};
 use bedplate_job::Job;
+pub use bedplate_job::JobState;
 use bedplate_report::StepHistory;
 
 use crate::wire::{Checkpoint, RunId};
@@ -122,68 +123,6 @@ impl Default for Life {
             reason: None,
             charges: Charges::default(),
         }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    Waiting,
-    /// Its nodes are being made ready.
-    Starting,
-    Running,
-    /// Its ranks have been told to end.
-    Stopping,
-    Suspended,
-    Succeeded,
-    Failed,
-    Cancelled,
-    TimedOut,
-    /// Its node was lost and it may not come back.
-    NodeLost,
-    /// It could never run here.
-    Rejected,
-}
-
-impl JobState {
-    pub const ALL: [JobState; 11] = [
-        JobState::Waiting,
-        JobState::Starting,
-        JobState::Running,
-        JobState::Stopping,
-        JobState::Suspended,
-        JobState::Succeeded,
-        JobState::Failed,
-        JobState::Cancelled,
-        JobState::TimedOut,
-        JobState::NodeLost,
-        JobState::Rejected,
-    ];
-
-    /// Nothing will happen to the job any more.
-    pub fn is_final(self) -> bool {
-        self >= JobState::Succeeded
-    }
-
-    /// As it is written in the API, the journal and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            JobState::Waiting => "waiting",
-            JobState::Starting => "starting",
-            JobState::Running => "running",
-            JobState::Stopping => "stopping",
-            JobState::Suspended => "suspended",
-            JobState::Succeeded => "succeeded",
-            JobState::Failed => "failed",
-            JobState::Cancelled => "cancelled",
-            JobState::TimedOut => "timed_out",
-            JobState::NodeLost => "node_lost",
-            JobState::Rejected => "rejected",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 

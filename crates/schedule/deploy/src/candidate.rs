@@ -105,8 +105,8 @@ fn aggregated(
     fitting: &[Fitting],
     tried: &mut Vec<Tried>,
 ) -> Vec<PlanCandidate> {
-    let limits = TimeLimits::of(&need.objectives);
     let mut found: Vec<PlanCandidate> = Vec::new();
+    let limits = TimeLimits::of(&need.objectives);
     let whole: Vec<&Fitting> = fitting.iter().filter(|it| it.duty == Duty::Both).collect();
     for group in whole.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.layout, &b.layout)) {
         let mut carrying: Vec<(&Fitting, Estimate)> = Vec::new();

@@ -9,6 +9,7 @@ pub mod kubernetes;
 mod sglang;
 mod vllm;
 
+use bedplate_document::quote;
 use bedplate_perf::Network;
 use bedplate_perf::serving::{Replica, WeightFormat};
 
@@ -77,7 +78,7 @@ pub struct Pool {
 
 /// The pools of a plan for an engine. `model` is what the engine loads: a name of Hugging Face or a path.
 pub fn pools(need: &Need<'_>, supply: &Supply, plan: &Plan, model: &str, software: Software) -> Vec<Pool> {
-    let model = word(model);
+    let model = quote::shell_word(model);
     let pools: Vec<(Duty, &Workers)> = match plan {
         Plan::Aggregated(workers) => vec![(Duty::Both, workers)],
         Plan::Disaggregated { prefill, decode } => vec![(Duty::Prefill, prefill), (Duty::Decode, decode)],
@@ -90,15 +91,6 @@ pub fn pools(need: &Need<'_>, supply: &Supply, plan: &Plan, model: &str, softwar
             Pool { machine: supply.prompts.as_ref().map(|_| gpus.name.clone()), ..pool }
         })
         .collect()
-}
-
-/// A text as one word of a shell's command.
-fn word(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@+,".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
 }
 
 /// Commands with remarks above each.

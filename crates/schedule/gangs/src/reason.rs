@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bedplate_topology::Level;
+use bedplate_units::UtcTime;
 use serde::Serialize;
 
 use crate::{Amount, JobId, Span, Time};
@@ -265,9 +266,8 @@ impl fmt::Display for At {
         if self.0.0 < FIRST_DATE {
             return write!(f, "t+{}", self.0.since(Time::ZERO));
         }
-        let seconds = self.0.0 / 1000;
-        let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
-        write!(f, "{} {hour:02}:{minute:02} UTC", bedplate_units::Date::of_day(seconds / 86_400))
+        let UtcTime { date, hour, minute, .. } = UtcTime::of(self.0.0 / 1000);
+        write!(f, "{date} {hour:02}:{minute:02} UTC")
     }
 }
 

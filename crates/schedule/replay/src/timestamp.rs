@@ -1,73 +1,42 @@
 //! Timestamps of traces: calendar times, or plain seconds.
 
-use bedplate_units::Date;
+use bedplate_units::WrittenTime;
 
 use crate::requests::{Picoseconds, picoseconds};
 
-/// A calendar time. Picoseconds since an epoch would not fit in 64 bits, so days are separate.
+/// A calendar time. Picoseconds since an epoch would not fit in 64 bits, so seconds are separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Timestamp {
-    days: i64,
-    time_of_day: Picoseconds,
+    unix_seconds: i64,
+    picoseconds: Picoseconds,
 }
 
-const DAY: Picoseconds = 86_400 * 1_000_000_000_000;
+const SECOND: Picoseconds = 1_000_000_000_000;
 
 impl Timestamp {
-    /// `2023-11-16 18:15:46.6805900`, optionally with `T` for the space and `Z` or `+00:00` at the end, or a
-    /// number of seconds.
+    /// `2023-11-16 18:15:46.6805900`, optionally with `T` for the space and a zone at the end, or a number of seconds.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if let Ok(seconds) = text.parse::<f64>() {
             let is_in_range = (0.0..1e10).contains(&seconds);
-            return is_in_range.then(|| Self {
-                days: (seconds / 86_400.0).floor() as i64,
-                time_of_day: picoseconds(seconds.rem_euclid(86_400.0)),
-            });
+            let (unix_seconds, picoseconds) = (seconds as i64, picoseconds(seconds.fract()));
+            return is_in_range.then_some(Self { unix_seconds, picoseconds });
         }
-        let text = text.strip_suffix('Z').or_else(|| text.strip_suffix("+00:00")).unwrap_or(text);
-        let (date, time) = text.split_once([' ', 'T'])?;
-        Some(Self { days: days(date)?, time_of_day: time_of_day(time)? })
+        // A day alone says too little of when a request came.
+        let time = WrittenTime::read(text).filter(|_| text.contains(':'))?;
+        Some(Self { unix_seconds: time.unix_seconds, picoseconds: time.picoseconds })
     }
 
     /// Whole seconds since 1970; `None` before.
     pub(crate) fn seconds(self) -> Option<u64> {
-        Some(u64::try_from(self.days).ok()? * 86_400 + self.time_of_day / 1_000_000_000_000)
+        u64::try_from(self.unix_seconds).ok()
     }
 
     /// Time since an earlier timestamp, or `None` if that is more than the clock holds.
     pub(crate) fn since(self, earlier: Self) -> Option<Picoseconds> {
-        let days = u64::try_from(self.days - earlier.days).ok()?;
-        let later = days.checked_mul(DAY)?.checked_add(self.time_of_day)?;
-        later.checked_sub(earlier.time_of_day)
+        let seconds = u64::try_from(self.unix_seconds - earlier.unix_seconds).ok()?;
+        let later = seconds.checked_mul(SECOND)?.checked_add(self.picoseconds)?;
+        later.checked_sub(earlier.picoseconds)
     }
-}
-
-/// Days since 1970.
-fn days(date: &str) -> Option<i64> {
-    let mut parts = date.split('-');
-    let (year, month, day) =
-        (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
-    let is_date = parts.next().is_none() && (1..=12).contains(&month) && (1..=31).contains(&day);
-    is_date.then(|| Date { year, month, day }.days_since_1970())
-}
-
-fn time_of_day(time: &str) -> Option<Picoseconds> {
-    let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let mut parts = clock.split(':');
-    let (hours, minutes, seconds) =
-        (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
-    if parts.next().is_some() || hours > 23 || minutes > 59 || seconds > 60 || fraction.len() > 12 {
-        return None;
-    }
-    let fraction_digits = fraction.len() as u32;
-    let fraction = digits(fraction, fraction.len())? * 10u64.pow(12 - fraction_digits);
-    Some((hours * 3600 + minutes * 60 + seconds) * 1_000_000_000_000 + fraction)
-}
-
-/// A number with exactly this many digits.
-fn digits(text: &str, count: usize) -> Option<u64> {
-    let is_number = text.len() == count && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -83,8 +52,8 @@ mod tests {
             since("2023-11-16 18:15:50.9951690", "2023-11-16 18:15:46.6805900"),
             Some(4_314_579_000_000)
         );
-        assert_eq!(since("2024-03-01T00:00:00Z", "2024-02-28 00:00:00"), Some(2 * DAY));
-        assert_eq!(since("2023-03-01 00:00:00+00:00", "2023-02-28 00:00:00"), Some(DAY));
+        assert_eq!(since("2024-03-01T00:00:00Z", "2024-02-28 00:00:00"), Some(2 * 86_400 * SECOND));
+        assert_eq!(since("2023-03-01 00:00:00+00:00", "2023-02-28 00:00:00"), Some(86_400 * SECOND));
         assert_eq!(since("12.5", "2"), Some(10_500_000_000_000));
         assert_eq!(since("2023-01-01 00:00:00", "2023-01-02 00:00:00"), None);
     }

@@ -41,7 +41,7 @@ fn states(text: Option<&str>) -> Result<Vec<JobState>, ApiError> {
         return Ok(Vec::new());
     };
     let state = |name: &str| {
-        let known: Vec<&str> = JobState::ALL.iter().map(|state| state.name()).collect();
+        let known = JobState::ALL.map(|(known, _)| known);
         JobState::named(name).ok_or_else(|| malformed(format!("`state` may be {}", known.join(", "))))
     };
     text.split(',').map(state).collect()

@@ -6,9 +6,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::{FromAgent, HeldPhase, HeldRun, Hello, HostMachine, NodeEnd, RunId, ToAgent};
+use bedplate_testkit::wait_for;
 use serde_json::json;
 
-use crate::support::{Client, Daemon, JOB, until};
+use crate::support::{Client, Daemon, JOB};
 
 /// An agent that does what it is told, and nothing else.
 pub(crate) struct Agent {
@@ -103,7 +104,7 @@ fn a_job_is_prepared_let_go_and_succeeds() {
     assert_eq!(cluster["hosts"][0]["is_overcommitted"], true, "{cluster}");
     agent.say(&FromAgent::Released { run, end: NodeEnd { cpu_ms: 5, ..NodeEnd::default() } });
     assert!(matches!(agent.hear(), Some(ToAgent::Forget { .. })));
-    until("the job has ended", || (admin.get("/v1/jobs/1").json()["state"] == "succeeded").then_some(()));
+    wait_for("the job has ended", || (admin.get("/v1/jobs/1").json()["state"] == "succeeded").then_some(()));
     let shown = admin.get("/v1/jobs/1").json();
     assert_eq!(shown["runs"][0]["phase"], "ended");
     assert_eq!(shown["runs"][0]["cpu_ms"], 5);
@@ -130,7 +131,7 @@ fn a_running_job_is_adopted_after_a_restart() {
     }
     agent.say(&FromAgent::Released { run, end: NodeEnd::default() });
     let mut admin = daemon.admin();
-    until("the job has ended", || (admin.get("/v1/jobs/1").json()["state"] == "succeeded").then_some(()));
+    wait_for("the job has ended", || (admin.get("/v1/jobs/1").json()["state"] == "succeeded").then_some(()));
 }
 
 #[test]
@@ -196,9 +197,9 @@ fn logs_come_from_the_node_and_from_what_it_left_here() {
     assert_eq!(log.headers["bedplate-next-offset"], "18");
     let mut agent = answers.join().unwrap();
     agent.say(&FromAgent::Released { run, end: NodeEnd::default() });
-    until("the job has ended", || (admin.get("/v1/jobs/1").json()["state"] == "succeeded").then_some(()));
+    wait_for("the job has ended", || (admin.get("/v1/jobs/1").json()["state"] == "succeeded").then_some(()));
     drop(agent);
-    until("the node is away", || (admin.get("/v1/nodes/n1").json()["is_linked"] == false).then_some(()));
+    wait_for("the node is away", || (admin.get("/v1/nodes/n1").json()["is_linked"] == false).then_some(()));
     let missing = admin.get("/v1/jobs/1/logs");
     assert_eq!((missing.status, &missing.code()[..]), (503, "api/no-log"));
     assert!(
@@ -278,7 +279,7 @@ fn a_decision_that_takes_long_ends_no_lease_and_is_named_as_the_cause() {
     assert_eq!((refused.status, &refused.code()[..]), (503, "api/deciding"));
     gate.set(false);
     agent.say(&FromAgent::Heartbeat { sequence: sequence + 1, held, findings: Vec::new() });
-    let job = until("the control plane to answer", || {
+    let job = wait_for("the control plane to answer", || {
         let job = daemon.admin().get("/v1/jobs/1");
         (job.status == 200).then(|| job.json())
     });

@@ -1,8 +1,9 @@
 //! Every path with every role.
 
+use bedplate_testkit::wait_for;
 use serde_json::{Value, json};
 
-use crate::support::{Client, Daemon, JOB, until};
+use crate::support::{Client, Daemon, JOB};
 
 /// What each role gets: nobody, agent, reader, user, operator, admin.
 const TABLE: &[(&str, &str, [u16; 6])] = &[
@@ -268,7 +269,7 @@ fn metrics_have_names_with_units_and_count() {
     let mut admin = daemon.admin();
     assert_eq!(admin.submit(JOB).status, 201);
     assert_eq!(admin.submit("nonsense").status, 400);
-    let text = until("the requests are counted", || {
+    let text = wait_for("the requests are counted", || {
         let text = admin.get("/metrics").text();
         text.contains("bedplate_http_requests_total{method=\"POST\",path=\"/v1/jobs\",status=\"400\"} 1")
             .then_some(text)

@@ -1,8 +1,9 @@
 //! A disk that takes nothing: the daemon refuses, stays up, and goes on once the disk works again.
 
 use bedplate_faultdisk::{Disk, Fault};
+use bedplate_testkit::wait_for;
 
-use crate::support::{Daemon, JOB, until};
+use crate::support::{Daemon, JOB};
 
 #[test]
 fn a_full_disk_refuses_submissions_and_loses_none_that_were_acknowledged() {
@@ -17,14 +18,14 @@ fn a_full_disk_refuses_submissions_and_loses_none_that_were_acknowledged() {
     let refused = ada.submit(JOB);
     assert_eq!((refused.status, &refused.code()[..]), (503, "api/journal-unavailable"));
     assert_eq!(refused.headers.get("retry-after").map(String::as_str), Some("1"));
-    until("it says that the journal fails", || {
+    wait_for("it says that the journal fails", || {
         (ada.get("/healthz").json()["journal"] == "failing").then_some(())
     });
     assert_eq!(ada.submit(JOB).status, 503, "at once, now that it is known");
     assert_eq!(ada.delete("/v1/jobs/1").status, 503);
     assert_eq!(ada.get("/v1/jobs").status, 200, "questions are answered");
     disk.recover();
-    let id = until("it takes jobs again", || {
+    let id = wait_for("it takes jobs again", || {
         let answer = ada.submit(JOB);
         (answer.status == 201).then(|| answer.json()["id"].as_u64().unwrap())
     });

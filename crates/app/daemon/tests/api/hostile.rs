@@ -130,7 +130,7 @@ fn a_client_has_so_many_requests_under_way() {
     assert_eq!((refused.status, &refused.code()[..]), (429, "api/too-many-requests"));
     assert_eq!(daemon.client("bob", "reader").get("/v1/jobs").status, 200);
     drop(watchers);
-    crate::support::until("its requests have ended", || {
+    bedplate_testkit::wait_for("its requests have ended", || {
         (ada.again().get("/v1/jobs").status == 200).then_some(())
     });
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_catalog::Catalog;
 use bedplate_daemon::{DaemonOptions, RunningDaemon, start};
@@ -219,17 +219,5 @@ impl Client {
                 return Some((kind, serde_json::from_str(&data).unwrap()));
             }
         }
-    }
-}
-
-/// Asks until the answer is the right one; how long that takes is not tested.
-pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = ask() {
-            return value;
-        }
-        assert!(began.elapsed() < Duration::from_secs(30), "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }

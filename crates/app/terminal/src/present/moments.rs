@@ -1,13 +1,7 @@
 //! Times and durations for tables.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use bedplate_units::Date;
-
-/// Milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
-}
+pub use bedplate_host::clock::unix_ms as now_ms;
+use bedplate_units::UtcTime;
 
 /// A duration as in Slurm's tables: `4:05`, `2:00:00`, `3-04:00:00`.
 pub fn clock(ms: u64) -> String {
@@ -23,9 +17,7 @@ pub fn clock(ms: u64) -> String {
 
 /// A time in UTC: `2026-11-15 12:40:07`.
 pub fn moment(ms: u64) -> String {
-    let seconds = ms / 1000;
-    let (hours, minutes, rest) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{} {hours:02}:{minutes:02}:{rest:02}", Date::of_day(seconds / 86_400))
+    UtcTime::of(ms / 1000).to_string()
 }
 
 #[cfg(test)]

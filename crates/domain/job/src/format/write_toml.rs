@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use bedplate_document::quote;
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
@@ -53,13 +54,13 @@ fn is_section(key: &str, value: &Value) -> bool {
 fn written_key(key: &str) -> String {
     let is_bare =
         !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
-    if is_bare { key.to_owned() } else { quoted(key) }
+    if is_bare { key.to_owned() } else { quote::toml(key) }
 }
 
 fn written(value: &Value) -> String {
     match value {
         Value::String(text) if is_block(text) => format!("'''\n{text}'''"),
-        Value::String(text) => quoted(text),
+        Value::String(text) => quote::toml(text),
         Value::Array(items) => {
             let items: Vec<String> = items.iter().map(item).collect();
             format!("[{}]", items.join(", "))
@@ -75,7 +76,7 @@ fn written(value: &Value) -> String {
 /// A value inside a list or table of one line.
 fn item(value: &Value) -> String {
     match value {
-        Value::String(text) => quoted(text),
+        Value::String(text) => quote::toml(text),
         other => written(other),
     }
 }
@@ -84,20 +85,4 @@ fn item(value: &Value) -> String {
 fn is_block(text: &str) -> bool {
     let is_printable = |c: char| c == '\n' || c == '\t' || !c.is_control();
     text.contains('\n') && text.chars().all(is_printable) && !text.contains("'''") && !text.ends_with('\'')
-}
-
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\t' => quoted.push_str("\\t"),
-            c if c.is_control() => push(&mut quoted, format_args!("\\u{:04x}", u32::from(c))),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

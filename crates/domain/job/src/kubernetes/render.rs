@@ -10,6 +10,7 @@ pub(super) mod start;
 
 use std::collections::BTreeMap;
 
+use bedplate_document::kubernetes::object_name;
 use serde_json::Value;
 
 use super::names;
@@ -79,24 +80,6 @@ pub fn render(job: &Job, options: &RenderOptions) -> Result<Manifests, JobError>
     rendering.remark_on_the_rest();
     let objects = rendering.objects()?;
     Ok(Manifests { objects, remarks: rendering.remarks })
-}
-
-/// The name of an object for a text: lower case letters, digits and hyphens, of at most so many bytes.
-pub fn object_name(text: &str, longest: usize) -> String {
-    let mut name = String::new();
-    for letter in text.chars() {
-        match letter.to_ascii_lowercase() {
-            letter if letter.is_ascii_lowercase() || letter.is_ascii_digit() => name.push(letter),
-            _ if name.is_empty() || name.ends_with('-') => {}
-            _ => name.push('-'),
-        }
-    }
-    // Names of services begin with a letter, and pods of a gang find each other by one.
-    if !name.starts_with(|first: char| first.is_ascii_lowercase()) {
-        name.insert_str(0, "job-");
-    }
-    name.truncate(longest);
-    name.trim_end_matches('-').to_owned()
 }
 
 /// A job on its way to manifests.

@@ -3,13 +3,13 @@
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
-use bedplate_document::quoted;
+use bedplate_document::quote;
 use bedplate_units::{Bandwidth, Bytes};
 
 use crate::{Cluster, NodeId, NodeKind, NodeRange, compress_hostlist};
 
 pub(crate) fn write(cluster: &Cluster) -> String {
-    let mut text = format!("name = {}\n", quoted(cluster.name()));
+    let mut text = format!("name = {}\n", quote::toml(cluster.name()));
     for kind in cluster.kinds().iter().filter(|kind| kind.instance.is_none()) {
         write_kind(&mut text, kind);
     }
@@ -19,9 +19,9 @@ pub(crate) fn write(cluster: &Cluster) -> String {
         write_group(&mut text, cluster, nodes);
     }
     for switch in cluster.switches() {
-        let _ = write!(text, "\n[[switch]]\nname = {}\n", quoted(switch.name()));
+        let _ = write!(text, "\n[[switch]]\nname = {}\n", quote::toml(switch.name()));
         if let Some(parent) = switch.parent() {
-            let _ = writeln!(text, "parent = {}", quoted(parent.name()));
+            let _ = writeln!(text, "parent = {}", quote::toml(parent.name()));
         }
         if !switch.own_nodes().is_empty() {
             let _ = writeln!(text, "nodes = {}", names(cluster, switch.own_nodes()));
@@ -31,13 +31,13 @@ pub(crate) fn write(cluster: &Cluster) -> String {
         }
     }
     for domain in 0..cluster.domains.names.len() as u32 {
-        let name = quoted(cluster.domains.names.get(domain));
+        let name = quote::toml(cluster.domains.names.get(domain));
         let nodes = names(cluster, cluster.domain_nodes(domain));
         let _ = write!(text, "\n[[domain]]\nname = {name}\nnodes = {nodes}\n");
     }
     for storage in cluster.storage() {
         let (class, capacity) =
-            (quoted(&storage.class), exact(storage.capacity, storage.capacity.get(), "B"));
+            (quote::toml(&storage.class), exact(storage.capacity, storage.capacity.get(), "B"));
         let _ = write!(text, "\n[[storage]]\nclass = {class}\ncapacity = {capacity}\n");
     }
     for nodes in runs(cluster, |cluster, node| condition(cluster, node)) {
@@ -66,15 +66,16 @@ fn runs<'a, K: PartialEq>(
 }
 
 fn write_kind(text: &mut String, kind: &NodeKind) {
-    let _ = write!(text, "\n[[kind]]\nname = {}\n", quoted(&kind.name));
+    let _ = write!(text, "\n[[kind]]\nname = {}\n", quote::toml(&kind.name));
     if let Some(accelerator) = &kind.accelerator {
-        let _ = writeln!(text, "accelerator = {}\ndomains = {:?}", quoted(accelerator), kind.domain_sizes);
+        let _ =
+            writeln!(text, "accelerator = {}\ndomains = {:?}", quote::toml(accelerator), kind.domain_sizes);
     }
     if let Some(bandwidth) = kind.scale_up_bandwidth {
         let _ = writeln!(text, "scale_up_bandwidth = {}", exact_bandwidth(bandwidth));
     }
     if let Some(fabric) = &kind.scale_out {
-        let _ = writeln!(text, "scale_out = {}", quoted(fabric));
+        let _ = writeln!(text, "scale_out = {}", quote::toml(fabric));
     }
     if let Some(bandwidth) = kind.scale_out_bandwidth {
         let _ = writeln!(text, "scale_out_bandwidth = {}", exact_bandwidth(bandwidth));
@@ -89,7 +90,7 @@ fn write_kind(text: &mut String, kind: &NodeKind) {
         let _ = writeln!(text, "memory = {}", exact_bytes(memory));
     }
     if let Some(disks) = &kind.local_storage {
-        let (class, size) = (quoted(&disks.class), exact_bytes(disks.device_size));
+        let (class, size) = (quote::toml(&disks.class), exact_bytes(disks.device_size));
         let devices = disks.devices;
         let _ = writeln!(
             text,
@@ -105,16 +106,16 @@ fn write_group(text: &mut String, cluster: &Cluster, nodes: NodeRange) {
         Some(instance) => ("instance", instance),
         None => ("kind", &kind.name),
     };
-    let _ = write!(text, "\n[[group]]\n{key} = {}\n", quoted(name));
+    let _ = write!(text, "\n[[group]]\n{key} = {}\n", quote::toml(name));
     if let Some(server) = &kind.ultraserver {
-        let _ = writeln!(text, "part_of = {}", quoted(server));
+        let _ = writeln!(text, "part_of = {}", quote::toml(server));
     }
     let _ = write!(text, "count = {}\nnodes = {}\n", nodes.len(), names(cluster, nodes));
     if let Some(memory) = kind.reported_memory {
         let _ = writeln!(text, "reported_memory = {}", exact_bytes(memory));
     }
     if !first.features().is_empty() {
-        let features: Vec<String> = first.features().iter().map(|feature| quoted(feature)).collect();
+        let features: Vec<String> = first.features().iter().map(|feature| quote::toml(feature)).collect();
         let _ = writeln!(text, "features = [{}]", features.join(", "));
     }
 }
@@ -135,7 +136,7 @@ fn write_health(text: &mut String, cluster: &Cluster, nodes: NodeRange) {
     }
     let _ = write!(text, "\n[[health]]\nnodes = {}\nstate = \"{health}\"\n", names(cluster, nodes));
     if let Some(reason) = reason {
-        let _ = writeln!(text, "reason = {}", quoted(reason));
+        let _ = writeln!(text, "reason = {}", quote::toml(reason));
     }
     if !failed.is_empty() {
         let _ = writeln!(text, "failed_gpus = {failed:?}");
@@ -143,7 +144,7 @@ fn write_health(text: &mut String, cluster: &Cluster, nodes: NodeRange) {
 }
 
 fn names(cluster: &Cluster, nodes: NodeRange) -> String {
-    quoted(&compress_hostlist(nodes.into_iter().map(|node| cluster.node(node).name())))
+    quote::toml(&compress_hostlist(nodes.into_iter().map(|node| cluster.node(node).name())))
 }
 
 fn exact_bytes(bytes: Bytes) -> String {
@@ -158,5 +159,5 @@ fn exact_bandwidth(bandwidth: Bandwidth) -> String {
 fn exact<Q: Display + FromStr + PartialEq>(quantity: Q, number: f64, unit: &str) -> String {
     let is_exact = |text: &String| text.parse::<Q>().is_ok_and(|same| same == quantity);
     let short = [quantity.to_string(), format!("{quantity:#}")].into_iter().find(is_exact);
-    quoted(&short.unwrap_or_else(|| format!("{number} {unit}")))
+    quote::toml(&short.unwrap_or_else(|| format!("{number} {unit}")))
 }

@@ -140,42 +140,51 @@ fn qwen2_5(keys: &Keys<'_>, model: &Transformer) -> Result<Vision, ModelError> {
 
 fn gemma3(keys: &Keys<'_>, tokens: u64, model: &Transformer) -> Result<Vision, ModelError> {
     let (blocks, patch, side) = plain(keys)?;
-    let Blocks { hidden, width, .. } = blocks;
+    let hidden = blocks.hidden;
     let embedding = keys.size_up_to("num_channels", 64)?.unwrap_or(3) * patch * patch * hidden + hidden;
     let positions = (side / patch).pow(2) * hidden;
     let projection = hidden * model.hidden;
-    Ok(Vision {
-        layers: blocks.layers,
-        hidden,
-        heads: heads(keys, "num_attention_heads", hidden)?,
-        width,
-        is_gated: false,
-        patch,
-        sizing: Sizing::Square { side, tokens },
-        windows: None,
-        parameters: embedding + positions + blocks.parameters() + 2 * hidden + hidden + projection,
-        projection,
-    })
+    let others = embedding + positions + 3 * hidden;
+    square(keys, &blocks, Sides { patch, side }, tokens, others, projection)
 }
 
 fn llava(keys: &Keys<'_>, model: &Transformer) -> Result<Vision, ModelError> {
     let (blocks, patch, side) = plain(keys)?;
-    let Blocks { hidden, width, .. } = blocks;
+    let hidden = blocks.hidden;
     let tokens = (side / patch).pow(2);
     let embedding = keys.size_up_to("num_channels", 64)?.unwrap_or(3) * patch * patch * hidden;
     // One more position, and a vector of its own, for the class token.
     let positions = (tokens + 1) * hidden + hidden;
     let projection = hidden * model.hidden + model.hidden + model.hidden * model.hidden + model.hidden;
+    let others = embedding + positions + 4 * hidden;
+    square(keys, &blocks, Sides { patch, side }, tokens, others, projection)
+}
+
+/// Pixels along the side of a patch and of an image.
+struct Sides {
+    patch: u64,
+    side: u64,
+}
+
+/// A model that takes square images of one size; `others` are its parameters besides those of blocks and projection.
+fn square(
+    keys: &Keys<'_>,
+    blocks: &Blocks,
+    sides: Sides,
+    tokens: u64,
+    others: u64,
+    projection: u64,
+) -> Result<Vision, ModelError> {
     Ok(Vision {
         layers: blocks.layers,
-        hidden,
-        heads: heads(keys, "num_attention_heads", hidden)?,
-        width,
+        hidden: blocks.hidden,
+        heads: heads(keys, "num_attention_heads", blocks.hidden)?,
+        width: blocks.width,
         is_gated: false,
-        patch,
-        sizing: Sizing::Square { side, tokens },
+        patch: sides.patch,
+        sizing: Sizing::Square { side: sides.side, tokens },
         windows: None,
-        parameters: embedding + positions + blocks.parameters() + 4 * hidden + projection,
+        parameters: others + blocks.parameters() + projection,
         projection,
     })
 }

@@ -6,6 +6,8 @@
 #![expect(clippy::print_stdout, reason = "a story says what it measured")]
 
 mod audit;
+mod fake;
+mod troubles;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -274,7 +274,7 @@ impl Gang {
         json!({"metadata": {"labels": pod["metadata"]["labels"], "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]})
     }
 
-    fn pod(&self, index: u32) -> Value {
+    pub(crate) fn pod(&self, index: u32) -> Value {
         let size = self.pods.to_string();
         let mut annotations = json!({"bedplate.dev/gang-size": size, "story/size": size});
         if let Some(limit) = self.limit {

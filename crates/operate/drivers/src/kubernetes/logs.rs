@@ -6,20 +6,19 @@ use bedplate_kubernetes::KubernetesError;
 use bedplate_kubernetes::kube::core::subresource::LogParams;
 use futures_util::AsyncReadExt;
 
-use super::record::text;
+use super::record::{Record, text};
 use super::server::{Kind, Server};
 use super::{Kubernetes, refused};
-use crate::{DriverError, JobId, LogQuery};
+use crate::{DriverError, LogQuery};
 
 impl Kubernetes {
     pub(super) fn copy_log(
         &self,
-        id: &JobId,
+        record: &Record,
         query: &LogQuery,
         to: &mut dyn Write,
     ) -> Result<u64, DriverError> {
-        let record = self.record(id)?;
-        let ranks = record.ranks();
+        let (id, ranks) = (record.id(), record.ranks());
         let found = ranks.iter().find(|(place, _)| place.rank == query.rank);
         let Some((_, pod)) = found else {
             let text = match ranks.is_empty() {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use bedplate_diag::Reason;
+use bedplate_document::kubernetes::{is_object_name, quantity as amount};
 use bedplate_kubernetes::kube::api::ListParams;
 use bedplate_kubernetes::names;
 use serde_json::{Value, json};
 
 use super::record::{annotation, gpus_of, label, milliseconds, quantity, text};
 use super::server::Kind;
-use super::{Kubernetes, is_object_name, refused};
+use super::{Kubernetes, refused};
 use crate::{DriverError, HostView, JobId, NodeId, NodeState, NodeSummary};
 
 /// GPUs that a node could give.
@@ -179,27 +180,12 @@ fn reason(node: &Value) -> Option<Reason> {
 
 /// `128` or `127500m`.
 fn cpus(text: &str) -> u32 {
-    match text.strip_suffix('m') {
-        Some(thousandths) => thousandths.parse::<u32>().unwrap_or(0) / 1000,
-        None => text.parse().unwrap_or(0),
-    }
+    amount(text).unwrap_or(0.0) as u32
 }
 
 /// `2Ti`, `1056219596Ki` or a number of bytes.
 fn memory_mib(text: &str) -> u64 {
-    const UNITS: [(&str, u64); 8] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-    ];
-    let unit = UNITS.iter().find_map(|(letters, unit)| Some((text.strip_suffix(letters)?, *unit)));
-    let (digits, unit) = unit.unwrap_or((text, 1));
-    digits.parse::<u64>().unwrap_or(0).saturating_mul(unit) >> 20
+    amount(text).unwrap_or(0.0) as u64 >> 20
 }
 
 fn no_such_node(id: &NodeId) -> DriverError {

@@ -3,13 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bedplate_host::clock;
 use bedplate_kubernetes::kube::api::ListParams;
 use bedplate_kubernetes::names;
 use serde_json::{Value, json};
 
 use super::record::{Record, annotation, text};
 use super::server::Kind;
-use super::{Kubernetes, now_ms, refused};
+use super::{Kubernetes, refused};
 use crate::{DriverError, JobId, JobOrder, JobState};
 
 /// How long pods may take to go beyond their own grace.
@@ -41,7 +42,7 @@ impl Kubernetes {
     }
 
     fn cancel(&self, record: &Record) -> Result<(), DriverError> {
-        self.mark(record, &json!({ names::CANCELLED: now_ms().to_string() }), true)?;
+        self.mark(record, &json!({ names::CANCELLED: clock::unix_ms().to_string() }), true)?;
         self.activate(record, false)
     }
 

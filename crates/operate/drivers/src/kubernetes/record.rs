@@ -2,8 +2,8 @@
 
 use bedplate_diag::Reason;
 use bedplate_job::Job;
-use bedplate_kubernetes::k8s_openapi::jiff::Timestamp;
 use bedplate_kubernetes::names;
+use bedplate_units::WrittenTime;
 use serde_json::Value;
 
 use crate::{JobId, JobState, JobSummary, NodeId, RankPlace};
@@ -330,6 +330,5 @@ fn number(text: Option<&str>) -> u64 {
 
 /// Milliseconds since 1970 of a time as the server writes it.
 pub(super) fn milliseconds(value: &Value) -> Option<u64> {
-    let time: Timestamp = value.as_str()?.parse().ok()?;
-    u64::try_from(time.as_millisecond()).ok()
+    WrittenTime::read(value.as_str()?)?.unix_ms()
 }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_document::kubernetes::object_name;
+use bedplate_host::clock;
 use bedplate_job::Job;
-use bedplate_job::kubernetes::{ManifestKind, Manifests, RenderOptions, object_name, render};
+use bedplate_job::kubernetes::{ManifestKind, Manifests, RenderOptions, render};
 use bedplate_kubernetes::names;
 use serde_json::{Value, json};
 
+use super::Kubernetes;
 use super::record::{annotation, text};
 use super::server::Kind;
-use super::{Kubernetes, now_ms};
 use crate::{DriverError, JobId, Submitted};
 
 /// What people recognise of a job's name in that of its object.
@@ -48,7 +50,7 @@ impl Kubernetes {
             annotations: BTreeMap::from([
                 (names::KEY.to_owned(), key.to_owned()),
                 (names::USER.to_owned(), user.to_owned()),
-                (names::SUBMITTED.to_owned(), now_ms().to_string()),
+                (names::SUBMITTED.to_owned(), clock::unix_ms().to_string()),
             ]),
             ..RenderOptions::default()
         };
@@ -98,7 +100,7 @@ impl Kubernetes {
         let kind = if kind == ManifestKind::JobSet { Kind::JobSets } else { Kind::Jobs };
         let ours = format!("{}={}", names::MANAGED_BY, names::SCHEDULER);
         let Ok(objects) = self.server.list(kind, namespace, &ours) else { return };
-        let before = now_ms().saturating_sub(REMEMBERED_MS);
+        let before = clock::unix_ms().saturating_sub(REMEMBERED_MS);
         let is_old = |object: &&Value| {
             let cancelled = annotation(object, names::CANCELLED).and_then(|text| text.parse::<u64>().ok());
             cancelled.is_some_and(|cancelled| cancelled < before)

@@ -1,9 +1,9 @@
 //! Changes of jobs, told when the server tells of a change of their objects.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
+use bedplate_host::clock;
 use bedplate_job::kubernetes::ManifestKind;
 use bedplate_kubernetes::KubernetesError;
 use bedplate_kubernetes::kube::api::WatchParams;
@@ -11,20 +11,16 @@ use futures_util::AsyncBufReadExt;
 use futures_util::io::AsyncBufRead;
 use tokio::time::timeout;
 
+use super::Kubernetes;
 use super::server::{Kind, Server};
-use super::{Kubernetes, now_ms};
-use crate::{ClusterEvent, Driver, DriverError, JobId, JobQuery, JobState, Watched};
+use crate::{ClusterEvent, Driver, DriverError, JobId, JobQuery, JobState, See, Watched};
 
 /// Pods go after their job's object has changed for the last time, so it is looked at again after this.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl Kubernetes {
     /// Hands over every change of state, and a beat after each look. The last state always is handed over.
-    pub(super) fn watch_objects(
-        &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    pub(super) fn watch_objects(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
         let mut known = self.states(watched)?;
         let mut changes = None;
         loop {
@@ -33,7 +29,7 @@ impl Kubernetes {
             }
             let now = self.states(watched)?;
             for (job, state) in &now {
-                let seen = ClusterEvent::Job { job: job.clone(), state: *state, at_ms: now_ms() };
+                let seen = ClusterEvent::Job { job: job.clone(), state: *state, at_ms: clock::unix_ms() };
                 if known.get(job) != Some(state) && see(seen).is_break() {
                     return Ok(());
                 }

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
 use super::Slurm;
 use super::error::SlurmError;
 use super::rest::{Endpoint, Rest};
@@ -171,33 +174,10 @@ fn own_name() -> String {
 
 /// The user for whom a JWT was made, in the middle one of its three parts: `{"sun": "ada", …}`.
 fn user_of_token(token: &str) -> Option<String> {
-    let payload = decoded(token.split('.').nth(1)?)?;
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     let claims: serde_json::Value = serde_json::from_slice(&payload).ok()?;
     let name = ["sun", "username", "sub"].iter().find_map(|claim| claims[*claim].as_str())?;
     Some(name.to_owned())
-}
-
-/// Base64 with the alphabet for addresses, without padding.
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0_u32, 0);
-    for byte in text.trim_end_matches('=').bytes() {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'-' | b'+' => 62,
-            b'_' | b'/' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

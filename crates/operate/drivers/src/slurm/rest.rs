@@ -6,7 +6,7 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use bedplate_http::blocking::{Caller, Connection, Request};
 use serde_json::{Value, json};
@@ -345,8 +345,7 @@ impl SlurmTransport for Rest {
     }
 
     fn submit(&self, submission: &Submission) -> Result<u64, DriverError> {
-        let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let body = fields::body(submission, self.api()?, now_s)?;
+        let body = fields::body(submission, self.api()?, super::now_s())?;
         let answer = self.ask("POST", &self.slurm("/job/submit")?, Some(&body), self.patience)?;
         let id = number(&answer.value["job_id"]).or_else(|| number(&answer.value["result"]["job_id"]));
         // A job that was taken in may come with a complaint, as "Job is in held state".

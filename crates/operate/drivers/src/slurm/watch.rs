@@ -1,20 +1,15 @@
 //! Changes, found by asking again and again: Slurm tells of none by itself.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::thread;
 
 use super::{PAUSE, Slurm, now_s};
-use crate::{ClusterEvent, Driver, DriverError, JobId, JobQuery, JobState, Watched};
+use crate::{ClusterEvent, Driver, DriverError, JobId, JobQuery, JobState, See, Watched};
 
 impl Slurm {
     /// Hands over every change of state between two looks, and a beat after each look. States that pass between two looks
     /// are not seen; the last one always is.
-    pub(super) fn watch_by_asking(
-        &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(ClusterEvent) -> ControlFlow<()>,
-    ) -> Result<(), DriverError> {
+    pub(super) fn watch_by_asking(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
         let mut known = self.states(watched)?;
         loop {
             if see(ClusterEvent::Beat).is_break() {

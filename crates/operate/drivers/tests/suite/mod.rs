@@ -4,7 +4,6 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use bedplate_diag::Diagnostic;
 use bedplate_drivers::{
@@ -12,8 +11,7 @@ use bedplate_drivers::{
     NodeId, Watched,
 };
 use bedplate_job::{Gang, Inherited, Job, Role, Workload};
-
-const PATIENCE: Duration = Duration::from_secs(120);
+use bedplate_testkit::wait_to_see;
 
 /// Counts the suites of this process, so that each has names and keys of its own: a cluster remembers.
 static ROUND: AtomicU32 = AtomicU32::new(0);
@@ -56,16 +54,8 @@ fn submit(driver: &dyn Driver, name: &str) -> JobId {
     driver.submit(&job(name), &own(name)).expect("it can run here").id
 }
 
-fn until(driver: &dyn Driver, id: &JobId, is_so: impl Fn(&JobSummary) -> bool) -> JobSummary {
-    let began = Instant::now();
-    loop {
-        let summary = driver.job(id).expect("it was submitted").summary;
-        if is_so(&summary) {
-            return summary;
-        }
-        assert!(began.elapsed() < PATIENCE, "job {id} stands still: {summary:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+pub(crate) fn until(driver: &dyn Driver, id: &JobId, is_so: impl Fn(&JobSummary) -> bool) -> JobSummary {
+    wait_to_see("the job moves on", || driver.job(id).expect("it was submitted").summary, is_so)
 }
 
 fn runs(driver: &dyn Driver, id: &JobId) -> JobSummary {
@@ -171,11 +161,8 @@ fn a_node_is_drained_and_resumed(driver: &dyn Driver) {
     assert!(reason.text.contains("fan"), "{reason}");
     driver.resume(&node).expect("it can");
     // Slurm must first hear from it again.
-    let began = Instant::now();
-    while let Some(reason) = driver.node(&node).expect("it is there").summary.reason {
-        assert!(began.elapsed() < PATIENCE, "{node} stays out of service: {reason}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let reason = || driver.node(&node).expect("it is there").summary.reason;
+    wait_to_see("the node takes work again", reason, Option::is_none);
     driver.resume(&node).expect("giving an order twice does no harm");
 }
 

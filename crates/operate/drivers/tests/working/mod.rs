@@ -3,14 +3,12 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use bedplate_breakdown::{Breakdown, Part, Span};
 use bedplate_drivers::{Capability, Driver, DriverError, JobDetail, JobId, JobOrder, JobState, LogQuery};
 use bedplate_job::{Array, Dependency, DependencyKind, Gang, Inherited, Job, Role, Workload};
+use bedplate_testkit::wait_to_see;
 use bedplate_units::Seconds;
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the whole suite; jobs work in the folder.
 pub(crate) fn conforms(driver: &dyn Driver, folder: &Path) {
@@ -51,15 +49,7 @@ impl Work<'_> {
     }
 
     fn until(&self, id: &JobId, is_so: impl Fn(&JobDetail) -> bool) -> JobDetail {
-        let began = Instant::now();
-        loop {
-            let detail = self.driver.job(id).expect("it was submitted");
-            if is_so(&detail) {
-                return detail;
-            }
-            assert!(began.elapsed() < PATIENCE, "job {id} stands still: {:?}", detail.summary);
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        wait_to_see("the job moves on", || self.driver.job(id).expect("it was submitted"), is_so)
     }
 
     fn log(&self, id: &JobId, query: &LogQuery) -> String {

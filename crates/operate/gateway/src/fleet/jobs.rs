@@ -5,8 +5,7 @@
 //! until it is ready, and only then takes an old one away.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, DriverError, JobId, JobOrder, JobState, LogQuery, new_submission_key};
@@ -15,6 +14,7 @@ use bedplate_replay::requests::{Scaling, replica_to_close, seconds};
 use bedplate_supervise::{RestartBackoff, RestartPolicy};
 use tracing::info;
 
+use super::{Fleet, Shared};
 use crate::error::GatewayError;
 use crate::router::{Departure, Members, ReplicaHealth, ReplicaUrl};
 
@@ -40,18 +40,8 @@ pub struct JobFleetState {
     pub updates: u64,
 }
 
-#[derive(Default)]
-struct Shared {
-    ends: bool,
-    updates: u64,
-    state: JobFleetState,
-}
-
-/// Jobs that are looked after. Dropping it cancels them.
-pub struct JobFleet {
-    shared: Arc<Mutex<Shared>>,
-    thread: Option<JoinHandle<()>>,
-}
+/// Jobs that are looked after.
+pub type JobFleet = Fleet<JobFleetState>;
 
 impl JobFleet {
     /// Submits the first jobs and returns at once. Every job prints the URL of its replica as a line of rank 0.
@@ -61,61 +51,30 @@ impl JobFleet {
         options: JobFleetOptions,
         job: impl Fn() -> Job + Send + 'static,
     ) -> Result<Self, GatewayError> {
-        let shared = Arc::new(Mutex::new(Shared::default()));
-        let mut keeper = Keeper {
-            members,
-            driver,
-            restarts: RestartBackoff::new(RestartPolicy {
-                first_delay: options.first_delay,
-                longest_delay: options.longest_delay,
-                // One that is ready shows that jobs of this kind start.
-                recovered_after: Duration::ZERO,
-                most: None,
-            }),
-            options,
-            job: Box::new(job),
-            shared: shared.clone(),
-            replicas: Vec::new(),
-            leavers: Vec::new(),
-            generation: 0,
-            replacement: None,
-            next_scaling: Instant::now(),
-            has_complained: false,
-        };
-        let thread = thread::Builder::new().name("jobs".into()).spawn(move || keeper.run());
-        let thread = thread.map_err(|source| GatewayError::Threads { source })?;
-        Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// Replaces all jobs, one after the other.
-    pub fn update(&self) {
-        self.with(|shared| shared.updates += 1);
-    }
-
-    pub fn state(&self) -> JobFleetState {
-        self.with(|shared| shared.state.clone())
-    }
-
-    /// Cancels the jobs and returns; requests that they still have are lost.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
-        act(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn end(&mut self) {
-        self.with(|shared| shared.ends = true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for JobFleet {
-    fn drop(&mut self) {
-        self.end();
+        let restarts = RestartBackoff::new(RestartPolicy {
+            first_delay: options.first_delay,
+            longest_delay: options.longest_delay,
+            // One that is ready shows that jobs of this kind start.
+            recovered_after: Duration::ZERO,
+            most: None,
+        });
+        Self::on_a_thread("jobs", |shared| {
+            let mut keeper = Keeper {
+                members,
+                driver,
+                restarts,
+                options,
+                job: Box::new(job),
+                shared,
+                replicas: Vec::new(),
+                leavers: Vec::new(),
+                generation: 0,
+                replacement: None,
+                next_scaling: Instant::now(),
+                has_complained: false,
+            };
+            move || keeper.run()
+        })
     }
 }
 
@@ -147,7 +106,7 @@ struct Keeper {
     driver: Box<dyn Driver>,
     options: JobFleetOptions,
     job: Box<dyn Fn() -> Job + Send>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Shared<JobFleetState>,
     replicas: Vec<Replica>,
     leavers: Vec<Leaver>,
     generation: u64,
@@ -159,7 +118,7 @@ struct Keeper {
 
 impl Keeper {
     fn run(&mut self) {
-        while !self.with(|shared| shared.ends) {
+        while !self.shared.lock().ends {
             match self.go_on() {
                 Ok(()) => self.has_complained = false,
                 Err(error) if !self.has_complained => {
@@ -172,10 +131,6 @@ impl Keeper {
             thread::sleep(self.driver.pause());
         }
         self.end();
-    }
-
-    fn with<T>(&self, act: impl FnOnce(&mut Shared) -> T) -> T {
-        act(&mut self.shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn say(&self, remark: &str) {
@@ -313,7 +268,7 @@ impl Keeper {
 
     /// One step of an update: a new job, or the end of an old one whose successor is ready.
     fn update(&mut self) -> Result<(), DriverError> {
-        if self.generation < self.with(|shared| shared.updates) && self.replacement.is_none() {
+        if self.generation < self.shared.lock().updates && self.replacement.is_none() {
             self.generation += 1;
             self.say("replaces the replicas one after the other");
         }
@@ -352,7 +307,7 @@ impl Keeper {
         let jobs = self.replicas.iter().map(|replica| replica.job.clone()).collect();
         let is_updated = self.replicas.iter().all(|replica| replica.generation == self.generation);
         let updates = if is_updated { self.generation } else { self.generation.saturating_sub(1) };
-        self.with(|shared| shared.state = JobFleetState { jobs, updates });
+        self.shared.lock().state = JobFleetState { jobs, updates };
     }
 
     fn end(&mut self) {

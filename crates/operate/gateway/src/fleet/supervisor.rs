@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::info;
 
 use super::place::{Leaver, ReplicaPlace};
 use super::process::{Ended, ReplicaProcess};
-use super::{FleetOptions, Shared};
+use super::{FleetOptions, FleetState, Shared};
 use crate::router::Members;
 
 const LOOK: Duration = Duration::from_millis(20);
@@ -18,7 +17,7 @@ pub(super) struct Supervisor {
     members: Members,
     options: FleetOptions,
     command: Box<dyn Fn(u32) -> Command + Send>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Shared<FleetState>,
     places: Vec<ReplicaPlace>,
     leavers: Vec<Leaver>,
     /// Places that an update has yet to reach.
@@ -32,7 +31,7 @@ impl Supervisor {
         members: Members,
         options: FleetOptions,
         command: Box<dyn Fn(u32) -> Command + Send>,
-        shared: Arc<Mutex<Shared>>,
+        shared: Shared<FleetState>,
     ) -> Self {
         let places = (0..options.replicas).map(|_| ReplicaPlace::new(&options)).collect();
         Self {
@@ -49,22 +48,18 @@ impl Supervisor {
     }
 
     pub(super) fn run(&mut self) {
-        while !self.shared().ends {
+        while !self.shared.lock().ends {
             (0..self.places.len()).for_each(|at| self.look_after(at));
             self.reap();
             self.begin_update();
             self.go_on_with_update();
             self.publish();
-            if self.shared().state.failure.is_some() {
+            if self.shared.lock().state.failure.is_some() {
                 break;
             }
             thread::sleep(LOOK);
         }
         self.end();
-    }
-
-    fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn say(&self, remark: &str) {
@@ -82,7 +77,7 @@ impl Supervisor {
         }
         if self.places[at].may_start() {
             if self.places[at].has_died() {
-                self.shared().state.restarts += 1;
+                self.shared.lock().state.restarts += 1;
             }
             match ReplicaProcess::start((self.command)(at as u32)) {
                 Ok(process) => self.places[at].current = Some(process),
@@ -103,7 +98,7 @@ impl Supervisor {
         let why = &ended.why;
         if ended.is_refusal && !self.has_been_ready {
             // Another start would end as this one did.
-            self.shared().state.failure.get_or_insert_with(|| format!("replica {at} {why}"));
+            self.shared.lock().state.failure.get_or_insert_with(|| format!("replica {at} {why}"));
             return;
         }
         self.say(&format!("replica {at} {why}; it is started again in {:.1} s", delay.as_secs_f64()));
@@ -115,7 +110,7 @@ impl Supervisor {
     }
 
     fn begin_update(&mut self) {
-        let wished = self.shared().updates;
+        let wished = self.shared.lock().updates;
         if self.to_update.is_empty() && self.leavers.is_empty() && self.updates < wished {
             self.updates += 1;
             self.to_update = (0..self.places.len()).collect();
@@ -152,7 +147,7 @@ impl Supervisor {
         }
         self.to_update.pop_front();
         if self.to_update.is_empty() {
-            self.shared().state.updates += 1;
+            self.shared.lock().state.updates += 1;
             self.say("all replicas have been replaced");
         }
     }
@@ -162,13 +157,13 @@ impl Supervisor {
             next.depart(&self.members);
         }
         self.to_update.clear();
-        self.shared().state.updates += 1;
+        self.shared.lock().state.updates += 1;
         self.say(&format!("the new replica {at} {why}; the others stay as they are"));
     }
 
     fn publish(&self) {
         let processes = self.places.iter().filter_map(|place| place.current.as_ref()).map(ReplicaProcess::id);
-        self.shared().state.processes = processes.collect();
+        self.shared.lock().state.processes = processes.collect();
     }
 
     /// Ends all processes; those that do not end by themselves are killed.

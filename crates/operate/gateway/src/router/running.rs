@@ -1,16 +1,14 @@
 //! Starting a router on threads of its own, and ending it in good order.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use bedplate_http::{HeaderValue, Limits, Request, Server, bind};
+use bedplate_http::{HeaderValue, Limits, Request, Server};
 use bedplate_record::Counter;
 use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
 
@@ -22,82 +20,30 @@ use crate::cross_origin::CrossOrigin;
 use crate::error::GatewayError;
 use crate::keys::ApiKeys;
 use crate::metrics::GatewayMetrics;
-use crate::serving::Ender;
+use crate::serving::{self, Running};
 
-/// A router that listens. Dropping it ends it.
-pub struct RunningRouter {
-    address: SocketAddr,
-    members: Members,
-    end: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
-}
+/// A router that listens.
+pub type RunningRouter = Running<Members>;
 
 impl RunningRouter {
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// The replicas, to be changed.
     pub fn members(&self) -> &Members {
-        &self.members
-    }
-
-    /// Takes no more requests, finishes those that run, within the grace, and returns.
-    pub fn stop(mut self) {
-        self.end();
-    }
-
-    /// Returns when it has ended: after [`Ender::end`], or never.
-    pub fn wait(mut self) {
-        self.join();
-    }
-
-    /// Ends it from elsewhere, such as a handler of signals.
-    pub fn ender(&self) -> Ender {
-        Ender(self.end.clone())
-    }
-
-    fn end(&mut self) {
-        self.end.send_replace(true);
-        self.join();
-    }
-
-    fn join(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            // A panic of a handler ends its request and not the thread.
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for RunningRouter {
-    fn drop(&mut self) {
-        self.end();
+        &self.served
     }
 }
 
 /// Routes to replicas and returns once it listens.
 pub fn route(options: RouteOptions) -> Result<RunningRouter, GatewayError> {
-    let address = options.listen;
-    let threads = |source| GatewayError::Threads { source };
-    let workers = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) / 2).max(1);
-    let runtime =
-        Builder::new_multi_thread().worker_threads(workers).thread_name("router").enable_all().build();
-    let runtime = runtime.map_err(threads)?;
+    let runtime = serving::runtime("router")?;
     let front = Arc::new(front(&options, &runtime)?);
     let listed = options.replicas_file.as_deref().map(members::read_file).transpose()?;
     front.members.replace(&together(&options.replicas, listed.unwrap_or_default()));
-    let listen = |source| GatewayError::Listen { address, source };
-    let listener = runtime.block_on(async { bind(address) }).map_err(listen)?;
-    let address = listener.local_addr().map_err(listen)?;
+    let (listener, address) = serving::listen(&runtime, options.listen)?;
     if let Some(path) = options.replicas_file {
         runtime.spawn(follow(path, options.replicas, front.members.clone()));
     }
-    let (end, ending) = watch::channel(false);
     let members = front.members.clone();
-    let run = move || run(runtime, front, listener, ending);
-    let thread = thread::Builder::new().name("router".into()).spawn(run).map_err(threads)?;
-    Ok(RunningRouter { address, members, end, thread: Some(thread) })
+    Running::start("router", address, members, move |ending| run(runtime, front, listener, ending))
 }
 
 fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayError> {

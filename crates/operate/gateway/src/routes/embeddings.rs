@@ -1,5 +1,7 @@
 //! `POST /v1/embeddings`
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bedplate_batching::TenantId;
 use bedplate_http::{Answer, StatusCode, json};
 use bedplate_serve::{Ask, SampleEvent, Wants};
@@ -11,7 +13,6 @@ use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
 use crate::model::ServedModel;
 use crate::refusal::ApiError;
-use crate::wire::base64;
 
 /// What a request wants vectors of.
 pub(crate) struct Embeddings {
@@ -69,11 +70,16 @@ pub(crate) async fn answer(embeddings: Embeddings, tenant: TenantId) -> Result<A
     let mut data = Vec::new();
     for (index, answer) in answers.into_iter().enumerate() {
         let vector = vector(answer).await?;
-        let shown = if is_base64 { Value::String(base64::of_numbers(&vector)) } else { json!(vector) };
+        let shown = if is_base64 { Value::String(base64_of(&vector)) } else { json!(vector) };
         data.push(json!({ "object": "embedding", "index": index, "embedding": shown }));
     }
     let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
     Ok(json(StatusCode::OK, &json!({ "object": "list", "data": data, "model": name, "usage": usage })))
+}
+
+/// The little-endian bytes of the numbers in base64, as OpenAI's client asks for them.
+fn base64_of(numbers: &[f32]) -> String {
+    STANDARD.encode(numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 async fn vector(mut answer: bedplate_serve::Answer) -> Result<Vec<f32>, ApiError> {

@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Parrot, TOKENIZER, chat, request, until};
+use crate::support::{Fixture, Parrot, TOKENIZER, chat, request};
 
 #[test]
 fn a_chat_is_answered_whole() {
@@ -115,7 +116,7 @@ fn a_stop_string_ends_the_answer_and_the_work_and_never_shows() {
     assert_eq!(text, "the garden ");
     let last = &events.last().unwrap()["choices"][0];
     assert_eq!((&last["finish_reason"], &last["stop_reason"]), (&json!("stop"), &json!("is gr")));
-    until("the engine was told", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
+    wait_until("the engine was told", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
     let shown = fixture.chat("x", json!({ "stop": "is gr", "include_stop_str_in_output": true })).json();
     assert_eq!(shown["choices"][0]["message"]["content"], "the garden is gr");
     let later = fixture.chat("x", json!({ "stop": "is gr", "min_tokens": 20 })).json();
@@ -279,10 +280,12 @@ fn a_client_that_goes_away_ends_its_answer() {
         if stream {
             BufReader::new(&mut client).read_line(&mut String::new()).unwrap();
         } else {
-            until("the request runs", || bedplate_serve::Replica::state(&*parrot).running == 1);
+            wait_until("the request runs", || bedplate_serve::Replica::state(&*parrot).running == 1);
         }
         drop(client);
-        until("the answer is cancelled", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
+        wait_until("the answer is cancelled", || {
+            parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1
+        });
     }
 }
 
@@ -385,7 +388,9 @@ fn an_answer_that_takes_too_long_is_given_up() {
         } else {
             assert_eq!(reply.error(), (504, "server_error".into(), "timeout".into(), String::new()));
         }
-        until("the engine was told", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
+        wait_until("the engine was told", || {
+            parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1
+        });
     }
 }
 
@@ -403,7 +408,7 @@ fn a_client_that_does_not_read_holds_nobody_up() {
             client
         })
         .collect();
-    until("the engine is done with them", || bedplate_serve::Replica::state(&*parrot).running == 0);
+    wait_until("the engine is done with them", || bedplate_serve::Replica::state(&*parrot).running == 0);
     assert_eq!(fixture.chat("x", json!({ "max_tokens": 3 })).status, 200);
     drop(idle);
 }

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
+use bedplate_testkit::wait_to_see;
 use serde_json::{Value, json};
 
 use crate::support::PATIENCE;
@@ -108,12 +109,8 @@ impl Browser {
 
     /// Waits until an expression holds.
     pub(crate) fn until(&mut self, expression: &str) {
-        let began = Instant::now();
-        while self.value(&format!("Boolean({expression})")) != true {
-            let page = || "document.body.innerText".to_owned();
-            assert!(began.elapsed() < PATIENCE, "{expression}\n{}", self.value(&page()));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        let holds = format!("[Boolean({expression}), document.body.innerText]");
+        wait_to_see(expression, || self.value(&holds), |seen| seen[0] == true);
     }
 
     pub(crate) fn resize(&mut self, width: u32, height: u32) {

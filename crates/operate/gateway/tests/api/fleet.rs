@@ -9,11 +9,12 @@ use std::time::Duration;
 use bedplate_gateway::{
     Checks, FleetOptions, ReplicaFleet, ReplicaHealth, RouteOptions, RunningRouter, route,
 };
+use bedplate_testkit::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request, until};
+use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request};
 
 const PAUSE: &str = "BEDPLATE_TEST_REPLICA_PAUSE_MS";
 
@@ -67,7 +68,7 @@ impl Site {
     }
 
     fn until_in(&self, count: usize) {
-        until(&format!("{count} replicas are in"), || self.in_service() == count);
+        wait_until(&format!("{count} replicas are in"), || self.in_service() == count);
     }
 
     fn in_service(&self) -> usize {
@@ -161,7 +162,7 @@ fn a_replica_killed_in_a_stream_ends_that_stream_alone_and_comes_back() {
         process
     });
     assert_eq!(site.chat("x", json!({})).status, 200);
-    until("it is started again", || site.fleet.state().restarts == 1 && site.processes().len() == 2);
+    wait_until("it is started again", || site.fleet.state().restarts == 1 && site.processes().len() == 2);
     site.until_in(2);
     let last = site.processes();
     assert!(!last.contains(&killed));
@@ -180,7 +181,7 @@ fn a_stopped_replica_loses_its_requests_to_another_and_is_replaced() {
         let said = reply.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
         assert!(!said.starts_with(&frozen.to_string()), "{said}");
     }
-    until("it is killed", || !is_running(frozen));
+    wait_until("it is killed", || !is_running(frozen));
     site.until_in(2);
     assert_eq!(site.fleet.state().restarts, 1);
 }
@@ -202,11 +203,11 @@ fn replicas_are_replaced_under_load_without_a_failed_request() {
                 }
             });
         }
-        until("requests are answered", || answered.load(Ordering::Relaxed) > 8);
+        wait_until("requests are answered", || answered.load(Ordering::Relaxed) > 8);
         site.fleet.update();
-        until("the update is over", || site.fleet.state().updates == 1);
+        wait_until("the update is over", || site.fleet.state().updates == 1);
         let then = answered.load(Ordering::Relaxed);
-        until("requests go on", || answered.load(Ordering::Relaxed) > then + 8);
+        wait_until("requests go on", || answered.load(Ordering::Relaxed) > then + 8);
         is_over.store(true, Ordering::Relaxed);
     });
     let after = site.processes();
@@ -214,7 +215,7 @@ fn replicas_are_replaced_under_load_without_a_failed_request() {
         after.len() == 2 && after.iter().all(|process| !before.contains(process)),
         "{before:?} {after:?}"
     );
-    until("the old ones have ended", || !before.iter().any(|process| is_running(*process)));
+    wait_until("the old ones have ended", || !before.iter().any(|process| is_running(*process)));
     assert_eq!(site.fleet.state().restarts, 0);
 }
 
@@ -230,7 +231,7 @@ fn an_update_that_does_not_start_leaves_the_old_replicas() {
     let before = site.processes();
     is_broken.store(true, Ordering::Relaxed);
     site.fleet.update();
-    until("the update is given up", || site.fleet.state().updates == 1);
+    wait_until("the update is given up", || site.fleet.state().updates == 1);
     assert_eq!((site.processes(), site.in_service()), (before, 2));
     assert_eq!(site.chat("x", json!({})).status, 200);
 }
@@ -238,10 +239,10 @@ fn an_update_that_does_not_start_leaves_the_old_replicas() {
 #[test]
 fn replicas_that_never_start_end_the_fleet_with_the_reason() {
     let site = Site::start(2, |_| Command::new("false"));
-    until("it gives up", || site.fleet.state().failure.is_some());
+    wait_until("it gives up", || site.fleet.state().failure.is_some());
     assert_eq!(site.fleet.state().failure.unwrap(), "replica 0 ended with exit status: 1");
     let site = Site::start(1, |_| Command::new("/no/such/program"));
-    until("it gives up", || site.fleet.state().failure.is_some());
+    wait_until("it gives up", || site.fleet.state().failure.is_some());
     assert!(site.processes().is_empty());
 }
 
@@ -250,7 +251,7 @@ fn a_replica_ends_with_the_one_who_started_it() {
     let mut child = replica(0).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(100));
     drop(child.stdin.take());
-    until("it ends", || child.try_wait().unwrap().is_some());
+    wait_until("it ends", || child.try_wait().unwrap().is_some());
 }
 
 #[test]

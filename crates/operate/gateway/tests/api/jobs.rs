@@ -13,9 +13,10 @@ use bedplate_drivers::{
 use bedplate_gateway::{Checks, JobFleet, JobFleetOptions, RouteOptions, RunningRouter, route};
 use bedplate_job::{Gang, Job, Role, Workload};
 use bedplate_replay::requests::{Scaling, picoseconds};
+use bedplate_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Parrot, Reply, chat, exchange, request, until};
+use crate::support::{Fixture, Parrot, Reply, chat, exchange, request};
 
 /// A cluster in this process. Clones are the same one.
 #[derive(Clone, Default)]
@@ -172,7 +173,7 @@ impl Site {
         let fleet =
             JobFleet::start(routing.members().clone(), Box::new(cluster.clone()), options, job).unwrap();
         let site = Self { fleet, cluster, routing };
-        until("the first replicas are in", || site.in_service() == least as usize);
+        wait_until("the first replicas are in", || site.in_service() == least as usize);
         site
     }
 
@@ -204,10 +205,10 @@ fn jobs_follow_the_load_between_their_bounds_and_no_request_is_lost() {
                 }
             });
         }
-        until("three are in", || site.in_service() == 3);
+        wait_until("three are in", || site.in_service() == 3);
         is_over.store(true, Ordering::Relaxed);
     });
-    until("one is left", || site.cluster.running().len() == 1 && site.fleet.state().jobs.len() == 1);
+    wait_until("one is left", || site.cluster.running().len() == 1 && site.fleet.state().jobs.len() == 1);
     assert_eq!(site.chat("x", json!({})).status, 200);
 }
 
@@ -215,7 +216,7 @@ fn jobs_follow_the_load_between_their_bounds_and_no_request_is_lost() {
 fn a_job_that_its_cluster_starts_again_is_found_at_its_new_address() {
     let site = Site::start(2, 2);
     site.cluster.restart(1);
-    until("both are in again", || {
+    wait_until("both are in again", || {
         site.in_service() == 2
             && (0..4).all(|at| site.chat(&format!("{at}"), json!({ "max_tokens": 1 })).status == 200)
     });
@@ -226,7 +227,7 @@ fn a_job_that_its_cluster_starts_again_is_found_at_its_new_address() {
 fn a_job_that_ends_for_good_is_replaced_by_another() {
     let site = Site::start(2, 2);
     site.cluster.end(1, "failed");
-    until("another one is in", || site.cluster.running() == [2, 3] && site.in_service() == 2);
+    wait_until("another one is in", || site.cluster.running() == [2, 3] && site.in_service() == 2);
 }
 
 #[test]
@@ -245,9 +246,11 @@ fn jobs_are_replaced_one_after_the_other_without_a_failed_request() {
                 }
             });
         }
-        until("requests are answered", || answered.load(Ordering::Relaxed) > 2);
+        wait_until("requests are answered", || answered.load(Ordering::Relaxed) > 2);
         site.fleet.update();
-        until("the update is over", || site.fleet.state().updates == 1 && site.cluster.running() == [3, 4]);
+        wait_until("the update is over", || {
+            site.fleet.state().updates == 1 && site.cluster.running() == [3, 4]
+        });
         is_over.store(true, Ordering::Relaxed);
     });
 }
@@ -257,10 +260,10 @@ fn an_update_without_room_in_the_cluster_leaves_the_old_jobs() {
     let site = Site::start(2, 2);
     site.cluster.with(|jobs| jobs.never_starts = true);
     site.fleet.update();
-    until("the update is given up", || site.fleet.state().updates == 1);
+    wait_until("the update is given up", || site.fleet.state().updates == 1);
     assert_eq!(site.cluster.running(), [1, 2]);
     assert_eq!(site.in_service(), 2);
-    until("the new one is cancelled", || site.cluster.with(|jobs| jobs.jobs[&3].state == "cancelled"));
+    wait_until("the new one is cancelled", || site.cluster.with(|jobs| jobs.jobs[&3].state == "cancelled"));
 }
 
 #[test]

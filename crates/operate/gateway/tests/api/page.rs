@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bedplate_testkit::wait_until;
+
 use crate::browser::Browser;
-use crate::support::{Fixture, Parrot, until};
+use crate::support::{Fixture, Parrot};
 
 #[expect(clippy::print_stdout, reason = "a test that skips says so")]
 fn open(fixture: &Fixture, name: &str) -> Option<Browser> {
@@ -68,7 +70,7 @@ fn the_stop_button_ends_the_answer_and_its_work() {
     browser.picture("writing");
     browser.value("document.getElementById('stop').click()");
     browser.until("document.getElementById('stop').hidden");
-    until("the engine was told", || parrot.cancelled.load(Ordering::Relaxed) == 1);
+    wait_until("the engine was told", || parrot.cancelled.load(Ordering::Relaxed) == 1);
     browser.until("document.querySelector('article.assistant .figures').textContent.startsWith('stopped')");
 }
 

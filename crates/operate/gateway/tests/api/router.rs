@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bedplate_gateway::{Checks, ReplicaHealth, RouteOptions, RunningRouter, route};
+use bedplate_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request, until};
+use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request};
 
 /// A router in front of some addresses.
 struct Routed {
@@ -46,7 +47,7 @@ impl Routed {
 
     fn stands(&self, address: SocketAddr, replica_health: ReplicaHealth) {
         let url = address.to_string().parse().unwrap();
-        until(&format!("{address} is {replica_health:?}"), || {
+        wait_until(&format!("{address} is {replica_health:?}"), || {
             self.routing.members().replica_health(&url) == Some(replica_health)
         });
     }
@@ -228,12 +229,12 @@ fn a_client_that_goes_away_ends_the_request_on_the_replica() {
         let mut stream = TcpStream::connect(routed.routing.address()).unwrap();
         let body = chat("x", more).to_string();
         stream.write_all(&request("POST", "/v1/chat/completions", &[], body.as_bytes())).unwrap();
-        until("the replica has begun", || {
+        wait_until("the replica has begun", || {
             replica.get("/metrics").text().contains("vllm:num_requests_running{model_name=\"parrot\"} 1")
         });
         drop(stream);
-        until("it is cancelled", || cancelled.load(Ordering::Relaxed) == 1);
-        until("it is no load any more", || routed.routing.members().sequences() == 0);
+        wait_until("it is cancelled", || cancelled.load(Ordering::Relaxed) == 1);
+        wait_until("it is no load any more", || routed.routing.members().sequences() == 0);
     }
 }
 
@@ -465,7 +466,7 @@ fn a_file_of_replicas_is_followed_and_a_bad_one_changes_nothing() {
     let first = replicas[0].address.to_string().parse().unwrap();
     assert_eq!(routed.routing.members().replica_health(&first), None);
     write("https://example.org\n".into());
-    until("the file is refused", || {
+    wait_until("the file is refused", || {
         bedplate_testkit::has_logged("replicas:1: `https://example.org` is encrypted")
     });
     assert_eq!(content(&routed.chat("x", json!({}))), "the garden 1");
@@ -493,7 +494,7 @@ fn a_removed_replica_finishes_what_it_has() {
     std::thread::scope(|scope| {
         let asking =
             scope.spawn(|| routed.chat("the garden is green and the lamp", json!({ "stream": true })));
-        until("it runs", || routed.routing.members().sequences() == 1);
+        wait_until("it runs", || routed.routing.members().sequences() == 1);
         routed.routing.members().remove(&replica.address.to_string().parse().unwrap());
         let events = asking.join().unwrap().events();
         assert!(events.iter().all(|event| event.get("error").is_none()), "{events:?}");

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_batching::RequestRefusal;
 use bedplate_data::{Tokenizer, TrainingOptions, train_tokenizer};
@@ -336,13 +336,5 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
         }
         body.extend(&bytes[at + 2..at + 2 + length]);
         bytes = &bytes[at + 4 + length..];
-    }
-}
-
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -198,7 +198,7 @@ impl Records {
 
     fn life(&mut self) -> Life {
         Life {
-            state: JobState::ALL[self.draw.below(JobState::ALL.len())],
+            state: JobState::ALL[self.draw.below(JobState::ALL.len())].1,
             is_held: self.draw.one_in(2),
             runs: self.draw.below(5) as u32,
             restarts: self.draw.below(3) as u32,
@@ -231,7 +231,7 @@ impl Records {
             started: Time(started),
             running: self.some(|it| Time(started + it.draw.number() % 10_000)),
             ends: Time(started + self.draw.number() % 86_400_000),
-            stops_as: self.some(|it| JobState::ALL[it.draw.below(JobState::ALL.len())]),
+            stops_as: self.some(|it| JobState::ALL[it.draw.below(JobState::ALL.len())].1),
             ended: self.some(|it| Time(started + it.draw.number() % (3 * 86_400_000))),
             reason: self.some(|it| Reason::new("why", it.name("why ", 5))),
             cpu_ms: self.draw.number() >> 20,

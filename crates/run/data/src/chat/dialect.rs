@@ -1,12 +1,12 @@
 //! What templates of Hugging Face models use beyond Jinja: Python's JSON, the date, and a tag for training.
 
-use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use bedplate_host::clock;
+use bedplate_units::{Date, UtcTime};
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use std::io;
 
 /// Adds the functions and filters that `transformers` gives to templates.
 pub(super) fn extend(environment: &mut Environment<'static>) {
@@ -14,7 +14,7 @@ pub(super) fn extend(environment: &mut Environment<'static>) {
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
-    environment.add_function("strftime_now", |format: String| date(&format, now()));
+    environment.add_function("strftime_now", |format: String| date(&format, clock::unix_time().as_secs()));
     environment.add_filter("tojson", to_json);
 }
 
@@ -76,10 +76,6 @@ impl Formatter for Python {
     }
 }
 
-fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
-}
-
 const MONTHS: [&str; 12] = [
     "January",
     "February",
@@ -97,12 +93,10 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// A time in UTC by `strftime`'s usual letters; others stay as they are.
-fn date(format: &str, seconds: i64) -> String {
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    let weekday = DAYS[days.rem_euclid(7) as usize];
+fn date(format: &str, unix_seconds: u64) -> String {
+    let UtcTime { date: Date { year, month, day }, hour, minute, second } = UtcTime::of(unix_seconds);
+    let weekday = DAYS[(unix_seconds / 86_400 % 7) as usize];
     let month_name = MONTHS[month as usize - 1];
-    let hour = second / 3600;
     let mut text = String::new();
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {
@@ -112,7 +106,7 @@ fn date(format: &str, seconds: i64) -> String {
         }
         let part = match letters.next() {
             Some('Y') => year.to_string(),
-            Some('y') => format!("{:02}", year.rem_euclid(100)),
+            Some('y') => format!("{:02}", year % 100),
             Some('m') => format!("{month:02}"),
             Some('d') => format!("{day:02}"),
             Some('e') => format!("{day:2}"),
@@ -123,8 +117,8 @@ fn date(format: &str, seconds: i64) -> String {
             Some('H') => format!("{hour:02}"),
             Some('I') => format!("{:02}", (hour + 11) % 12 + 1),
             Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
-            Some('M') => format!("{:02}", second / 60 % 60),
-            Some('S') => format!("{:02}", second % 60),
+            Some('M') => format!("{minute:02}"),
+            Some('S') => format!("{second:02}"),
             Some('F') => format!("{year}-{month:02}-{day:02}"),
             Some('%') => "%".to_owned(),
             Some(other) => format!("%{other}"),
@@ -133,19 +127,6 @@ fn date(format: &str, seconds: i64) -> String {
         text.push_str(&part);
     }
     text
-}
-
-/// Year, month and day of a day counted from 1970-01-01, by Howard Hinnant's `civil_from_days`.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

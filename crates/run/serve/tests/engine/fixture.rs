@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device, WeightFormat};
@@ -12,11 +11,9 @@ use bedplate_network::{
 use bedplate_serve::{
     Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Replica, SampleEvent, Sampling,
 };
+use bedplate_testkit::wait_to_see;
 
 pub(crate) const CONTEXT: usize = 320;
-
-/// How long anything may take on a machine of any speed.
-const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(crate) const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
     "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 131, "max_position_embeddings": 320,
@@ -204,16 +201,12 @@ pub(crate) fn tokens(answer: Answer) -> Vec<u32> {
 
 /// Waits until the engine has nothing to do and asserts that no block is held.
 pub(crate) fn assert_nothing_left(engine: &Engine) {
-    let began = Instant::now();
-    loop {
-        let state = engine.state();
-        assert!(began.elapsed() < PATIENCE, "the engine does not come to rest: {state:?}");
-        if state.requests == 0 && state.running == 0 && state.waiting == 0 {
-            assert_eq!(state.used_blocks, 0, "no block is leaked: {state:?}");
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let state = wait_to_see(
+        "the engine comes to rest",
+        || engine.state(),
+        |state| state.requests == 0 && state.running == 0 && state.waiting == 0,
+    );
+    assert_eq!(state.used_blocks, 0, "no block is leaked: {state:?}");
 }
 
 /// A folder of its own.

@@ -1,5 +1,6 @@
 //! What the control plane does about nodes and ranks that misbehave, told step by step.
 
+mod devices;
 mod findings;
 mod survival;
 

@@ -3,6 +3,8 @@
 //!
 //! Dynamo has a kind of its own, DynamoGraphDeployment, whose operator makes the rest.
 
+use bedplate_document::quote;
+
 use super::{Duty, Pool, Software};
 
 /// How the objects are named and what they run.
@@ -150,7 +152,7 @@ volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
 ",
             pool.selector(""),
             self.image(),
-            quoted(&command),
+            quote::yaml(&command),
             self.resource,
             pool.gpus_per_node,
             if answers { &probes } else { "" },
@@ -254,7 +256,7 @@ spec:
   ports: [{{name: http, port: 80, targetPort: http}}]
 ",
             self.image(),
-            quoted(&command),
+            quote::yaml(&command),
         );
         vec![account, deployment]
     }
@@ -316,7 +318,7 @@ spec:
                 pool.replicas,
                 pool.selector("        "),
                 self.image(),
-                quoted(&format!("exec {}", command.join(" "))),
+                quote::yaml(&format!("exec {}", command.join(" "))),
                 self.resource,
                 pool.gpus_per_node,
             );
@@ -333,7 +335,7 @@ impl Pool {
     /// The line that keeps it on its machines, where the pools have different ones.
     fn selector(&self, indent: &str) -> String {
         self.machine.as_ref().map_or(String::new(), |machine| {
-            format!("{indent}nodeSelector: {{node.kubernetes.io/instance-type: {}}}\n", quoted(machine))
+            format!("{indent}nodeSelector: {{node.kubernetes.io/instance-type: {}}}\n", quote::yaml(machine))
         })
     }
 
@@ -346,9 +348,4 @@ impl Pool {
         }
         title
     }
-}
-
-/// A text in double quotes, as YAML reads it.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -1,6 +1,9 @@
 //! Lines of fields, with errors that name the line.
 
+use std::borrow::Cow;
+
 use bedplate_diag::{Source, shown};
+use bedplate_document::csv::{self, CsvError};
 
 use super::TraceError;
 
@@ -31,34 +34,23 @@ impl JobLine<'_> {
     }
 }
 
-/// Columns of a CSV trace by the names in its header.
-pub(crate) struct Header<const N: usize> {
-    places: [usize; N],
-    columns: usize,
-}
+/// A line with its fields in the wanted columns.
+type Row<'a, const N: usize> = Result<(JobLine<'a>, [Cow<'a, str>; N]), TraceError>;
 
-impl<const N: usize> Header<N> {
-    pub(crate) fn read(line: JobLine<'_>, wanted: [&'static str; N]) -> Result<Self, TraceError> {
-        let titles: Vec<&str> = line.text.split(',').map(str::trim).collect();
-        let mut places = [0; N];
-        for (place, column) in places.iter_mut().zip(wanted) {
-            *place = titles
-                .iter()
-                .position(|title| *title == column)
-                .ok_or_else(|| TraceError::MissingColumn { column, place: line.source.line(line.number) })?;
+/// The wanted columns of a CSV trace, row by row.
+pub(crate) fn columns<'a, const N: usize>(
+    source: Source<'a>,
+    wanted: [&'static str; N],
+) -> Result<impl Iterator<Item = Row<'a, N>>, TraceError> {
+    let line = move |number| JobLine { source, number, text: "" };
+    let bad = move |error: CsvError| match error {
+        CsvError::MissingColumn { column, line } => {
+            TraceError::MissingColumn { column, place: source.line(line) }
         }
-        Ok(Self { places, columns: titles.len() })
-    }
-
-    /// The wanted fields of a row.
-    pub(crate) fn fields<'a>(&self, line: JobLine<'a>) -> Result<[&'a str; N], TraceError> {
-        let fields: Vec<&str> = line.text.split(',').map(str::trim).collect();
-        if fields.len() != self.columns {
-            let (found, expected) = (fields.len(), self.columns);
-            return Err(line.bad(format!("it has {found} fields and the header {expected}")));
-        }
-        Ok(self.places.map(|place| fields[place]))
-    }
+        other => line(other.line()).bad(other.to_string()),
+    };
+    let rows = csv::columns(source.text, wanted.each_ref().map(std::slice::from_ref)).map_err(bad)?;
+    Ok(rows.map(move |row| row.map(|(number, fields)| (line(number), fields)).map_err(bad)))
 }
 
 /// A finite number that is not negative.

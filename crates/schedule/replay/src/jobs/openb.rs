@@ -6,7 +6,7 @@
 use bedplate_diag::Source;
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Header, JobLine, lines, number, whole};
+use super::lines::{JobLine, columns, number, whole};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 pub(crate) const COLUMNS: [&str; 11] = [
@@ -25,13 +25,11 @@ pub(crate) const COLUMNS: [&str; 11] = [
 pub(crate) const NODE_COLUMNS: [&str; 5] = ["sn", "cpu_milli", "memory_mib", "gpu", "model"];
 
 pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
-    let mut lines = lines(source);
-    let first = lines.next().ok_or(TraceError::Empty { place: source.whole() })?;
-    let header = Header::read(first, COLUMNS)?;
     let mut trace = Trace::default();
     let mut endless = 0;
-    for line in lines {
-        match pod(line, header.fields(line)?, &mut trace)? {
+    for row in columns(source, COLUMNS)? {
+        let (line, fields) = row?;
+        match pod(line, fields.each_ref().map(|field| &**field), &mut trace)? {
             Some(job) => trace.jobs.push(job),
             None => endless += 1,
         }
@@ -68,13 +66,14 @@ fn pod(line: JobLine<'_>, fields: [&str; 11], trace: &mut Trace) -> Result<Optio
 /// The catalog has none of these models; `accelerator` stands in for all of them, and jobs find theirs by
 /// the name of the kind (`V100M16-x8`). Speeds do not matter: run times come from the trace.
 pub fn openb_cluster(source: Source<'_>, accelerator: &str) -> Result<String, TraceError> {
-    let mut lines = lines(source);
-    let first = lines.next().ok_or(TraceError::Empty { place: source.whole() })?;
-    let header = Header::read(first, NODE_COLUMNS)?;
+    if source.text.trim().is_empty() {
+        return Err(TraceError::Empty { place: source.whole() });
+    }
     let mut kinds: Vec<(String, String)> = Vec::new();
     let mut groups = String::new();
-    for line in lines {
-        let [name, cpus, memory, gpus, model] = header.fields(line)?;
+    for row in columns(source, NODE_COLUMNS)? {
+        let (line, fields) = row?;
+        let [name, cpus, memory, gpus, model] = fields.each_ref().map(|field| &**field);
         let gpus = whole(line, gpus, "number of GPUs", 64)?;
         let cpus = whole(line, cpus, "cpu_milli", 60_000_000)? / 1000;
         let memory = whole(line, memory, "memory_mib", u32::MAX)?;

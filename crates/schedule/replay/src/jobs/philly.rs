@@ -5,25 +5,22 @@
 use bedplate_diag::{Source, shown};
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Header, JobLine, lines, number, whole};
+use super::lines::{JobLine, columns, number, whole};
 use super::{Size, Trace, TraceError, TraceJob};
 use crate::timestamp::Timestamp;
 
 pub(crate) const COLUMNS: [&str; 4] = ["timestamp", "duration", "num_gpus", "cluster"];
 
 pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
-    let mut lines = lines(source);
-    let first = lines.next().ok_or(TraceError::Empty { place: source.whole() })?;
-    let header = Header::read(first, COLUMNS)?;
     let mut trace = Trace::default();
-    for line in lines {
-        let [timestamp, duration, gpus, account] = header.fields(line)?;
-        let submit = Timestamp::parse(timestamp).and_then(Timestamp::seconds).ok_or_else(|| {
-            line.bad(format!("`{}` is not a time like 2017-10-09 07:01:55", shown(timestamp)))
+    for row in columns(source, COLUMNS)? {
+        let (line, [timestamp, duration, gpus, account]) = row?;
+        let submit = Timestamp::parse(&timestamp).and_then(Timestamp::seconds).ok_or_else(|| {
+            line.bad(format!("`{}` is not a time like 2017-10-09 07:01:55", shown(&timestamp)))
         })?;
-        let duration = Span((number(line, duration, "duration")? * 1000.0) as u64);
-        let size = Size::Gpus(gpus_of(line, gpus)?);
-        let account = trace.accounts.place(account);
+        let duration = Span((number(line, &duration, "duration")? * 1000.0) as u64);
+        let size = Size::Gpus(gpus_of(line, &gpus)?);
+        let account = trace.accounts.place(&account);
         let name = line.number.to_string();
         trace.jobs.push(TraceJob { name, account, ..TraceJob::new(Time::seconds(submit), duration, size) });
     }

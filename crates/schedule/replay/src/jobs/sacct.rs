@@ -6,6 +6,7 @@
 //! no duration to replay; they are left out and counted. Steps of jobs are passed over.
 
 use bedplate_diag::{Source, shown};
+use bedplate_document::slurm;
 use bedplate_gangs::{Span, Time};
 
 use super::lines::{JobLine, lines};
@@ -215,16 +216,6 @@ impl Row<'_> {
             return Ok(None);
         }
         let wrong = || self.line.bad(format!("`{}` is not a time limit", shown(text)));
-        clock(text).map(|seconds| Some(Span::seconds(seconds))).ok_or_else(wrong)
+        slurm::seconds(text).map(|seconds| Some(Span::seconds(seconds))).map_err(|_| wrong())
     }
-}
-
-/// `1-00:00:00` or `00:10:00` in seconds.
-fn clock(text: &str) -> Option<u64> {
-    let (days, time) = text.split_once('-').unwrap_or(("0", text));
-    let days: u64 = days.parse().ok().filter(|days| *days < 1 << 20)?;
-    let parts: Vec<u64> =
-        time.split(':').map(|part| part.parse::<u16>().map(u64::from)).collect::<Result<_, _>>().ok()?;
-    let [hours, minutes, seconds] = parts.as_slice() else { return None };
-    Some(days * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }

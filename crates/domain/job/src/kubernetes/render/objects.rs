@@ -1,5 +1,6 @@
 //! What keeps the pods of a gang together: a JobSet, a Job with its service, or an object of Kubeflow.
 
+use bedplate_document::kubernetes::{is_label_key, is_label_value, label_value};
 use serde_json::{Map, Value, json};
 
 use super::pod::whole_seconds;
@@ -263,33 +264,5 @@ impl<'a> Rendering<'a> {
             spec["priorityClassName"] = json!(class);
         }
         Some(json!({ "apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec }))
-    }
-}
-
-/// A text as the value of a label: at most 63 letters, digits, dots, hyphens and underscores.
-pub(super) fn label_value(text: &str) -> String {
-    let is_fit = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-    let fit: String = text.chars().map(|letter| if is_fit(letter) { letter } else { '-' }).take(63).collect();
-    fit.trim_matches(|letter: char| !letter.is_ascii_alphanumeric()).to_owned()
-}
-
-fn is_label_value(text: &str) -> bool {
-    label_value(text) == text
-}
-
-/// `name` or `domain/name`.
-fn is_label_key(text: &str) -> bool {
-    let is_name = |name: &str| !name.is_empty() && is_label_value(name);
-    let is_domain = |domain: &str| {
-        !domain.is_empty()
-            && domain.len() <= 253
-            && domain.split('.').all(|part| {
-                let is_fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-                !part.is_empty() && part.bytes().all(is_fit) && !part.starts_with('-') && !part.ends_with('-')
-            })
-    };
-    match text.split_once('/') {
-        Some((domain, name)) => is_domain(domain) && is_name(name),
-        None => is_name(text),
     }
 }

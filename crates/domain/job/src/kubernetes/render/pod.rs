@@ -1,7 +1,7 @@
 //! The pods of a role: resources, volumes, and which nodes they may stand on.
 
+use bedplate_document::kubernetes::{label_value, memory_quantity};
 use bedplate_topology::Level;
-use bedplate_units::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{PlacedRole, PodGroup, Rendering};
@@ -98,7 +98,7 @@ impl Rendering<'_> {
                 VolumeSource::ConfigMap(name) => ("configMap", json!({ "name": name })),
                 VolumeSource::Empty => ("emptyDir", json!({})),
                 VolumeSource::Memory(size) => {
-                    ("emptyDir", json!({ "medium": "Memory", "sizeLimit": quantity(*size) }))
+                    ("emptyDir", json!({ "medium": "Memory", "sizeLimit": memory_quantity(*size) }))
                 }
             };
             json!({ "name": volume_name(at), kind: source })
@@ -112,8 +112,8 @@ impl Rendering<'_> {
         let mut requests = json!({ "cpu": cpus.to_string() });
         let mut limits = json!({});
         if let Some(memory) = role.memory_per_node {
-            requests["memory"] = json!(quantity(memory));
-            limits["memory"] = json!(quantity(memory));
+            requests["memory"] = json!(memory_quantity(memory));
+            limits["memory"] = json!(memory_quantity(memory));
         }
         if role.gpus_per_node > 0 {
             limits[self.gpu_resource(role)] = json!(role.gpus_per_node.to_string());
@@ -235,7 +235,7 @@ impl Rendering<'_> {
     }
 
     fn pod_labels(&self) -> Value {
-        let job = super::objects::label_value(&self.job.name);
+        let job = label_value(&self.job.name);
         let mut labels =
             json!({ names::MANAGED_BY: names::SCHEDULER, names::JOB: job, names::GANG: self.name });
         if self.options.pod_group == Some(PodGroup::Kai)
@@ -319,14 +319,4 @@ fn volume_name(at: usize) -> String {
 /// Whole seconds, at least one.
 pub(super) fn whole_seconds(seconds: f64) -> u64 {
     seconds.ceil().max(1.0) as u64
-}
-
-/// A quantity of memory: whole bytes, in the largest unit that divides them.
-fn quantity(size: Bytes) -> String {
-    const UNITS: [(u64, &str); 4] = [(1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    let bytes = size.get().ceil().max(1.0) as u64;
-    match UNITS.into_iter().find(|(unit, _)| bytes.is_multiple_of(*unit)) {
-        Some((unit, letters)) => format!("{}{letters}", bytes / unit),
-        None => bytes.to_string(),
-    }
 }

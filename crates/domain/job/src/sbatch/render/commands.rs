@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use bedplate_document::quote;
+
 use super::settings::Settings;
 use super::{Rendered, Setting, line, remark};
 use crate::{Job, JobError, Streams, shell};
@@ -69,14 +71,14 @@ pub(super) fn preamble(job: &Job, settings: &Settings) -> String {
         text += "export SLURM_EXPORT_ENV=ALL\n";
     }
     for (name, value) in &settings.exports {
-        let _ = writeln!(text, "export {name}={}", shell::word(value));
+        let _ = writeln!(text, "export {name}={}", quote::shell_word(value));
     }
     let on_every_node = "srun --ntasks-per-node=1 --ntasks=\"$SLURM_JOB_NUM_NODES\"";
     if !job.hooks.epilog.is_empty() {
         let _ = writeln!(
             text,
             "trap {} EXIT",
-            shell::word(&format!("{on_every_node} {}", shell::hook_words(&job.hooks.epilog)))
+            quote::shell_word(&format!("{on_every_node} {}", shell::hook_words(&job.hooks.epilog)))
         );
     }
     if !job.hooks.prolog.is_empty() {
@@ -99,13 +101,13 @@ fn body(job: &Job, arguments: &[String], of_tasks: &[Setting]) -> String {
     }
     format!(
         "{MEETING_POINT}{srun}{files} bash -c {} - \\\n    {}\n",
-        shell::word(PLACE),
+        quote::shell_word(PLACE),
         shell::line(arguments)
     )
 }
 
 fn file_of_tasks((name, pattern): &Setting) -> String {
-    format!(" --{name}={}", shell::word(pattern.as_deref().unwrap_or("")))
+    format!(" --{name}={}", quote::shell_word(pattern.as_deref().unwrap_or("")))
 }
 
 fn launch_options(job: &Job) -> String {
@@ -121,7 +123,7 @@ fn launch_options(job: &Job) -> String {
         let _ = write!(options, " --stuck-after {}", crate::notation::written_duration(duration));
     }
     if let Some(probe) = &health.probe {
-        let _ = write!(options, " --check {}", shell::word(&shell::hook(&probe.command)));
+        let _ = write!(options, " --check {}", quote::shell_word(&shell::hook(&probe.command)));
     }
     options
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 
+use bedplate_document::slurm;
 use bedplate_topology::{Level, compress_hostlist, expand_hostlist};
 use bedplate_units::{Bytes, Seconds};
 
@@ -282,7 +283,7 @@ impl Settings {
     fn add_running(&mut self, policy: &Policy) -> Written {
         if let Some(limit) = policy.time_limit {
             let seconds = self.whole_seconds("time_limit", limit);
-            self.put("time_limit", "time", time(seconds))?;
+            self.put("time_limit", "time", slurm::time(seconds))?;
         }
         // Sites differ in what they do with jobs that say neither.
         self.flag(if policy.is_requeued { "requeue" } else { "no-requeue" });
@@ -393,13 +394,6 @@ impl Settings {
 
 fn be(names: &[&str]) -> String {
     format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
-}
-
-/// Slurm's `days-hours:minutes:seconds`.
-fn time(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
-    if days > 0 { format!("{days}-{clock}") } else { clock }
 }
 
 fn is_name(name: &str) -> bool {

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
+use crate::quote;
+
 /// Objects as one file, with `---` between them.
 pub fn to_yaml(objects: &[Value]) -> String {
     let documents: Vec<String> = objects.iter().map(document).collect();
@@ -100,5 +102,5 @@ fn plain_or_quoted(text: &str) -> String {
     let is_plain = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '/')
         && text.bytes().all(is_word)
         && !words.contains(&text.to_ascii_lowercase().as_str());
-    if is_plain { text.to_owned() } else { Value::from(text).to_string() }
+    if is_plain { text.to_owned() } else { quote::yaml(text) }
 }
