@@ -26,9 +26,10 @@ Examples:
   bedplate bench checkpoint --size 2GB --rounds 7 --folder /scratch
   bedplate bench checkpoint --seconds 300 --every 60
 
-Rounds alternate between a checkpoint and fio with direct I/O (apt-get install fio), because
-disks change from minute to minute; medians are compared. With --seconds it trains a model of
-100 million parameters for that long, without checkpoints and with one every --every seconds.")]
+Rounds alternate between a checkpoint and fio with direct I/O (apt-get install
+fio), because disks change from minute to minute; medians are compared. With
+--seconds it trains a model of 100 million parameters for that long, without
+checkpoints and with one every --every seconds.")]
 pub(super) struct Arguments {
     /// Bytes of the state
     #[arg(long, value_name = "BYTES", default_value = "1GB")]

@@ -29,10 +29,11 @@ The first question is the one that aiconfigurator 0.12.0 was timed with: Llama-3
 4000 tokens in and 1000 out, first token within 600 ms and 25 ms per token, which took it 14.3
 CPU-seconds in closed form. Here the answer is replayed as well.
 
-With --peer both predict the same measured rows: ours with constants fitted without the row's
-model on its GPU, because the peer's tables were not made from these rows, and once more with
-constants fitted to all rows. Errors are absolute: median and 90th percentile. The peer needs
-`pip install aiconfigurator` and takes some minutes.")]
+With --peer both predict the same measured rows: ours with constants fitted
+without the row's model on its GPU, because the peer's tables were not made
+from these rows, and once more with constants fitted to all rows. Errors are
+absolute: median and 90th percentile. The peer needs `pip install
+aiconfigurator` and takes some minutes.")]
 pub(super) struct Arguments {
     /// Compare predictions of measured rows with another program's, instead of timing searches
     #[arg(long, value_enum)]

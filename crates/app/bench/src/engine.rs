@@ -30,13 +30,13 @@ Examples:
   bedplate bench engine --device cuda:0 --model llama-3.1-8b --sequences 1,64,128 --prompt 2048
   bedplate bench engine --device cpu --peer llama.cpp,torch --requests 0
 
-A token of one sequence reads all weights, so the memory's bandwidth limits it. The last
-part runs a load, fits the time of a step to it, and then `replay`, which runs the same
-scheduler, predicts another load before it is measured.
+A token of one sequence reads all weights, so the memory's bandwidth limits it.
+The last part runs a load, fits the time of a step to it, and then `replay`,
+which runs the same scheduler, predicts another load before it is measured.
 
-Peers have random weights of the same shape and bits (int8 is llama.cpp's Q8_0, int4 its
-Q4_0) and the same threads, and are measured in turn with the engine. They are installed
-by package name on demand.")]
+Peers have random weights of the same shape and bits (int8 is llama.cpp's Q8_0,
+int4 its Q4_0) and the same threads, and are measured in turn with the engine.
+They are installed by package name on demand.")]
 pub(super) struct Arguments {
     /// A model's folder in Hugging Face's format
     #[arg(value_name = "MODEL_DIR", conflicts_with = "model")]

@@ -22,12 +22,14 @@ Examples:
   bedplate bench kernels --only block --precision bf16 --threads 2 --json
   bedplate bench kernels --device cuda:0 --precision bf16
 
-Times are the best of several rounds; with a peer, the two programs take turns on the same
-operator, with the same number of threads. The limit of operators that compute is the rate of
-multiply-adds in registers (on AMX tiles 16 times that for bf16, and a sixth of this for f32,
-which takes six products of bf16). The limit of operators that stream is a copy of 256 MB;
-working sets that fit into the cache exceed it. On a GPU the limit is a product of 8192 (in
-f32: 4096), and a time is that of one of twenty calls in a row; these sizes are small for it.")]
+Times are the best of several rounds; with a peer, the two programs take turns
+on the same operator, with the same number of threads. The limit of operators
+that compute is the rate of multiply-adds in registers (on AMX tiles 16 times
+that for bf16, and a sixth of this for f32, which takes six products of bf16).
+The limit of operators that stream is a copy of 256 MB; working sets that fit
+into the cache exceed it. On a GPU the limit is a product of 8192 (in f32:
+4096), and a time is that of one of twenty calls in a row; these sizes are
+small for it.")]
 pub(super) struct Arguments {
     /// Also measure another program
     #[arg(long, value_enum)]

@@ -26,13 +26,15 @@ Examples:
   bedplate bench schedule --queues 2000
   bedplate bench schedule --growth --report growth.html
 
-A cluster of eight-GPU nodes under a tree of three levels is filled with gangs; then more are
-queued, a fifth of them over several nodes. CYCLE is one full conservative pass that reserves
-a start on specific nodes for every waiting gang; INCREMENTAL is the mean over events (a gang
-ends, another is submitted), each followed by a pass that starts what it can and keeps all
-reservations. With --queues each gang belongs to one of that many queues, which share the
-cluster and borrow from each other, to an account of its own and to one of three qualities of
-service with limits. Both are CPU time of one thread; the worst event is wall time.")]
+A cluster of eight-GPU nodes under a tree of three levels is filled with gangs;
+then more are queued, a fifth of them over several nodes. CYCLE is one full
+conservative pass that reserves a start on specific nodes for every waiting
+gang; INCREMENTAL is the mean over events (a gang ends, another is submitted),
+each followed by a pass that starts what it can and keeps all reservations.
+With --queues each gang belongs to one of that many queues, which share the
+cluster and borrow from each other, to an account of its own and to one of
+three qualities of service with limits. Both are CPU time of one thread; the
+worst event is wall time.")]
 pub(super) struct Arguments {
     /// Nodes of the cluster, with eight GPUs each
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(32..=100_000))]

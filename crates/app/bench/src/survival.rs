@@ -26,15 +26,16 @@ Examples:
   bedplate bench survival --kills 0 --folder /scratch
   bedplate bench survival --whole --kills 200
 
-It trains a small model on four ranks: undisturbed, and while ranks are killed at random
-instants, without spares (the run shrinks and grows again), with a spare, and two at a time.
-Then a model of 100 million parameters loses one rank, with a spare, in two layouts. The
-records show which samples were used; the finished weights are compared. The peer is the cost
-of a restart from the newest checkpoint in the same folder.
+It trains a small model on four ranks: undisturbed, and while ranks are killed
+at random instants, without spares (the run shrinks and grows again), with a
+spare, and two at a time. Then a model of 100 million parameters loses one
+rank, with a spare, in two layouts. The records show which samples were used;
+the finished weights are compared. The peer is the cost of a restart from the
+newest checkpoint in the same folder.
 
-With --whole it kills all processes of a run at once, again and again, even while a checkpoint
-or the finished weights are being written, and starts the run again with --resume. Exit code 1
-if a figure misses its aim.")]
+With --whole it kills all processes of a run at once, again and again, even
+while a checkpoint or the finished weights are being written, and starts the
+run again with --resume. Exit code 1 if a figure misses its aim.")]
 pub(super) struct Arguments {
     /// How many ranks are killed in the small model's runs; with --whole, how many times all of them
     #[arg(long, value_name = "COUNT", default_value_t = 50)]

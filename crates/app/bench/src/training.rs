@@ -35,18 +35,18 @@ Examples:
   bedplate bench training --ranks 2 --peer torch --parity
   bedplate bench training --device cuda:0 --model llama-3.2-1b --sequences 8 --precision bf16
 
-The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is
-forward, backward, clipping and AdamW. Memory is what the run allocates for state and
-activations.
+The prediction is `plan train`'s, from the rates that `bench machine` measured;
+a step is forward, backward, clipping and AdamW. Memory is what the run
+allocates for state and activations.
 
-With --ranks, layouts train a model of 25 million parameters in turns with one process that
-has all threads, at the same global batch; COST is how much longer their step takes. BESIDE
-ONE PROCESS is the prediction's error without the error of the one process in the same turns,
-because shared hosts drift after `bench machine`. Peers train the same shapes with as many
-threads.
+With --ranks, layouts train a model of 25 million parameters in turns with one
+process that has all threads, at the same global batch; COST is how much longer
+their step takes. BESIDE ONE PROCESS is the prediction's error without the
+error of the one process in the same turns, because shared hosts drift after
+`bench machine`. Peers train the same shapes with as many threads.
 
-With --model, it trains one shape on any device with fresh weights and predicts nothing. TAKEN
-is the GPU memory that the process took.")]
+With --model, it trains one shape on any device with fresh weights and predicts
+nothing. TAKEN is the GPU memory that the process took.")]
 pub(super) struct Arguments {
     /// Steps per model, of which the fastest counts
     #[arg(long, value_name = "N", default_value_t = 5)]

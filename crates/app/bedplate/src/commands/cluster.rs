@@ -20,10 +20,10 @@ Examples:
   bedplate cluster check cluster.toml
   bedplate cluster show context:site
 
-A cluster is INSTANCE:COUNT (several joined by `+`), context:NAME for a running Slurm, or
-a file: cluster.toml, Slurm's topology.conf or topology.yaml with slurm.conf, EC2
-DescribeInstanceTopology JSON, a Kubernetes node list, or the output of
-`nvidia-smi topo -m`. See docs/cluster.md.")]
+A cluster is INSTANCE:COUNT (several joined by `+`), context:NAME for a running
+Slurm, or a file: cluster.toml, Slurm's topology.conf or topology.yaml with
+slurm.conf, EC2 DescribeInstanceTopology JSON, a Kubernetes node list, or the
+output of `nvidia-smi topo -m`. See docs/cluster.md.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

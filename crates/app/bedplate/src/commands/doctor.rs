@@ -26,10 +26,11 @@ Examples:
   bedplate doctor --cluster --context site --like p5.48xlarge
   bedplate doctor --json | jq '.checks[] | select(.verdict != \"pass\")'
 
-It inspects the five layers under a training job: hardware and its settings, the kernel,
-the CUDA runtime, communication libraries, frameworks and variables. It changes nothing,
-loads no library and starts no Python. Costs are predictions for one reference job; see
-docs/doctor.md. Exits with 1 when a check fails; warnings alone exit with 0.")]
+It inspects the five layers under a training job: hardware and its settings,
+the kernel, the CUDA runtime, communication libraries, frameworks and
+variables. It changes nothing, loads no library and starts no Python. Costs are
+predictions for one reference job; see docs/doctor.md. Exits with 1 when a
+check fails; warnings alone exit with 0.")]
 pub(crate) struct Arguments {
     /// The catalog instance that the node should be; on EC2 the firmware names it
     #[arg(long, value_name = "INSTANCE")]

@@ -36,8 +36,8 @@ Examples:
   bedplate export --drain --context site           drain this node of a Slurm on findings
 
 Names and labels are those of dcgm-exporter, node_exporter and the vendors; docs/metrics.md
-lists them. Missing hardware has no series. Nodes of `bedplate up` watch themselves
-and need no exporter.")]
+lists them. Missing hardware has no series. Nodes of `bedplate up` watch
+themselves and need no exporter.")]
 pub(crate) struct Arguments {
     /// Where Prometheus finds it; port 0 takes a free one
     #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = address)]

@@ -14,9 +14,9 @@ Examples:
   bedplate history prune --older-than 90d
   bedplate history prune --keep 100000 --json
 
-Removes only ended jobs, with their runs, notes and keys; usage counts the rest.
-Without --older-than and --keep the site's limits apply, which the daemon also
-applies by itself ([retention] in docs/site.md).")]
+Removes only ended jobs, with their runs, notes and keys; usage counts the
+rest. Without --older-than and --keep the site's limits apply, which the daemon
+also applies by itself ([retention] in docs/site.md).")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -16,8 +16,9 @@ Examples:
   promtool check rules rules.yml && promtool test rules rules_test.yml
   bedplate rules --profile aws-ec2 --health-rules own.toml --interval 2
 
-Alerts on nodes are the health rules of `bedplate export`, translated; there are also alerts
-on training, serving and the scheduler. For Prometheus 2.42 and later.")]
+Alerts on nodes are the health rules of `bedplate export`, translated; there
+are also alerts on training, serving and the scheduler. For Prometheus 2.42 and
+later.")]
 pub(crate) struct Arguments {
     /// Print unit tests for promtool instead of the rules
     #[arg(long)]

@@ -23,10 +23,12 @@ Examples:
   bedplate scheduler --site site.toml --name gpu
   bedplate scheduler manifests --image IMAGE | kubectl apply -f -
 
-It schedules pods with `schedulerName: bedplate`, or another --name, until Ctrl-C. All pods of
-a gang are bound at once or none: those of one `bedplate.dev/gang` label, of a JobSet, of a
-Kueue pod group, or of a Job. Waiting pods say why in their PodScheduled condition and events.
-docs/kubernetes-scheduler.md has the labels and annotations, and what is not supported.")]
+It schedules pods with `schedulerName: bedplate`, or another --name, until
+Ctrl-C. All pods of a gang are bound at once or none: those of one
+`bedplate.dev/gang` label, of a JobSet, of a Kueue pod group, or of a Job.
+Waiting pods say why in their PodScheduled condition and events.
+docs/kubernetes-scheduler.md has the labels and annotations, and what is not
+supported.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

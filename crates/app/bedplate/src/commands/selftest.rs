@@ -14,11 +14,12 @@ Examples:
   bedplate selftest --device cuda:1
   bedplate selftest --device cpu --json
 
-It computes every operator on the device in f32 and bf16 and compares it with the processor
-in f32; then it times products, copies and attention and compares them with the catalog's
-figures for the chip. A GPU is slow if products reach less than half of its peak, or a copy
-less than two thirds of its bandwidth: it is in use by others, throttled or degraded.
-Exits with 1 if an operator is wrong or the chip is slow.")]
+It computes every operator on the device in f32 and bf16 and compares it with
+the processor in f32; then it times products, copies and attention and compares
+them with the catalog's figures for the chip. A GPU is slow if products reach
+less than half of its peak, or a copy less than two thirds of its bandwidth: it
+is in use by others, throttled or degraded. Exits with 1 if an operator is
+wrong or the chip is slow.")]
 pub(crate) struct Arguments {
     /// What is tested: `cpu`, a GPU such as `cuda:0`, or `auto`: the first GPU, or the processor if there is none
     #[arg(long, value_name = "DEVICE", default_value_t)]

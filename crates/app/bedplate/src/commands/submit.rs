@@ -26,10 +26,10 @@ Examples:
   bedplate submit job.toml --dry-run
   bedplate submit jobset.yaml --dry-run      a manifest as a job file
 
-The number of the job goes to standard output; with --follow the output of rank 0
-does, and the number goes to standard error. The job gets the variables and the
-folder of the user who submits it, as with sbatch. With --wait and --follow the
-exit code is that of the job.")]
+The number of the job goes to standard output; with --follow the output of rank
+0 does, and the number goes to standard error. The job gets the variables and
+the folder of the user who submits it, as with sbatch. With --wait and --follow
+the exit code is that of the job.")]
 pub(crate) struct Arguments {
     /// A job file (TOML or JSON), a batch script with #SBATCH lines or a manifest of Kubernetes; `-` reads standard input
     file: Option<String>,

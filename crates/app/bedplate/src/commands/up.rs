@@ -23,15 +23,15 @@ use crate::launcher::launcher;
 #[command(after_help = "\
 Examples:
   bedplate up                                  one node, like this machine
-  bedplate up --nodes 4 --like p5.48xlarge     nodes that pretend to be p5.48xlarge instances
+  bedplate up --nodes 4 --like p5.48xlarge     nodes like this instance
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
   bedplate up --listen 10.0.0.1:7431 --remote 1   and another machine, which joins
 
 GPUs that this machine lacks are simulated: slots are leased, numbered and
 enforced like real ones. Jobs run as you; if root starts the cluster, each runs
-as the user whose token submitted it. A daemon or an agent that dies or freezes is
-started again; the daemon loses no jobs.")]
+as the user whose token submitted it. A daemon or an agent that dies or freezes
+is started again; the daemon loses no jobs.")]
 pub(crate) struct Arguments {
     /// How many nodes
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000))]

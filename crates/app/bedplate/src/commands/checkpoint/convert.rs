@@ -18,11 +18,11 @@ Examples:
   bedplate checkpoint convert ~/models/own first
   bedplate checkpoint convert old/checkpoints/step-00000040 step-00000040
 
-The files of FROM show what it is. A checkpoint (of a run the newest good one) becomes a
-Hugging Face folder with its weights; a Hugging Face folder becomes a checkpoint of step 0
-without moments; a checkpoint of an earlier release becomes one of this release. PyTorch's
-distributed checkpoints read and write such folders with HuggingFaceStorageReader and
-HuggingFaceStorageWriter.")]
+The files of FROM show what it is. A checkpoint (of a run the newest good one)
+becomes a Hugging Face folder with its weights; a Hugging Face folder becomes a
+checkpoint of step 0 without moments; a checkpoint of an earlier release
+becomes one of this release. PyTorch's distributed checkpoints read and write
+such folders with HuggingFaceStorageReader and HuggingFaceStorageWriter.")]
 pub(super) struct Arguments {
     /// A checkpoint, the output folder of a run, or a Hugging Face folder
     from: String,

@@ -19,8 +19,9 @@ Examples:
   bedplate model show Qwen/Qwen2.5-7B --json
   bedplate model show ~/models/own/config.json
 
-FLOPs count matrix products only (2mkn); the convention is printed with them. `causal` counts
-what the mask lets through, `full` the whole square; recomputation is counted only on request.")]
+FLOPs count matrix products only (2mkn); the convention is printed with them.
+`causal` counts what the mask lets through, `full` the whole square;
+recomputation is counted only on request.")]
 pub(super) struct Arguments {
     /// A built-in name (see `bedplate model list`), or a config.json or its folder
     model: String,

@@ -15,8 +15,9 @@ Examples:
   bedplate plan budget --dollars '$1M' --instance p5.48xlarge --purchase capacity-block
   bedplate plan budget --gpu-hours 100000 --instance p5en.48xlarge --mfu 0.45
 
-Kaplan's and Chinchilla's laws disagree about how to split computation between parameters
-and tokens, so each is named with its source. The loss is on the law's own data.")]
+Kaplan's and Chinchilla's laws disagree about how to split computation between
+parameters and tokens, so each is named with its source. The loss is on the
+law's own data.")]
 pub(super) struct Arguments {
     /// The budget in dollars
     #[arg(long, conflicts_with = "gpu_hours", required_unless_present = "gpu_hours")]

@@ -22,16 +22,17 @@ Examples:
   bedplate plan calibrate --runs run-a run-b -o host.toml
   bedplate plan calibrate --jobs plan-1.json=reports-1 plan-2.json=reports-2 -o site.toml
 
-The result has the constants that changed; use it with --constants or BEDPLATE_CONSTANTS.
-The built-in values are the prior: a few runs move the constants only as far as the
-runs agree.
+The result has the constants that changed; use it with --constants or
+BEDPLATE_CONSTANTS. The built-in values are the prior: a few runs move the
+constants only as far as the runs agree.
 
-With --kind serving the result has a factor on step time and an offset on the first
-token for every deployment of the file; one measured row of a deployment is enough.
+With --kind serving the result has a factor on step time and an offset on the
+first token for every deployment of the file; one measured row of a deployment
+is enough.
 
-With --runs the rates of this host move to what runs of `bedplate train` reached on it,
-part by part. With --jobs the constants are fitted to jobs that ran as planned: to their
-plans and the steps that they reported.")]
+With --runs the rates of this host move to what runs of `bedplate train`
+reached on it, part by part. With --jobs the constants are fitted to jobs that
+ran as planned: to their plans and the steps that they reported.")]
 pub(super) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]

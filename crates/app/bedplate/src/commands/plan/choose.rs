@@ -26,10 +26,10 @@ Examples:
   bedplate plan choose --model llama-3.1-8b --tokens 1T --budget '$500K' --purchase capacity-block
   bedplate plan choose --model mixtral-8x7b --tokens 1T --deadline 14d --budget '$2M'
 
-It tries every machine of the catalog in growing numbers with its best layout, failures
-included, and chooses the cheapest that meets the deadline, or without a deadline the
-fastest within the budget. Without --purchase each machine is bought on demand or as a
-capacity block, whichever is cheaper.")]
+It tries every machine of the catalog in growing numbers with its best layout,
+failures included, and chooses the cheapest that meets the deadline, or without
+a deadline the fastest within the budget. Without --purchase each machine is
+bought on demand or as a capacity block, whichever is cheaper.")]
 pub(super) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]

@@ -22,9 +22,9 @@ Examples:
   bedplate plan posttrain --model llama-3.3-70b --cluster p5en.48xlarge:16 --prompts 256 \\
       --samples 16 --isl 1000 --osl 500..8000 --updates 4 --reward 20s --report rl.html
 
-Colocated: all GPUs roll out and then train. Separate: some roll out the next step while
-the others train on the last one, so rollouts use a policy that is one step old.
-See docs/plan-serve.md.")]
+Colocated: all GPUs roll out and then train. Separate: some roll out the next
+step while the others train on the last one, so rollouts use a policy that is
+one step old. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]

@@ -36,10 +36,10 @@ Examples:
   bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --submit job.toml
   bedplate plan train --model llama-3.1-8b --submit job.sbatch --context site
 
-For a Slurm (--context NAME, or --cluster context:NAME) the plan uses nodes that
-Slurm could give now: as many as the job asks for, free ones under as few switches
-as possible. The prediction goes into the job's comment, and the layout into its
-variable BEDPLATE_LAYOUT.")]
+For a Slurm (--context NAME, or --cluster context:NAME) the plan uses nodes
+that Slurm could give now: as many as the job asks for, free ones under as few
+switches as possible. The prediction goes into the job's comment, and the
+layout into its variable BEDPLATE_LAYOUT.")]
 pub(super) struct Arguments {
     #[command(flatten)]
     pub(super) question: Question,

@@ -31,18 +31,18 @@ Examples:
   bedplate plan validate --kind serving --data data/serving/measured.csv
   bedplate plan validate --kind collectives --data collectives.csv
 
-The file has a header row with the columns of data/training/measured.csv. Required are
-model or architecture, accelerator, layout, batch and one measured figure (tokens/s/GPU,
-step time, TFLOP/s or MFU with its FLOPs rule). Rows that cannot be predicted are listed
-with the reason.
+The file has a header row with the columns of data/training/measured.csv.
+Required are model or architecture, accelerator, layout, batch and one measured
+figure (tokens/s/GPU, step time, TFLOP/s or MFU with its FLOPs rule). Rows that
+cannot be predicted are listed with the reason.
 
-With --kind serving the columns are those of data/serving/README.md: model, accelerator,
-engine, precision, layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms.
-Each row is also predicted with constants fitted without its model on its GPU, and the
-rows inside their 80 % intervals are counted.
+With --kind serving the columns are those of data/serving/README.md: model,
+accelerator, engine, precision, layout, isl, osl, concurrency, and the measured
+ttft_ms and itl_ms. Each row is also predicted with constants fitted without
+its model on its GPU, and the rows inside their 80 % intervals are counted.
 
-With --kind collectives the columns are those of data/training/collectives.csv; each node
-count is also held out of the fit in turn.")]
+With --kind collectives the columns are those of data/training/collectives.csv;
+each node count is also held out of the fit in turn.")]
 pub(super) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]

@@ -30,9 +30,9 @@ Examples:
   bedplate replay jobs --from-slurm --since 90d --context site
   bedplate replay jobs trace.jsonl --cluster cluster.toml --site site.toml --policy ours
 
-The replay runs in virtual time: no job really runs, and equal seeds give equal results.
-Traces without time limits get assigned ones, the same for every policy. See docs/replay.md
-for formats, policies and figures.")]
+The replay runs in virtual time: no job really runs, and equal seeds give equal
+results. Traces without time limits get assigned ones, the same for every
+policy. See docs/replay.md for formats, policies and figures.")]
 pub(super) struct Arguments {
     #[command(flatten)]
     load: Load,

@@ -35,10 +35,11 @@ Examples:
   bedplate replay requests --generate rate=20 --disaggregate 2+4 --transfer latency=2ms,token=1us \\
       --step-time step=8ms,token=25us --report replay.html
 
-Traces are CSV with a header such as TIMESTAMP,ContextTokens,GeneratedTokens, or JSON
-lines with timestamp (ms), input_length, output_length and hash_ids. The time of an
-engine step is predicted for --model, or the sum of the terms of --step-time; take those
-from your own engine's log. See docs/replay-requests.md.")]
+Traces are CSV with a header such as TIMESTAMP,ContextTokens,GeneratedTokens,
+or JSON lines with timestamp (ms), input_length, output_length and hash_ids.
+The time of an engine step is predicted for --model, or the sum of the terms of
+--step-time; take those from your own engine's log. See
+docs/replay-requests.md.")]
 pub(super) struct Arguments {
     /// The trace to replay, CSV or JSON lines; `-` reads standard input
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
