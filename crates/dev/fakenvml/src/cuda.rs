@@ -2,7 +2,7 @@
 //!
 //! Its memory is the host's, copies copy, and kernels are launched without effect. `BEDPLATE_FAKE_CUDA=cuLaunchKernelEx:40:700` makes the 40th call of a function fail with
 //! that code, once: a real driver would go on failing, so what is called afterwards shows whether the caller has heard. The failing call and every one after it are
-//! appended to the file that `BEDPLATE_FAKE_CUDA_LOG` names.
+//! appended to the file that `BEDPLATE_FAKE_CUDA_LOG` names; where none is to fail, all calls are.
 #![expect(unsafe_code, reason = "a shared library with a C interface")]
 #![allow(non_snake_case, reason = "the names are NVIDIA's")]
 #![allow(
@@ -24,6 +24,7 @@ static HANDLES: AtomicUsize = AtomicUsize::new(1);
 /// What a call answers.
 fn answer(name: &str) -> i32 {
     let plan = std::env::var("BEDPLATE_FAKE_CUDA").unwrap_or_default();
+    let is_logged = plan.is_empty() || HAS_FAILED.load(Ordering::SeqCst);
     let mut plan = plan.split(':');
     let (of, mut number) = (plan.next(), || plan.next().and_then(|word| word.parse::<usize>().ok()));
     let is_it = of == Some(name) && number() == Some(CALLS.fetch_add(1, Ordering::SeqCst) + 1);
@@ -31,8 +32,7 @@ fn answer(name: &str) -> i32 {
     if is_it {
         HAS_FAILED.store(true, Ordering::SeqCst);
     }
-    if let (true, Some(log)) = (HAS_FAILED.load(Ordering::SeqCst), std::env::var_os("BEDPLATE_FAKE_CUDA_LOG"))
-    {
+    if let (true, Some(log)) = (is_logged || is_it, std::env::var_os("BEDPLATE_FAKE_CUDA_LOG")) {
         let file = OpenOptions::new().append(true).create(true).open(log);
         let _ = file.and_then(|mut file| writeln!(file, "{name}"));
     }

@@ -21,6 +21,7 @@ mod symbols;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -96,6 +97,34 @@ pub fn install_cuda(folder: &Path) -> io::Result<()> {
     let library = built()?;
     let names = ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"];
     names.iter().try_for_each(|name| fs::copy(&library, folder.join(name)).map(drop))
+}
+
+/// Runs a test of the program that calls this once more, in a process of its own that has the stand-in's GPU: what it said, and the calls that
+/// the stand-in has logged. The test finds `BEDPLATE_TEST_CHILD` in its environment there.
+pub fn on_stand_in(test: &str, plan: &str) -> io::Result<(String, Vec<String>)> {
+    let name = format!("bedplate-{}-{test}-{}", std::process::id(), plan.replace(':', "-"));
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir_all(&folder)?;
+    install_cuda(&folder)?;
+    let child = Command::new(std::env::current_exe()?)
+        .args(["--exact", test, "--nocapture"])
+        .env("LD_LIBRARY_PATH", &folder)
+        .env("XDG_CACHE_HOME", folder.join("cache"))
+        .env("BEDPLATE_FAKE_CUDA", plan)
+        .env("BEDPLATE_FAKE_CUDA_LOG", folder.join("log"))
+        .env("BEDPLATE_TEST_CHILD", "1")
+        .output()?;
+    let said = String::from_utf8_lossy(&[child.stdout, child.stderr].concat()).into_owned();
+    let calls = fs::read_to_string(folder.join("log")).unwrap_or_default();
+    fs::remove_dir_all(folder)?;
+    Ok((said, calls.lines().map(str::to_owned).collect()))
+}
+
+/// How often the stand-in of this process was asked to start work, by its log so far: kernels, products and whole graphs.
+pub fn launches() -> io::Result<u64> {
+    let log = std::env::var_os("BEDPLATE_FAKE_CUDA_LOG").ok_or(io::ErrorKind::NotFound)?;
+    let is_launch = |call: &&str| matches!(*call, "cuLaunchKernelEx" | "cublasLtMatmul" | "cuGraphLaunch");
+    Ok(fs::read_to_string(log)?.lines().filter(is_launch).count() as u64)
 }
 
 /// Where cargo has put the library: beside the program that runs, or where that one's dependencies are.

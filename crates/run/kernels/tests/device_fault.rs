@@ -3,10 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-
 use bedplate_diag::Diagnostic;
 use bedplate_kernels::{Accumulate, Device};
 
@@ -52,24 +48,9 @@ fn operators_on_the_stand_in() {
 
 /// What the operators end with where the GPU fails as planned, and what the driver was asked for from then on.
 fn outcome(plan: &str) -> (String, Vec<String>) {
-    let name = format!("bedplate-kernels-{}-{}", std::process::id(), plan.replace(':', "-"));
-    let folder: PathBuf = std::env::temp_dir().join(name);
-    fs::create_dir_all(&folder).unwrap();
-    bedplate_fakenvml::install_cuda(&folder).unwrap();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "operators_on_the_stand_in", "--nocapture"])
-        .env("LD_LIBRARY_PATH", &folder)
-        .env("XDG_CACHE_HOME", folder.join("cache"))
-        .env("BEDPLATE_FAKE_CUDA", plan)
-        .env("BEDPLATE_FAKE_CUDA_LOG", folder.join("log"))
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&[child.stdout, child.stderr].concat()).into_owned();
+    let (text, calls) = bedplate_fakenvml::on_stand_in("operators_on_the_stand_in", plan).unwrap();
     let said = text.split_once("said: ").and_then(|(_, rest)| rest.split_once("\nend")).map(|(said, _)| said);
-    let calls = fs::read_to_string(folder.join("log")).unwrap_or_default();
-    fs::remove_dir_all(folder).unwrap();
-    (said.map_or(text.clone(), str::to_owned), calls.lines().map(str::to_owned).collect())
+    (said.map_or(text.clone(), str::to_owned), calls)
 }
 
 /// Asserts that nothing was started after the call that failed.
