@@ -23,4 +23,4 @@ mod report;
 
 pub use history::StepHistory;
 pub use line::{LONGEST_LINE, NotAReport, VERSION};
-pub use report::{Checkpoint, Phase, Report, StepReport};
+pub use report::{Checkpoint, FaultReport, Phase, Report, StepReport};

@@ -81,7 +81,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Phase, StepReport};
+    use crate::{FaultReport, Phase, StepReport};
 
     fn reports() -> Vec<Report> {
         let exposed = Span::exposed(Seconds::new(0.25));
@@ -101,6 +101,12 @@ mod tests {
             Report::Predicted { breakdown: Box::new(Breakdown::default().with(Part::Host, exposed)) },
             Report::Phase { phase: Phase::Saving },
             Report::Metrics { address: "127.0.0.1:8000/metrics".into() },
+            Report::Fault(Box::new(FaultReport {
+                address: "0000:1b:00.0".into(),
+                uuid: "GPU-ab".into(),
+                code: "cuda/device-fault".into(),
+                message: "an illegal memory access was encountered".into(),
+            })),
         ]
     }
 
@@ -115,6 +121,7 @@ mod tests {
             {"version":1,"report":"predicted","breakdown":{"host":{"exposed_s":0.25,"hidden_s":0.0}}}
             {"version":1,"report":"phase","phase":"saving"}
             {"version":1,"report":"metrics","address":"127.0.0.1:8000/metrics"}
+            {"version":1,"report":"fault","address":"0000:1b:00.0","uuid":"GPU-ab","code":"cuda/device-fault","message":"an illegal memory access was encountered"}
         "#]]
         .assert_eq(&(lines.join("\n") + "\n"));
         for (line, report) in lines.iter().zip(reports()) {
@@ -153,6 +160,7 @@ mod tests {
             r#"{"version":1,"report":"step","step":1,"seconds":-1}"#,
             r#"{"version":1,"report":"step","step":1,"seconds":1,"breakdown":{"magic":1}}"#,
             r#"{"version":1,"report":"dance","step":1}"#,
+            r#"{"version":1,"report":"fault","address":"a","uuid":"b","code":"c","message":"\u001b[2J"}"#,
         ] {
             assert_eq!(Report::from_line(line.as_bytes()), Err(NotAReport::Malformed), "{line}");
         }

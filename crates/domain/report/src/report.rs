@@ -19,6 +19,19 @@ pub enum Report {
     Phase { phase: Phase },
     /// Where the rank offers metrics for Prometheus, on its own node: `127.0.0.1:8000/metrics`.
     Metrics { address: String },
+    /// A GPU failed the rank, which ends because of it.
+    Fault(Box<FaultReport>),
+}
+
+/// A GPU that failed a call, in the words of its driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultReport {
+    /// On the PCI bus.
+    pub address: String,
+    pub uuid: String,
+    /// The code of the rank's error, such as `cuda/device-fault`.
+    pub code: String,
+    pub message: String,
 }
 
 /// A state that a job said it can start from.
@@ -74,6 +87,8 @@ const LARGEST_COUNT: u64 = 1 << 53;
 const LONGEST_SECONDS: f64 = 1e9;
 const LARGEST_LOSS: f64 = 1e12;
 const LONGEST_PATH: usize = 4096;
+const LONGEST_NAME: usize = 128;
+const LONGEST_MESSAGE: usize = 1024;
 
 impl Report {
     /// Whether its figures can be true. A job may write anything, and what it writes is shown to people.
@@ -83,9 +98,7 @@ impl Report {
         match self {
             Report::Progress { step } => is_count(*step),
             Report::Checkpoint(Checkpoint { step, path }) => {
-                let is_path =
-                    |path: &String| path.len() <= LONGEST_PATH && !path.chars().any(char::is_control);
-                is_count(*step) && path.as_ref().is_none_or(is_path)
+                is_count(*step) && path.as_ref().is_none_or(|path| is_text(path, LONGEST_PATH))
             }
             Report::Step(report) => {
                 is_count(report.step)
@@ -97,6 +110,11 @@ impl Report {
             Report::Predicted { breakdown } => is_time(breakdown.total().get()),
             Report::Phase { .. } => true,
             Report::Metrics { address } => is_own_address(address),
+            Report::Fault(fault) => {
+                let names = [&fault.address, &fault.uuid, &fault.code];
+                names.iter().all(|name| is_text(name, LONGEST_NAME))
+                    && is_text(&fault.message, LONGEST_MESSAGE)
+            }
         }
     }
 
@@ -108,9 +126,14 @@ impl Report {
             Report::Checkpoint(_)
             | Report::Predicted { .. }
             | Report::Phase { .. }
-            | Report::Metrics { .. } => None,
+            | Report::Metrics { .. }
+            | Report::Fault(_) => None,
         }
     }
+}
+
+fn is_text(text: &str, longest: usize) -> bool {
+    text.len() <= longest && !text.chars().any(char::is_control)
 }
 
 /// Only the node itself: what a job says must not send the agent to other machines.

@@ -29,12 +29,14 @@ pub enum FaultKind {
     Stalled,
     /// A device reported a fault that an application can cause.
     Device,
+    /// A rank said that a GPU failed it. This is the job's word; what the node finds itself is no fault of a job.
+    ReportedDevice,
     /// A rank on this node was the first to end with an error.
     Crashed,
 }
 
 impl FaultKind {
-    pub const ALL: [FaultKind; 8] = [
+    pub const ALL: [FaultKind; 9] = [
         FaultKind::Probe,
         FaultKind::Prolog,
         FaultKind::Epilog,
@@ -42,6 +44,7 @@ impl FaultKind {
         FaultKind::Overdue,
         FaultKind::Stalled,
         FaultKind::Device,
+        FaultKind::ReportedDevice,
         FaultKind::Crashed,
     ];
 
@@ -58,6 +61,7 @@ impl FaultKind {
             FaultKind::Overdue => "overdue",
             FaultKind::Stalled => "stalled",
             FaultKind::Device => "device",
+            FaultKind::ReportedDevice => "reported-device",
             FaultKind::Crashed => "crashed",
         }
     }
@@ -103,6 +107,10 @@ impl FaultEvidence {
 
     pub(crate) fn count(&self, job: JobId, node: NodeId) -> usize {
         self.of(job).filter(|fault| fault.node == node).count()
+    }
+
+    pub(crate) fn count_of_kind(&self, job: JobId, kind: FaultKind) -> usize {
+        self.of(job).filter(|fault| fault.kind == kind).count()
     }
 
     /// Jobs that failed on this node and on no other: a job that fails everywhere accuses itself.

@@ -8,6 +8,8 @@
 //! - A job avoids a node that failed it twice, unless it failed on so many that the fault is its own.
 //! - Every distinct node on which a job failed counts against the job; too many end it.
 //! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
+//! - A rank that says a GPU failed it is not proof, because a job can say anything: the node is suspected by the same rule, and the first
+//!   few such restarts within the window are free of charge. What proves a fault is a finding of the node, or its own check.
 //! - What a node finds about its own hardware takes it out at once. When more than half of the cluster finds something, the cause is not
 //!   in the nodes: none is taken out, and an operator is told.
 //! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
@@ -166,6 +168,10 @@ impl Blame {
 
     /// A job wants to start again.
     pub fn restart(&mut self, job: JobId, cause: RestartCause, ran: Span) -> Restart {
+        let reported = self.evidence.count_of_kind(job, FaultKind::ReportedDevice);
+        if cause == RestartCause::ReportedDevice && reported <= self.policy.most_excused {
+            return Restart::After(self.policy.pause(reported as u32));
+        }
         self.budgets.entry(job).or_default().spend(cause, ran, &self.policy)
     }
 

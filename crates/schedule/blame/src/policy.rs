@@ -14,6 +14,8 @@ pub struct BlamePolicy {
     pub most_nodes: usize,
     /// Restarts without a newer checkpoint or a steady run between them.
     pub most_restarts: u32,
+    /// Restarts after a reported fault of a GPU, within [`window`](Self::window), that the budget does not pay for.
+    pub most_excused: usize,
     /// A run of this length fills the budget of restarts again.
     pub steady: Span,
     /// The pause before the second restart; it doubles with each further one. The first restart does not wait.
@@ -48,6 +50,7 @@ impl Default for BlamePolicy {
             avoid_after: 2,
             most_nodes: 3,
             most_restarts: 10,
+            most_excused: 2,
             steady: Span::hours(1),
             first_pause: Span::seconds(1),
             longest_pause: Span::minutes(5),

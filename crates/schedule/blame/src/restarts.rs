@@ -9,6 +9,9 @@ use crate::BlamePolicy;
 pub enum RestartCause {
     /// Something failed: the job, a node, a link.
     Failure,
+    /// A rank said that a GPU failed it, which [`Blame::job_failed`](crate::Blame::job_failed) was told. The budget pays for it
+    /// only after [`BlamePolicy::most_excused`] of them, because a job can say so whenever it likes.
+    ReportedDevice,
     /// A scheduler or a person moved it. This costs nothing: the job did not ask for it.
     Moved,
 }

@@ -101,6 +101,26 @@ fn restarts_pause_longer_and_longer_and_end() {
 }
 
 #[test]
+fn the_first_reported_faults_of_gpus_are_free_and_then_the_budget_pays() {
+    let mut blame = blame();
+    let mut fail = |at: u64| {
+        let now = Time::ZERO + Span::seconds(at);
+        let reported = JobFault { kind: FaultKind::ReportedDevice, ..fault(1, 0, 0) };
+        assert_eq!(blame.job_failed(reported, ALONE, now).node, NodeVerdict::Keep, "one job's word");
+        let restart = blame.restart(JobId(1), RestartCause::ReportedDevice, Span::ZERO);
+        (restart, blame.restarts(JobId(1)))
+    };
+    assert_eq!(fail(0), (Restart::After(Span::ZERO), 0));
+    assert_eq!(fail(1), (Restart::After(Span::seconds(1)), 0));
+    for used in 1..=10 {
+        assert_eq!(fail(2).1, used);
+    }
+    assert_eq!(fail(3).0, Restart::Exhausted { restarts: 10 });
+    // They are forgotten with the window, and excused again.
+    assert_eq!(fail(7200), (Restart::After(Span::ZERO), 10));
+}
+
+#[test]
 fn progress_a_steady_run_and_moves_cost_nothing() {
     let mut blame = blame();
     for _ in 0..10 {

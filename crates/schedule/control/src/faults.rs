@@ -1,16 +1,19 @@
 //! Faults and what follows from them: `blame` judges, this carries the verdict out.
 
 use bedplate_blame::{Circumstances, FaultKind, JobFault, JobVerdict, NodeVerdict, Restart, RestartCause};
+use bedplate_finding::{Finding, OpenFinding, Subject};
 use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
 use crate::node::Presence;
 use crate::record::{Charge, Charges};
-use crate::run::Then;
+use crate::run::{RunVerdict, Then};
 use crate::{Control, reason};
 
 /// More failures of one job than any verdict needs.
 const MOST_CHARGES: usize = 64;
+/// What a node saw on a GPU this long before a rank's report may be the same fault.
+const SAME_FAULT: Span = Span::minutes(10);
 
 impl Control {
     /// A running job failed on some of its nodes in a way that a job can cause: it starts again elsewhere, or is over.
@@ -29,6 +32,38 @@ impl Control {
             Some(nodes) => self.give_up(job, format!("it failed on {nodes} different nodes: {reason}"), now),
             None => self.restart_elsewhere(job, avoid, reason, now),
         }
+    }
+
+    /// A run ends because a GPU failed one of its ranks, as that rank has said. That is the job's word: the node is suspected
+    /// as after any failure of a job. What the node saw itself is told beside it and judged by [`Control::found`].
+    pub(crate) fn device_failed(&mut self, job: JobId, now: Time) {
+        let run = &self.runs[&job];
+        let Some((rank, fault)) = run.fault.clone() else { return };
+        let member = run.members.iter().find(|(_, member)| member.ranks.contains(&rank));
+        let Some(node) = member.map(|(node, _)| *node) else { return };
+        let seen = self.seen_on_devices(job, node, now);
+        let reason = reason::device_failed(rank, &self.names_of(&[node]), &fault, seen);
+        if self.goes_on_in_place(job) {
+            self.accuse(job, node, FaultKind::ReportedDevice, &reason.text, now);
+            return self.renew_in_place(job, node, reason, now);
+        }
+        let text = reason.text.clone();
+        self.run(job).verdict = RunVerdict { reason: Some(reason), ..RunVerdict::default() };
+        self.fault(job, &[node], FaultKind::ReportedDevice, &text, now);
+    }
+
+    /// The newest XID that a node has lately seen on a GPU that the job has there.
+    fn seen_on_devices(&self, job: JobId, node: NodeId, now: Time) -> Option<&Finding> {
+        let shares = self.runs[&job].shares.iter().filter(|share| share.node == node);
+        let devices = shares.fold(0, |devices, share| devices | share.devices);
+        let is_own = |open: &&OpenFinding| match open.finding.subject {
+            Subject::Gpu { index, .. } => devices & 1_u64.checked_shl(index).unwrap_or(0) != 0,
+            _ => false,
+        };
+        let is_near = |open: &&OpenFinding| now.since(Time(open.seen_ms)) <= SAME_FAULT;
+        let findings = self.nodes[node.0 as usize].findings.iter();
+        let xids = findings.filter(|open| open.finding.rule.starts_with("gpu/xid-"));
+        xids.filter(is_own).filter(is_near).max_by_key(|open| open.seen_ms).map(|open| &open.finding)
     }
 
     /// Notes a job's failure on a node; the node goes out of service if others have failed there too. What runs on it
@@ -132,7 +167,9 @@ impl Control {
     pub(crate) fn spend_restart(&mut self, job: JobId, reason: &str, now: Time) -> Option<Span> {
         let ran =
             self.runs.get(&job).map_or(Span::ZERO, |run| run.running.map_or(Span::ZERO, |at| now.since(at)));
-        match self.blame.restart(job, RestartCause::Failure, ran) {
+        let fault = self.runs.get_mut(&job).and_then(|run| run.fault.take());
+        let cause = fault.map_or(RestartCause::Failure, |_| RestartCause::ReportedDevice);
+        match self.blame.restart(job, cause, ran) {
             Restart::After(pause) => {
                 let restarts = self.blame.restarts(job);
                 self.change(job, now, |life| life.charges.restarts = restarts);

@@ -4,7 +4,7 @@ use bedplate_blame::FaultKind;
 use bedplate_diag::Reason;
 use bedplate_gangs::{Event, GangOutcome, JobId, Span, Time};
 use bedplate_job::RankBlocks;
-use bedplate_report::Report;
+use bedplate_report::{FaultReport, Report};
 use bedplate_topology::NodeId;
 
 use crate::Control;
@@ -78,6 +78,9 @@ impl Control {
         };
         if run.is_stopping() {
             return;
+        }
+        if run.fault.is_some() {
+            return self.device_failed(job, now);
         }
         let reason = reason::rank_failed(rank, &self.names_of(&[node]), end);
         if end.is_from_outside() && self.goes_on_in_place(job) {
@@ -211,8 +214,24 @@ impl Control {
             run.steps_recorded = now;
             self.record_run(JobId(id.job), RunPhase::Running, now);
         }
-        if let Report::Checkpoint(checkpoint) = report {
-            self.checkpointed(id, checkpoint, now);
+        match report {
+            Report::Checkpoint(checkpoint) => self.checkpointed(id, checkpoint, now),
+            Report::Fault(fault) => self.device_reported(JobId(id.job), rank, *fault, now),
+            _ => {}
+        }
+    }
+
+    /// A rank says that a GPU failed it, and ends. Others that miss it may have ended sooner: then that was why.
+    fn device_reported(&mut self, job: JobId, rank: u32, fault: FaultReport, now: Time) {
+        let run = self.run(job);
+        let is_of_run = run.members.values().any(|member| member.ranks.contains(&rank));
+        if !is_of_run || run.fault.is_some() {
+            return;
+        }
+        run.fault = Some((rank, fault));
+        let ends_for = run.verdict.reason.as_ref().filter(|_| run.is_stopping() && run.stops_as.is_none());
+        if ends_for.is_some_and(|reason| reason.code == reason::RANK_FAILED) {
+            self.device_failed(job, now);
         }
     }
 

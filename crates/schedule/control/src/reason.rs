@@ -3,11 +3,15 @@
 use bedplate_diag::Reason;
 use bedplate_finding::Finding;
 use bedplate_gangs::{JobId, Span};
+use bedplate_report::FaultReport;
 
 use crate::wire::RankEnd;
 
+/// The code of the end of a run whose rank ended with an error.
+pub(crate) const RANK_FAILED: &str = "rank_failed";
+
 pub(crate) fn rank_failed(rank: u32, node: &str, end: RankEnd) -> Reason {
-    Reason::new("rank_failed", format!("rank {rank} on {node} ended with {end}"))
+    Reason::new(RANK_FAILED, format!("rank {rank} on {node} ended with {end}"))
         .with("rank", rank)
         .with("node", node)
         .with("exit_status", end.status())
@@ -39,6 +43,24 @@ pub(crate) fn node_lost(node: &str) -> Reason {
 
 pub(crate) fn ranks_lost(node: &str) -> Reason {
     Reason::new("ranks_lost", format!("its ranks on {node} were lost")).with("node", node)
+}
+
+/// A rank said so; what its node saw there is told beside it.
+pub(crate) fn device_failed(rank: u32, node: &str, fault: &FaultReport, seen: Option<&Finding>) -> Reason {
+    let FaultReport { address, uuid, code, message } = fault;
+    let mut text = format!("the GPU at {address} ({uuid}) on {node} failed rank {rank}: {message} [{code}]");
+    if let Some(seen) = seen {
+        text += &format!("; the node saw {} on {}", seen.rule.trim_start_matches("gpu/"), seen.subject);
+    }
+    let reason = Reason::new("device_failed", text)
+        .with("rank", rank)
+        .with("node", node)
+        .with("gpu", uuid.as_str())
+        .with("address", address.as_str());
+    match seen {
+        Some(seen) => reason.with("finding", seen.rule.as_str()),
+        None => reason,
+    }
 }
 
 pub(crate) fn grew(nodes: usize) -> Reason {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_diag::Reason;
 use bedplate_gangs::{GangOutcome, JobId, NodeShare, Span, Time};
 use bedplate_job::RankBlocks;
-use bedplate_report::StepHistory;
+use bedplate_report::{FaultReport, StepHistory};
 use bedplate_topology::NodeId;
 
 use crate::record::{JobState, Joined};
@@ -32,6 +32,8 @@ pub(crate) struct ManagedRun {
     /// What its ranks reported about their training steps, and when that was last recorded.
     pub(crate) history: StepHistory,
     pub(crate) steps_recorded: Time,
+    /// The first fault of a GPU that one of its ranks reported, until a restart has followed from it.
+    pub(crate) fault: Option<(u32, FaultReport)>,
     /// Steps that scripts have started inside it.
     pub(crate) steps: u32,
     /// Whether its ranks were told that their time is nearly up.
@@ -121,6 +123,7 @@ impl ManagedRun {
             progress: BTreeMap::new(),
             history: StepHistory::default(),
             steps_recorded: now,
+            fault: None,
             steps: 0,
             was_signalled: false,
             master_port: None,
