@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use bedplate_host::panics;
 use bedplate_network::Region;
 
 use crate::CheckpointError;
@@ -274,8 +275,9 @@ impl Writer {
         loop {
             let filled = lock(&self.work).recv();
             let Ok(Filled { index, mut buffer }) = filled else { break };
+            let write = || self.shared.write(index, &mut buffer);
             if !self.shared.is_over.load(Ordering::Relaxed)
-                && let Err(error) = self.shared.write(index, &mut buffer)
+                && let Err(error) = panics::caught(write).unwrap_or_else(|what| Err(bug(&what)))
             {
                 lock(&self.shared.trouble).get_or_insert(error);
                 self.shared.is_over.store(true, Ordering::Relaxed);
@@ -287,6 +289,10 @@ impl Writer {
             let _ = self.tell.send(outcome);
         }
     }
+}
+
+fn bug(what: &str) -> io::Error {
+    io::Error::other(format!("a bug in its writer: {what}"))
 }
 
 impl Shared {
@@ -315,15 +321,17 @@ impl Shared {
 mod tests {
     use super::*;
 
-    /// Fails from a chunk on.
+    /// Fails from a chunk on, or is wrong from there on.
     #[derive(Debug)]
     struct Failing {
         from: u64,
+        has_bug: bool,
         is_abandoned: Arc<AtomicBool>,
     }
 
     impl PartFile for Failing {
         fn put(&self, index: u64, _: usize, _: &mut Buffer) -> io::Result<()> {
+            assert!(index < self.from || !self.has_bug, "a planted bug");
             if index < self.from { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
         }
 
@@ -344,7 +352,7 @@ mod tests {
         }
     }
 
-    fn saving(from: u64, is_abandoned: &Arc<AtomicBool>) -> Saving {
+    fn saving(from: u64, has_bug: bool, is_abandoned: &Arc<AtomicBool>) -> Saving {
         let regions = vec![Region::whole("weights/a", [1 << 10, 1 << 10])];
         let sizes = ChunkSizes::new(4 << 20, 1 << 18, 0);
         assert!(sizes.chunks() > 10 && sizes.buffers < 10);
@@ -355,7 +363,7 @@ mod tests {
             checksums: Vec::new(),
             regions,
         };
-        let part = Failing { from, is_abandoned: Arc::clone(is_abandoned) };
+        let part = Failing { from, has_bug, is_abandoned: Arc::clone(is_abandoned) };
         Saving::of_part(Box::new(part), sizes, entry, "there".into()).unwrap()
     }
 
@@ -363,7 +371,7 @@ mod tests {
     fn a_failed_write_ends_the_part_and_holds_nobody_up() {
         for from in [0, 5, 63] {
             let is_abandoned = Arc::new(AtomicBool::new(false));
-            let mut saving = saving(from, &is_abandoned);
+            let mut saving = saving(from, false, &is_abandoned);
             saving.advance(&Ones);
             saving.complete(&Ones);
             let error = saving.wait().unwrap_err();
@@ -375,9 +383,19 @@ mod tests {
     }
 
     #[test]
+    fn a_panic_of_a_writer_is_the_error_of_the_part() {
+        let is_abandoned = Arc::new(AtomicBool::new(false));
+        let mut saving = saving(5, true, &is_abandoned);
+        saving.complete(&Ones);
+        let Err(CheckpointError::Write { source, .. }) = saving.wait() else { panic!("it is written") };
+        assert!(source.to_string().starts_with("a bug in its writer: a planted bug"), "{source}");
+        assert!(is_abandoned.load(Ordering::Relaxed), "its files go");
+    }
+
+    #[test]
     fn a_part_that_is_dropped_half_way_is_removed() {
         let is_abandoned = Arc::new(AtomicBool::new(false));
-        let mut dropped = saving(u64::MAX, &is_abandoned);
+        let mut dropped = saving(u64::MAX, false, &is_abandoned);
         dropped.advance(&Ones);
         drop(dropped);
         let began = Instant::now();

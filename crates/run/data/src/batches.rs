@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bedplate_host::panics;
+
 use crate::error::DataError;
 use crate::stream::{Sample, Stream};
 
@@ -195,7 +197,14 @@ impl Batches {
         self.waited += began.elapsed();
         match received {
             Some(Ok(batch)) => batch,
-            _ => Err(DataError::ReaderEnded),
+            _ => Err(DataError::ReaderEnded { why: self.why_ended() }),
+        }
+    }
+
+    fn why_ended(&mut self) -> String {
+        match self.reader.take().map(JoinHandle::join) {
+            Some(Err(panic)) => format!("a bug: {}", panics::message(panic.as_ref())),
+            _ => "it was ended".to_owned(),
         }
     }
 

@@ -54,8 +54,8 @@ pub enum DataError {
     NoDocuments { inputs: Vec<PathBuf> },
     #[error("{what}")]
     BadChoice { what: String, remedy: &'static str },
-    #[error("the reader of batches has ended")]
-    ReaderEnded,
+    #[error("the thread that reads batches has ended: {why}")]
+    ReaderEnded { why: String },
 }
 
 fn named(inputs: &[PathBuf]) -> String {
@@ -153,7 +153,7 @@ impl Diagnostic for DataError {
             DataError::UnknownInput { .. } => &UNKNOWN_INPUT,
             DataError::NoDocuments { .. } => &NO_DOCUMENTS,
             DataError::BadChoice { .. } => &CHOICE,
-            DataError::ReaderEnded => &ENDED,
+            DataError::ReaderEnded { .. } => &ENDED,
         }
     }
 

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_comm::{LocalRendezvous, Reduction, World, WorldOptions};
+use bedplate_host::panics::message;
 use bedplate_kernels::Device;
 
 use super::Outcome;
@@ -38,7 +39,7 @@ fn sum_together(lasts: Duration) -> Result<Sums, String> {
     thread::scope(|scope| {
         let other = scope.spawn(|| one_rank(1, &meeting, rounds));
         let own = one_rank(0, &meeting, rounds);
-        let other = other.join().map_err(|_| "a rank ended early".to_owned())?;
+        let other = other.join().map_err(|panic| format!("a bug in a rank: {}", message(panic.as_ref())))?;
         let (own, other) = (own?, other?);
         Ok(Sums { wrong: own.wrong + other.wrong, ..own })
     })
