@@ -40,12 +40,16 @@ pub(crate) enum Command {
     /// Look up hardware: accelerators, instances, fabrics, storage, prices
     Catalog(catalog::Arguments),
     /// Describe a cluster and its topology: show, import, export, check
+    #[command(subcommand)]
     Cluster(cluster::Arguments),
     /// Count parameters, FLOPs and bytes of a model
+    #[command(subcommand)]
     Model(model::Arguments),
     /// Predict and choose: layouts, times, memory, costs
+    #[command(subcommand)]
     Plan(Box<plan::Arguments>),
     /// Simulate in virtual time: jobs under other policies, requests over other replicas
+    #[command(subcommand)]
     Replay(replay::Arguments),
     /// Train a model in this process; also what a native training job runs
     Train(train::Arguments),
@@ -56,6 +60,7 @@ pub(crate) enum Command {
     /// Continue one prompt with a model
     Generate(generate::Arguments),
     /// Work with checkpoints: show, verify, convert to and from other formats
+    #[command(subcommand)]
     Checkpoint(checkpoint::Arguments),
     /// Start a cluster on this machine
     Up(up::Arguments),
@@ -68,8 +73,10 @@ pub(crate) enum Command {
     /// List waiting and running jobs
     Queue(queue::Arguments),
     /// Work with a job: show, logs, explain, cancel, hold, release, requeue, attach, render
+    #[command(subcommand)]
     Job(job::Arguments),
     /// Work with nodes: list, show, drain, resume, start
+    #[command(subcommand)]
     Node(node::Arguments),
     /// Watch nodes and jobs on one screen
     Top(top::Arguments),
@@ -86,24 +93,32 @@ pub(crate) enum Command {
     /// Serve metrics and findings of this machine to Prometheus
     Export(Box<export::Arguments>),
     /// Show health rules and XIDs, or check this machine in depth
+    #[command(subcommand)]
     Health(health::Arguments),
     /// Show who used how many GPU-hours
     Usage(usage::Arguments),
     /// Prune the history of ended jobs
+    #[command(subcommand)]
     History(history::Arguments),
     /// Manage tokens, which say who may do what: add, list, revoke
+    #[command(subcommand)]
     Token(token::Arguments),
     /// Choose the cluster that commands talk to: list, show, use, add, remove
+    #[command(subcommand)]
     Context(context::Arguments),
     /// Print systemd units for the daemon and for the agents of real nodes
+    #[command(subcommand)]
     Unit(unit::Arguments),
     /// Break something on purpose, to see it heal
+    #[command(subcommand)]
     Chaos(chaos::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),
     /// Turn text into tokens for training: tokenize, generate, show, train-tokenizer
+    #[command(subcommand)]
     Data(data::Arguments),
     /// Find which rank has not entered which collective
+    #[command(subcommand)]
     Comm(comm::Arguments),
     /// Measure how fast the program's own parts are, next to named peers
     Bench(bench::Arguments),

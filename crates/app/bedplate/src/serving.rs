@@ -6,6 +6,7 @@ mod engine;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bedplate_host::clock;
 use bedplate_terminal::{CliError, ProgramError};
 use bedplate_units::Seconds;
 
@@ -23,8 +24,7 @@ pub(crate) fn replica_of_job(key: &str) -> String {
 
 /// Different in every process: it also keeps keys of prefixes from being guessed.
 pub(crate) fn seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    bedplate_random::mix(now.map_or(0, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 32)
+    bedplate_random::mix(clock::unix_time().as_nanos() as u64 ^ u64::from(std::process::id()) << 32)
 }
 
 pub(crate) fn duration(time: Seconds) -> Duration {

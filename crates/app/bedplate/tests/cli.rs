@@ -12,18 +12,7 @@ fn terminal() -> Transcript {
     Transcript::of(PROGRAM, INPUTS)
 }
 
-/// A test per file: the commands run in 80 columns, one after the other.
-macro_rules! golden {
-    ($($name:ident: [$($command:literal),+ $(,)?])+) => {$(
-        #[test]
-        fn $name() {
-            let runs: Vec<String> = [$($command),+].iter().map(|command| terminal().run(command)).collect();
-            expect_file![concat!("golden/", stringify!($name), ".txt")].assert_eq(&runs.join("\n"));
-        }
-    )+};
-}
-
-golden! {
+bedplate_testkit::golden! {
     help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help", "replay jobs --help"]
     cluster_help: ["up --help", "submit --help", "queue --help", "job --help", "node --help", "chaos --help"]
     slurm_jobs: [

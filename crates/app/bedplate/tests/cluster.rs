@@ -9,13 +9,11 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use bedplate_testkit::{wait_for, wait_to_see};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster in a temporary folder; always taken down.
 struct Cluster {
@@ -69,15 +67,7 @@ impl Cluster {
 
     /// The job once the condition holds.
     fn wait_for(&self, job: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
-        loop {
-            let shown = self.json(&["job", "show", job]);
-            if is_so(&shown) {
-                return shown;
-            }
-            assert!(began.elapsed() < PATIENCE, "job {job} is stuck: {shown:#}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        wait_to_see("the job moves on", || self.json(&["job", "show", job]), is_so)
     }
 
     fn down(&self) {
@@ -215,22 +205,16 @@ fn a_killed_daemon_comes_back_and_the_job_runs_on() {
 
 /// The process of a cluster whose command line contains some words, once there is one other than `not`.
 fn process_with(cluster: &Cluster, words: &str, not: u32) -> u32 {
-    let began = Instant::now();
-    loop {
+    wait_for(words, || {
         let pids = fs::read_dir("/proc").expect("Linux has it").flatten();
-        let found = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
+        pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
             let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
             let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
             let environment = String::from_utf8_lossy(&read("environ")).into_owned();
             let is_ours = environment.contains(&format!("BEDPLATE_CLUSTER={}", cluster.folder.display()));
             *pid != not && is_ours && line.contains(words)
-        });
-        if let Some(pid) = found {
-            return pid;
-        }
-        assert!(began.elapsed() < PATIENCE, "no process with {words}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        })
+    })
 }
 
 fn signal(pid: u32, signal: &str) {

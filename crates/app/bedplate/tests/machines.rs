@@ -6,13 +6,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
+use bedplate_testkit::wait_to_see;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn ip(words: &str) -> bool {
     Command::new("ip").args(words.split(' ')).output().is_ok_and(|output| output.status.success())
@@ -82,11 +80,8 @@ impl Network {
 
     /// Until the second node is linked, or is not.
     fn wait_for_link(&self, is_linked: bool) {
-        let began = Instant::now();
-        while self.json(1, &["node", "show", "n2"])["is_linked"] != is_linked {
-            assert!(began.elapsed() < PATIENCE, "n2 is not in time {is_linked}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        let show = || self.json(1, &["node", "show", "n2"])["is_linked"].clone();
+        wait_to_see("the node's link", show, |shown| *shown == is_linked);
     }
 }
 

@@ -8,13 +8,13 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_fakenvml::FakeNvml;
+use bedplate_testkit::wait_to_see;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A cluster in a temporary folder, with a tree of files for each node; always taken down.
 struct Watched {
@@ -70,15 +70,7 @@ impl Watched {
     }
 
     fn until(&self, arguments: &[&str], is_so: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
-        loop {
-            let shown = self.json(arguments);
-            if is_so(&shown) {
-                return shown;
-            }
-            assert!(began.elapsed() < PATIENCE, "{arguments:?} stands still: {shown:#}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait_to_see(&arguments.join(" "), || self.json(arguments), is_so)
     }
 
     fn nvml(&self, node: &str) -> FakeNvml {
@@ -92,15 +84,8 @@ impl Watched {
 
     /// The metrics of a node, once they are as wanted.
     fn metrics(&self, number: u16, is_so: impl Fn(&str) -> bool) -> String {
-        let began = Instant::now();
-        loop {
-            let text = scrape(self.port + number - 1).unwrap_or_default();
-            if is_so(&text) {
-                return text;
-            }
-            assert!(began.elapsed() < PATIENCE, "the metrics stand still:\n{text}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        let scraped = || scrape(self.port + number - 1).unwrap_or_default();
+        wait_to_see("the metrics are as wanted", scraped, |text| is_so(text))
     }
 }
 
@@ -155,11 +140,7 @@ fn an_xid_drains_its_node_and_the_gang_moves() {
     assert_ne!(moved["nodes"][0], node.as_str());
     // The energy of its first run is known.
     cluster.tell(&["job", "cancel", job]);
-    let began = Instant::now();
-    while cluster.json(&["usage"]).to_string().contains("\"energy_joules\":null") {
-        assert!(began.elapsed() < PATIENCE, "{:#}", cluster.json(&["usage"]));
-        thread::sleep(Duration::from_millis(100));
-    }
+    cluster.until(&["usage"], |usage| !usage.to_string().contains("\"energy_joules\":null"));
     cluster.tell(&["node", "resume", &node]);
     cluster.until(&["node", "show", &node], |node| {
         node["state"] == "idle" && node["findings"].as_array().is_some_and(Vec::is_empty)
@@ -222,32 +203,22 @@ fn an_exporter_that_was_stopped_goes_on_and_takes_the_pause_for_no_fault() {
     ]);
     command.arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
     let exporter = Running(command.spawn().unwrap(), folder);
-    let until = |is_so: &dyn Fn(&str) -> bool| {
-        let began = Instant::now();
-        loop {
-            let text = scrape(port).unwrap_or_default();
-            if is_so(&text) {
-                return text;
-            }
-            assert!(began.elapsed() < PATIENCE, "the metrics stand still:\n{text}");
-            thread::sleep(Duration::from_millis(50));
-        }
-    };
-    let is_up = |text: &str| {
+    let is_up = |text: &String| {
         let up = |name: &str| text.contains(&format!("bedplate_collector_up{{collector=\"{name}\""));
         up("gpu") && up("filesystem") && text.contains("DCGM_FI_DEV_GPU_TEMP{")
     };
-    until(&is_up);
+    let wait = || wait_to_see("the exporter is up", || scrape(port).unwrap_or_default(), is_up);
+    wait();
     let pid = nix::unistd::Pid::from_raw(exporter.0.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
     thread::sleep(Duration::from_secs(3));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
-    let text = until(&is_up);
+    let text = wait();
     assert!(!text.contains("bedplate_finding{"), "{text}");
     // A second one on its port is told so, and the first goes on.
     let second =
         Command::new(PROGRAM).args(["export", "--listen", &format!("127.0.0.1:{port}")]).output().unwrap();
     assert_eq!(second.status.code(), Some(1), "{second:?}");
     assert!(String::from_utf8_lossy(&second.stderr).contains("record/cannot-listen"), "{second:?}");
-    until(&is_up);
+    wait();
 }

@@ -8,8 +8,9 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bedplate_testkit::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -121,7 +122,7 @@ impl Serving {
     }
 
     fn until_in(&self, count: usize) {
-        until(&format!("{count} replicas are in"), || self.in_service().len() == count);
+        wait_until(&format!("{count} replicas are in"), || self.in_service().len() == count);
     }
 }
 
@@ -150,14 +151,6 @@ fn parent(process: u32) -> Option<u32> {
     fields.next()?.parse().ok().filter(|_| !is_dead)
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 #[test]
 fn replicas_of_a_model_survive_a_kill_an_update_under_load_and_end_with_their_parent() {
     let desk = Desk::new("replicas");
@@ -173,7 +166,7 @@ fn replicas_of_a_model_survive_a_kill_an_update_under_load_and_end_with_their_pa
 
     send(first[0], Signal::SIGKILL);
     assert_eq!(serving.complete("").0, 200);
-    until("it is started again", || children(serving.child.id()).len() == 2);
+    wait_until("it is started again", || children(serving.child.id()).len() == 2);
     serving.until_in(2);
 
     let before = children(serving.child.id());
@@ -190,18 +183,18 @@ fn replicas_of_a_model_survive_a_kill_an_update_under_load_and_end_with_their_pa
             });
         }
         serving.signal(Signal::SIGHUP);
-        until("all are replaced", || {
+        wait_until("all are replaced", || {
             let now = children(serving.child.id());
             now.len() == 2 && now.iter().all(|process| !before.contains(process))
         });
         let then = answered.load(Ordering::Relaxed);
-        until("requests go on", || answered.load(Ordering::Relaxed) > then + 4);
+        wait_until("requests go on", || answered.load(Ordering::Relaxed) > then + 4);
         is_over.store(true, Ordering::Relaxed);
     });
 
     let last = children(serving.child.id());
     serving.signal(Signal::SIGKILL);
-    until("they end with their parent", || last.iter().all(|process| parent(*process).is_none()));
+    wait_until("they end with their parent", || last.iter().all(|process| parent(*process).is_none()));
 }
 
 #[test]
@@ -214,7 +207,7 @@ fn a_model_whose_files_change_is_loaded_anew_where_it_is_watched() {
     let before = children(serving.child.id());
     assert_eq!(before.len(), 1);
     fs::write(desk.folder.join("run/model/note.txt"), "newer").unwrap();
-    until("it is replaced", || {
+    wait_until("it is replaced", || {
         let now = children(serving.child.id());
         now.len() == 1 && now != before
     });
@@ -247,8 +240,8 @@ fn replicas_that_are_jobs_of_a_cluster_are_found_healed_and_cancelled() {
     // The cluster starts it again, and the router finds its new address.
     let before = serving.in_service();
     desk.run("chaos kill-rank 1 --rank 0");
-    until("the cluster has started it again", || desk.run("queue --json").contains("\"runs\": 2"));
-    until("it is found", || {
+    wait_until("the cluster has started it again", || desk.run("queue --json").contains("\"runs\": 2"));
+    wait_until("it is found", || {
         let now = serving.in_service();
         now.len() == 2 && now.iter().filter(|replica| before.contains(replica)).count() == 1
     });
@@ -256,5 +249,5 @@ fn replicas_that_are_jobs_of_a_cluster_are_found_healed_and_cancelled() {
 
     serving.signal(Signal::SIGTERM);
     assert!(serving.child.wait().unwrap().success());
-    until("the jobs are cancelled", || !desk.run("queue").contains("running"));
+    wait_until("the jobs are cancelled", || !desk.run("queue").contains("running"));
 }

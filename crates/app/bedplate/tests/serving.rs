@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bedplate_testkit::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -137,14 +138,6 @@ fn chat(more: Value) -> Value {
     body
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_served_model_answers_in_the_forms_that_are_asked_for() {
     let desk = Desk::new("answers");
@@ -194,11 +187,11 @@ fn clients_that_go_away_leave_nothing_behind_and_an_end_is_orderly() {
         client.write_all(&request("/v1/completions", &body)).unwrap();
         BufReader::new(&mut client).read_line(&mut String::new()).unwrap();
     }
-    until("all of them have ended", || server.metric("vllm:num_requests_running") == 0.0);
-    until("their blocks are free", || server.metric("vllm:kv_cache_usage_perc") == 0.0);
+    wait_until("all of them have ended", || server.metric("vllm:num_requests_running") == 0.0);
+    wait_until("their blocks are free", || server.metric("vllm:kv_cache_usage_perc") == 0.0);
     let pid = nix::unistd::Pid::from_raw(server.process.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    until("it ends", || server.process.try_wait().unwrap().is_some());
+    wait_until("it ends", || server.process.try_wait().unwrap().is_some());
     assert!(server.process.wait().unwrap().success());
     let replayed = desk.json("replay requests trace.jsonl --step-time step=1ms --json");
     assert!(replayed["finished"].as_u64() > Some(0), "{replayed}");
@@ -250,7 +243,7 @@ fn two_ranks_with_half_of_the_model_each_give_its_answers_and_end_together() {
     let others = children(&cut);
     assert_eq!(others.len(), 1, "one rank was started beside the first");
     kill(Pid::from_raw(cut.process.id() as i32), Signal::SIGTERM).unwrap();
-    until("both ranks end", || !fs::exists(format!("/proc/{}/exe", others[0])).unwrap_or(false));
+    wait_until("both ranks end", || !fs::exists(format!("/proc/{}/exe", others[0])).unwrap_or(false));
 }
 
 #[test]
@@ -260,7 +253,7 @@ fn a_server_whose_rank_is_killed_ends_with_an_error_instead_of_refusing_for_ever
     server.chat(json!({ "max_tokens": 2 }));
     kill(children(&server)[0], Signal::SIGKILL).unwrap();
     let mut ended = None;
-    until("the server ends", || {
+    wait_until("the server ends", || {
         ended = server.process.try_wait().unwrap();
         ended.is_some()
     });
@@ -281,7 +274,7 @@ fn a_server_that_still_reads_its_model_ends_when_it_is_told_to() {
     BufReader::new(process.stderr.take().unwrap()).read_line(&mut line).unwrap();
     assert!(line.starts_with("loads "), "{line}");
     kill(Pid::from_raw(process.id() as i32), Signal::SIGTERM).unwrap();
-    until("the end", || process.try_wait().unwrap().is_some());
+    wait_until("the end", || process.try_wait().unwrap().is_some());
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -290,4 +283,92 @@ fn children(server: &Server) -> Vec<Pid> {
     let threads = fs::read_dir(format!("/proc/{first}/task")).unwrap().flatten();
     let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
     lists.collect::<String>().split_whitespace().map(|child| Pid::from_raw(child.parse().unwrap())).collect()
+}
+
+const GPU: &str = "GPU 0 (Stand-in at 0000:1b:00.0, GPU-abababab-abab-abab-abab-abababababab)";
+const WORDS: &str = "CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered";
+
+/// A command whose GPU computes nothing and fails a call as planned; what it reports to a cluster is in `report`.
+fn on_stand_in(desk: &Desk, arguments: &str, plan: &str) -> Command {
+    bedplate_fakenvml::install_cuda(&desk.0).unwrap();
+    let mut command = desk.command(arguments);
+    command.env("LD_LIBRARY_PATH", &desk.0).env("BEDPLATE_FAKE_CUDA", plan);
+    command.env("XDG_CACHE_HOME", desk.0.join("cache")).env("BEDPLATE_REPORT", desk.0.join("report"));
+    command
+}
+
+/// Asserts that a command ended as transient, said which GPU failed and how, and reported it.
+fn assert_device_fault(desk: &Desk, ended: &Output, what: &str) {
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(3), "{said}");
+    assert!(said.contains(&format!("{GPU} failed to {what}")) && said.contains(WORDS), "{said}");
+    let reported = fs::read_to_string(desk.0.join("report")).unwrap();
+    let report: Value = serde_json::from_str(reported.lines().last().unwrap()).unwrap();
+    assert_eq!((&report["report"], &report["address"]), (&json!("fault"), &json!("0000:1b:00.0")));
+    assert!(report["message"].as_str().unwrap().contains(WORDS), "{report}");
+}
+
+#[test]
+fn a_launch_that_fails_ends_training_as_transient_and_names_the_gpu() {
+    let desk = Desk::new("train-fault");
+    let keys = "training.steps=200 training.batch=1 training.micro_batch=1 data.sequence=32 evaluation.every=0 \
+                output.folder=gpu checkpoint.every=1000";
+    let set: String = keys.split_whitespace().map(|key| format!(" --set {key}")).collect();
+    let arguments = format!("train train.toml --device cuda:0{set}");
+    let ended = on_stand_in(&desk, &arguments, "cuLaunchKernelEx:1500:700").output().unwrap();
+    assert_device_fault(&desk, &ended, "launch ");
+    let steps = fs::read_to_string(desk.0.join("gpu/metrics.jsonl")).unwrap().lines().count();
+    assert!((2..200).contains(&steps), "it failed at step {steps}");
+}
+
+#[test]
+fn a_server_whose_gpu_fails_tells_its_clients_and_ends_as_transient() {
+    let desk = Desk::new("serve-fault");
+    let arguments = "serve run/model --listen 127.0.0.1:0 --name tiny --kv-memory 64MiB --device cuda:0";
+    let mut command = on_stand_in(&desk, arguments, "cuMemcpyDtoHAsync_v2:100:700");
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut url = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let mut server = Server { process, url: url.trim().to_owned() };
+    let answer = server.ask("/v1/chat/completions", &chat(json!({ "max_tokens": 400, "ignore_eos": true })));
+    assert!(answer.contains(GPU) && answer.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{answer}");
+    let mut stderr = Vec::new();
+    server.process.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+    let ended = Output { status: server.process.wait().unwrap(), stdout: Vec::new(), stderr };
+    assert_device_fault(&desk, &ended, "");
+}
+
+#[test]
+fn the_most_talkative_log_of_a_server_has_its_requests_and_no_secret() {
+    let desk = Desk::new("log");
+    fs::write(desk.0.join("keys"), "sk-the-key-of-a-client\n").unwrap();
+    let arguments =
+        "serve run/model --listen 127.0.0.1:0 --name tiny --kv-memory 64MiB --log trace --log-format json";
+    let mut command = desk.command(&format!("{arguments} --api-key-file keys"));
+    command.env("AWS_SECRET_ACCESS_KEY", "secret-of-the-environment").env("BEDPLATE_JOB", "17");
+    let log = fs::File::create(desk.0.join("log")).unwrap();
+    let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut url = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let server = Server { process, url: url.trim().to_owned() };
+    let body = chat(json!({ "max_tokens": 5 })).to_string();
+    for key in ["sk-the-key-of-a-client", "sk-a-wrong-key"] {
+        let head =
+            format!("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\n");
+        let mut stream = server.connect();
+        let rest = format!("Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all((head + &rest).as_bytes()).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    }
+    kill(Pid::from_raw(server.process.id() as i32), Signal::SIGTERM).unwrap();
+    let log = || fs::read_to_string(desk.0.join("log")).unwrap();
+    wait_until("the engine ends", || log().contains("the engine ends"));
+    let log = log();
+    for secret in ["sk-the-key", "sk-a-wrong", "secret-of-the-environment", "Where is the lamp"] {
+        assert!(!log.contains(secret), "{secret} is logged: {log}");
+    }
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let finished = lines.iter().find(|line| line["message"] == "finished").unwrap();
+    assert!(finished["request"].is_u64() && finished["span"]["job"] == "17", "{finished}");
+    assert!(lines.iter().any(|line| line["message"] == "the model is loaded"));
 }

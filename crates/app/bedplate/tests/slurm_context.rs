@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_peers::{Slurm, SlurmShape};
+use bedplate_testkit::wait_to_see;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A Slurm, and a user who works in a folder of it.
 struct Site {
@@ -56,15 +56,7 @@ impl Site {
     }
 
     fn until(&self, words: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let began = Instant::now();
-        loop {
-            let shown = self.json(words);
-            if is_so(&shown) {
-                return shown;
-            }
-            assert!(began.elapsed() < PATIENCE, "{words} stands still: {shown:#}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_to_see(words, || self.json(words), is_so)
     }
 }
 

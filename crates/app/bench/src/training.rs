@@ -112,25 +112,19 @@ struct Shape {
     recompute: Recompute,
 }
 
+const LLAMA: Shape = Shape {
+    name: "llama 25M",
+    model: r#""model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "vocab_size": 12000, "tie_word_embeddings": true"#,
+    sequence: 512,
+    sequences: 4,
+    precision: Precision::F32,
+    recompute: Recompute::None,
+};
+
 const SHAPES: [Shape; 6] = [
-    Shape {
-        name: "llama 25M",
-        model: r#""model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
-            "num_attention_heads": 8, "vocab_size": 12000, "tie_word_embeddings": true"#,
-        sequence: 512,
-        sequences: 4,
-        precision: Precision::F32,
-        recompute: Recompute::None,
-    },
-    Shape {
-        name: "llama 25M",
-        model: r#""model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
-            "num_attention_heads": 8, "vocab_size": 12000, "tie_word_embeddings": true"#,
-        sequence: 512,
-        sequences: 4,
-        precision: Precision::Bf16,
-        recompute: Recompute::Full,
-    },
+    LLAMA,
+    Shape { precision: Precision::Bf16, recompute: Recompute::Full, ..LLAMA },
     Shape {
         name: "qwen3 12M",
         model: r#""model_type": "qwen3", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8,
@@ -146,10 +140,7 @@ const SHAPES: [Shape; 6] = [
         model: r#""model_type": "mixtral", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6,
             "num_attention_heads": 8, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
             "vocab_size": 8000, "tie_word_embeddings": false"#,
-        sequence: 512,
-        sequences: 4,
-        precision: Precision::F32,
-        recompute: Recompute::None,
+        ..LLAMA
     },
     Shape {
         name: "gpt2 40M",
@@ -157,17 +148,14 @@ const SHAPES: [Shape; 6] = [
             "vocab_size": 30000"#,
         sequence: 1024,
         sequences: 1,
-        precision: Precision::F32,
-        recompute: Recompute::None,
+        ..LLAMA
     },
     Shape {
         name: "llama 100M",
         model: r#""model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
             "num_attention_heads": 12, "vocab_size": 20000, "tie_word_embeddings": true"#,
-        sequence: 512,
         sequences: 2,
-        precision: Precision::F32,
-        recompute: Recompute::None,
+        ..LLAMA
     },
 ];
 

@@ -1,7 +1,6 @@
 //! Golden runs of benchmarks through `bedplate bench`, and what a missing program says.
 
 use bedplate_testkit::{Transcript, beside};
-use expect_test::expect_file;
 
 const OWN: &str = env!("CARGO_BIN_EXE_bedplate-bench");
 const INPUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bedplate/tests/inputs");
@@ -10,18 +9,7 @@ fn terminal() -> Transcript {
     Transcript::of(&beside(OWN, "bedplate").display().to_string(), INPUTS)
 }
 
-/// A test per file: the commands run in 80 columns, one after the other.
-macro_rules! golden {
-    ($($name:ident: [$($command:literal),+ $(,)?])+) => {$(
-        #[test]
-        fn $name() {
-            let runs: Vec<String> = [$($command),+].iter().map(|command| terminal().run(command)).collect();
-            expect_file![concat!("golden/", stringify!($name), ".txt")].assert_eq(&runs.join("\n"));
-        }
-    )+};
-}
-
-golden! {
+bedplate_testkit::golden! {
     bench: ["bench --help", "bench", "bench serch", "bench search --layers"]
     bench_deploy: [
         "bench deploy --help",

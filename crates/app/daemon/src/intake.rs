@@ -1,28 +1,7 @@
 //! From the body of a submission to a job.
 
+pub use bedplate_job::JobFormat;
 use bedplate_job::{Imported, Job, JobError};
-
-/// How a job may be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobFormat {
-    Toml,
-    Json,
-    /// A batch script with `#SBATCH` lines.
-    Script,
-}
-
-impl JobFormat {
-    /// From a content type; its parameters do not matter, as long as the text is UTF-8.
-    pub fn of(content_type: &str) -> Option<Self> {
-        let kind = content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
-        match &kind[..] {
-            "application/toml" => Some(JobFormat::Toml),
-            "application/json" => Some(JobFormat::Json),
-            "text/x-shellscript" | "application/x-sh" => Some(JobFormat::Script),
-            _ => None,
-        }
-    }
-}
 
 /// A job and what could not be honoured of its script.
 #[derive(Debug, Clone, PartialEq)]

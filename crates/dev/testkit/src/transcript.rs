@@ -68,3 +68,15 @@ fn split(arguments: &str) -> Vec<String> {
     }
     words
 }
+
+/// A test per file of `golden/`: the commands run in 80 columns, one after the other. The caller has `fn terminal() -> Transcript`.
+#[macro_export]
+macro_rules! golden {
+    ($($name:ident: [$($command:literal),+ $(,)?])+) => {$(
+        #[test]
+        fn $name() {
+            let runs: Vec<String> = [$($command),+].iter().map(|command| terminal().run(command)).collect();
+            expect_test::expect_file![concat!("golden/", stringify!($name), ".txt")].assert_eq(&runs.join("\n"));
+        }
+    )+};
+}

@@ -3,9 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 /// Where a job stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
+    #[default]
     Waiting,
     /// Its nodes are being made ready.
     Starting,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use bedplate_control::wire::Chaos;
 use bedplate_diag::Reason;
 use bedplate_job::Job;
+pub use bedplate_job::JobFormat;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -43,24 +44,6 @@ pub struct Local {
     place: ClusterPlace,
     patience: Duration,
     idle: Mutex<Vec<Connection>>,
-}
-
-/// The forms in which a daemon takes jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobFormat {
-    Toml,
-    Json,
-    Script,
-}
-
-impl JobFormat {
-    fn media_type(self) -> &'static str {
-        match self {
-            JobFormat::Toml => "application/toml",
-            JobFormat::Json => "application/json",
-            JobFormat::Script => "text/x-shellscript",
-        }
-    }
 }
 
 /// The one form of the daemon's complaints.

@@ -35,7 +35,7 @@ fn one() -> u32 {
 }
 
 /// A job in a line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JobSummary {
     pub id: JobId,
     /// What people call it: in an array `12_3`.

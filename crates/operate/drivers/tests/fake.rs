@@ -72,25 +72,11 @@ impl Driver for Fake {
             label: id.to_string(),
             name: job.name.clone(),
             user: "ada".into(),
-            account: String::new(),
-            partition: String::new(),
-            qos: String::new(),
             submitted_ms: number as u64,
-            state: JobState::Waiting,
             is_held: job.policy.is_held,
-            runs: 0,
-            restarts: 0,
-            checkpoint: None,
-            started_ms: None,
-            ended_ms: None,
-            exit_status: None,
-            reason: None,
             nodes_asked: job.gang.nodes(),
             gpus_asked: job.gang.gpus(),
-            nodes: Vec::new(),
-            ends_ms: None,
-            expected_start_ms: None,
-            waits_because: None,
+            ..JobSummary::default()
         };
         if !summary.is_held {
             start(&mut summary);

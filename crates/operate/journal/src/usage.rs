@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+pub use bedplate_control::UsageBy;
 use bedplate_gangs::Time;
 use bedplate_units::Date;
 use rusqlite::{Row, params};
@@ -13,17 +14,6 @@ use rusqlite::{Row, params};
 use crate::{JournalError, Reader};
 
 const DAY_MS: u64 = 86_400_000;
-
-/// What usage is added up by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageBy {
-    User,
-    Account,
-    /// Days of UTC, as `2026-11-15`. A run counts in each day that it touches.
-    Day,
-    /// By number.
-    Job,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageFilter {

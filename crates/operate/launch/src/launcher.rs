@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_agent::processes;
 use bedplate_gangs::{Span, Time};
+use bedplate_host::clock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tracing::info;
@@ -129,8 +130,7 @@ fn token() -> String {
     let mut bytes = [0_u8; 16];
     let random = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     if random.is_err() {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        bytes = now.map_or(0, |since| since.as_nanos()).to_le_bytes();
+        bytes = clock::unix_time().as_nanos().to_le_bytes();
     }
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,14 +1,15 @@
 //! What a cluster on this machine shall be, and how that is remembered in its state directory.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_drivers::{NodeSummary, StateDirectory};
+use bedplate_host::replace_private_file;
 use bedplate_topology::{Cluster, ExportFormat, Format, ImportOptions, export, import};
 use serde_json::{Value, json};
 
@@ -142,7 +143,8 @@ impl Shape {
         make_private(path).map_err(|source| LocalError::State { path: path.to_owned(), source })?;
         for (name, text) in [(FILE, &format!("{:#}\n", self.json())), ("cluster.toml", &self.cluster)] {
             let path = path.join(name);
-            write_private(&path, text).map_err(|source| LocalError::State { path, source })?;
+            replace_private_file(&path, text.as_bytes())
+                .map_err(|source| LocalError::State { path, source })?;
         }
         Ok(())
     }
@@ -267,15 +269,6 @@ pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
     fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
-}
-
-/// Replaces a file that only its owner may read.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension(format!("{}.part", std::process::id()));
-    let mut file =
-        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    fs::rename(&beside, path)
 }
 
 fn wanted_cluster(wanted: &Wanted, catalog: &Catalog, machine: Machine) -> Result<Cluster, LocalError> {

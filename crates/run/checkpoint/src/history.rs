@@ -6,7 +6,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use bedplate_host::clock;
 
 use crate::checkpoint::looks_like_one;
 use crate::storage::name_of;
@@ -80,7 +82,7 @@ fn step_in(name: &str) -> Option<u64> {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    clock::unix_time().as_secs()
 }
 
 impl Checkpoints {

@@ -3,17 +3,16 @@
 mod bucket;
 mod folder;
 
+use crate::CheckpointError;
+use crate::buffer::Buffer;
+use crate::chunks::ChunkSizes;
+use bedplate_host::clock;
+use bucket::Bucket;
+use folder::FolderStorage;
 use std::fmt::Debug;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use crate::CheckpointError;
-use crate::buffer::Buffer;
-use crate::chunks::ChunkSizes;
-use bucket::Bucket;
-use folder::FolderStorage;
 
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 const UNFINISHED: &str = "unfinished-";
@@ -130,8 +129,7 @@ pub struct Attempt {
 
 impl Attempt {
     pub fn new(step: u64) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { step, id: format!("{:x}-{:x}", now.as_nanos(), std::process::id()) }
+        Self { step, id: format!("{:x}-{:x}", clock::unix_time().as_nanos(), std::process::id()) }
     }
 
     pub fn step(&self) -> u64 {

@@ -45,10 +45,11 @@ pub use config::{
 pub use error::{PAGES, TrainError};
 pub use membership::Membership;
 pub use memory::Needs;
+pub use passes::tokens_of;
 pub use ranks::RunRanks;
 pub use run::{Observer, Resume, RunOptions, RunSummary, Setup, run, run_on};
 pub use schedule::{Decay, LearningRate};
 pub use setup::read_architecture;
-pub use telemetry::Telemetry;
+pub use telemetry::{Telemetry, announce_fault};
 pub use trained::Trained;
 pub use trainer::{StepOutcome, Trainer};

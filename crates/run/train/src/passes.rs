@@ -46,7 +46,8 @@ fn pick(from: &Batch, rows: &[usize], to: &mut Batch) {
     to.padding.clone_from(&from.padding);
 }
 
-fn tokens_of(batch: &Batch) -> BatchTokens<'_> {
+/// A batch as a network takes it.
+pub fn tokens_of(batch: &Batch) -> BatchTokens<'_> {
     BatchTokens {
         tokens: &batch.tokens,
         targets: &batch.targets,

@@ -1,22 +1,14 @@
 //! A process of its own, so that its memory is the run's: it must not grow.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
-
-use std::fs;
-
 use bedplate_data::Batch;
 use bedplate_diag::Source;
+use bedplate_host::memory::own_resident_bytes;
 use bedplate_kernels::Device;
 use bedplate_network::{Architecture, Network};
 use bedplate_train::{TrainConfig, Trainer};
 
 const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
     "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 64}"#;
-
-fn resident_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/self/statm").unwrap();
-    text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
-}
 
 #[test]
 fn memory_does_not_grow_over_a_thousand_steps() {
@@ -44,10 +36,10 @@ fn memory_does_not_grow_over_a_thousand_steps() {
     for _ in 0..100 {
         step();
     }
-    let before = resident_bytes();
+    let before = own_resident_bytes().unwrap();
     for _ in 0..1000 {
         step();
     }
-    let grown = resident_bytes().saturating_sub(before);
+    let grown = own_resident_bytes().unwrap().saturating_sub(before);
     assert!(grown <= 128 << 10, "a thousand steps grew the process by {grown} bytes");
 }

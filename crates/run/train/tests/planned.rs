@@ -8,47 +8,8 @@ use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::{ComputePrecision, Layout};
 use bedplate_network::{Architecture, Network, Recompute};
 use bedplate_perf::{HostRun, MemoryUse, PeerCopies, Task, predict_on_host};
+use bedplate_testkit::PLAIN_HOST;
 use bedplate_train::{TrainConfig, Trained, Trainer};
-
-/// Memory does not depend on rates, so any will do.
-const HOST: &str = r#"
-[[accelerator]]
-name = "host"
-title = "A processor"
-vendor = "us"
-generation = "host"
-memory = "16 GB"
-fp32 = "400 GFLOP/s"
-bf16 = "4 TFLOP/s"
-memory_bandwidth = "30 GB/s"
-[accelerator.measured]
-threads = 2
-copy = "30 GB/s"
-cache = "0 B"
-losses = "4 GB/s"
-optimizer = "25 GB/s"
-operator = "0 s"
-[accelerator.measured.fp32]
-products = "300 GFLOP/s"
-input_gradients = "300 GFLOP/s"
-weight_gradients = "300 GFLOP/s"
-half_size = 0
-attention = "150 GFLOP/s"
-attention_backward = "150 GFLOP/s"
-half_keys = 0
-stream = "30 GB/s"
-stream_in_cache = "90 GB/s"
-[accelerator.measured.bf16]
-products = "2 TFLOP/s"
-input_gradients = "2 TFLOP/s"
-weight_gradients = "2 TFLOP/s"
-half_size = 0
-attention = "500 GFLOP/s"
-attention_backward = "500 GFLOP/s"
-half_keys = 0
-stream = "30 GB/s"
-stream_in_cache = "90 GB/s"
-"#;
 
 const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 128, "intermediate_size": 352, "vocab_size": 1024,
     "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}"#;
@@ -60,7 +21,8 @@ const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 64, "intermedi
     "num_experts_per_tok": 2, "max_position_embeddings": 128}"#;
 
 fn host() -> Accelerator {
-    let catalog = Catalog::with_overlays(&[Source::new("host.toml", HOST)]).unwrap();
+    // Memory does not depend on rates, so any will do.
+    let catalog = Catalog::with_overlays(&[Source::new("host.toml", PLAIN_HOST)]).unwrap();
     catalog.accelerator("host").unwrap().clone()
 }
 

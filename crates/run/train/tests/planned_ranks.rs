@@ -17,6 +17,7 @@ use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::{ComputePrecision, Layout};
 use bedplate_network::Architecture;
 use bedplate_perf::{Collective, HostRun, PeerCopies, Task, predict_on_host};
+use bedplate_testkit::host_of_ranks;
 use bedplate_train::{RunRanks, TrainConfig, Trained, Trainer};
 
 const SEQUENCE: usize = 64;
@@ -35,43 +36,8 @@ const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 64, "intermedi
 
 /// Memory does not depend on rates, so any will do; collectives only have to be known.
 fn host() -> Accelerator {
-    let rates = r#"products = "1 TFLOP/s"
-input_gradients = "1 TFLOP/s"
-weight_gradients = "1 TFLOP/s"
-half_size = 0
-attention = "1 TFLOP/s"
-attention_backward = "1 TFLOP/s"
-half_keys = 0
-stream = "30 GB/s"
-stream_in_cache = "90 GB/s"
-"#;
-    let mut text = format!(
-        r#"[[accelerator]]
-name = "host"
-title = "A processor"
-vendor = "us"
-generation = "host"
-memory = "16 GB"
-fp32 = "1 TFLOP/s"
-bf16 = "1 TFLOP/s"
-memory_bandwidth = "30 GB/s"
-[accelerator.measured]
-threads = 2
-copy = "30 GB/s"
-cache = "0 B"
-losses = "4 GB/s"
-optimizer = "25 GB/s"
-operator = "0 s"
-[accelerator.measured.fp32]
-{rates}[accelerator.measured.bf16]
-{rates}"#
-    );
     let all = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
-    for (operation, ranks) in all.iter().flat_map(|operation| [(operation, 2), (operation, 4)]) {
-        let name = operation.name();
-        text +=
-            &format!("[[accelerator.collective]]\nop = \"{name}\"\nranks = {ranks}\nbytes = [1]\nus = [1]\n");
-    }
+    let text = host_of_ranks(2, &all.map(|operation| operation.name()));
     let catalog = Catalog::with_overlays(&[Source::new("host.toml", &text)]).unwrap();
     catalog.accelerator("host").unwrap().clone()
 }

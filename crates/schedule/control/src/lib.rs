@@ -27,6 +27,7 @@ mod restore;
 mod rules;
 mod run;
 mod submit;
+mod usage;
 mod view;
 mod watch;
 
@@ -35,4 +36,5 @@ pub use membership::Unlinked;
 pub use record::{Record, Restored};
 pub use rules::{ControlRules, Folders};
 pub use submit::{Accepted, ClientOrder, JobName, OrderRefusal, Past, Submission};
+pub use usage::UsageBy;
 pub use view::{Counts, JobFilter, JobView, NodeView};

@@ -15,7 +15,7 @@ use bedplate_topology::NodeId;
 use crate::fleet::Booking;
 use crate::jobs::{EntryState, GangRun};
 use crate::scheduler::Scheduler;
-use crate::{Amount, Decision, GangOutcome, GangRequest, JobId, Never, NodeShare, Then, Time};
+use crate::{Amount, Decision, GangRequest, JobId, Never, NodeShare, Then, Time};
 
 /// A gang with everything a scheduler must know of its run so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -230,13 +230,7 @@ impl Scheduler {
 
     fn disown(&mut self, job: JobId, why: Misfit, now: Time) {
         self.decisions.push(Decision::Disown { job, why });
-        if self.jobs[job].request.is_requeued {
-            self.jobs.count_restart(job);
-            self.come_back(job, now);
-        } else {
-            self.decisions.push(Decision::Drop { job, outcome: GangOutcome::NodeLost });
-            self.finish(job, GangOutcome::NodeLost, now);
-        }
+        self.come_back_or_end(job, now);
     }
 }
 

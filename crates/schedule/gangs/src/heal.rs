@@ -161,6 +161,11 @@ impl Scheduler {
     /// A suspended gang lost a node, and with it what it had in memory.
     fn lose_suspended(&mut self, job: JobId, now: Time) {
         self.forget_suspended(job, now);
+        self.come_back_or_end(job, now);
+    }
+
+    /// What becomes of a gang that has lost what it cannot go on without.
+    pub(crate) fn come_back_or_end(&mut self, job: JobId, now: Time) {
         if self.jobs[job].request.is_requeued {
             self.jobs.count_restart(job);
             self.come_back(job, now);

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::connection::Connection;
 use crate::launcher::launcher;
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate chaos kill-node n2              its agent dies as by kill -9, and its ranks with it
@@ -28,13 +28,7 @@ Examples:
   bedplate chaos storm --seed 7 --for 60s
 
 A killed node comes back after a second or more: each time after twice as long.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// The agent of a node dies, as by kill -9
     KillNode {
         node: NodeId,
@@ -155,36 +149,36 @@ impl Diagnostic for ChaosError {
 }
 
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
-    let did = match &arguments.command {
-        Command::KillNode { node, connection } => {
+    let did = match arguments {
+        Arguments::KillNode { node, connection } => {
             connection.local("chaos")?.chaos(node, &Chaos::Die)?;
             format!("{node}: its agent dies")
         }
-        Command::KillRank { job, rank, connection } => kill_rank(&connection.local("chaos")?, job, *rank)?,
-        Command::KillControl { stay_dead, connection } => {
+        Arguments::KillRank { job, rank, connection } => kill_rank(&connection.local("chaos")?, job, *rank)?,
+        Arguments::KillControl { stay_dead, connection } => {
             kill_control(connection, !*stay_dead, context, console)?
         }
-        Command::Cut { node, lasts, connection } => {
+        Arguments::Cut { node, lasts, connection } => {
             connection.local("chaos")?.chaos(node, &Chaos::Cut { for_ms: milliseconds(*lasts) })?;
             format!("{node}: cut off for {lasts}")
         }
-        Command::Delay { node, by, lasts, connection } => {
+        Arguments::Delay { node, by, lasts, connection } => {
             let chaos = Chaos::Delay { by_ms: milliseconds(*by), for_ms: milliseconds(*lasts) };
             connection.local("chaos")?.chaos(node, &chaos)?;
             format!("{node}: every message takes {by} longer, for {lasts}")
         }
-        Command::FillDisk { lasts, leave, really, connection } => {
+        Arguments::FillDisk { lasts, leave, really, connection } => {
             disk::fill(connection.state()?.path(), milliseconds(*lasts), *leave, *really, console)?
         }
-        Command::Probe { node, heal, connection, .. } => {
+        Arguments::Probe { node, heal, connection, .. } => {
             connection.local("chaos")?.chaos(node, &Chaos::Probe { fails: !heal })?;
             format!("{node}: its probe {}", if *heal { "succeeds again" } else { "fails from now on" })
         }
-        Command::Xid { node, xid, gpu, connection } => {
+        Arguments::Xid { node, xid, gpu, connection } => {
             connection.local("chaos")?.chaos(node, &Chaos::Xid { gpu: *gpu, xid: *xid })?;
             format!("{node}: as if XID {xid} had been seen on GPU {gpu}")
         }
-        Command::Storm(arguments) => return storm::run(arguments, context, console),
+        Arguments::Storm(arguments) => return storm::run(arguments, context, console),
     };
     console.say(&did);
     if console.is_json() { console.json(&json!({ "did": did })) } else { Ok(()) }

@@ -8,7 +8,7 @@ use bedplate_checkpoint::{Checkpoint, CheckpointError};
 use bedplate_terminal::present::now_ms;
 use bedplate_terminal::{CliError, Console};
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate checkpoint show run
@@ -18,13 +18,7 @@ Examples:
   bedplate checkpoint convert ~/models/own first
 
 The AWS_... variables give the endpoint and credentials of buckets. See docs/checkpoint.md.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// Steps, layout, sizes, tensors and age
     Show(show::Arguments),
     /// Read every byte and compare it with its checksum
@@ -34,10 +28,10 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
-    match &arguments.command {
-        Command::Show(arguments) => show::run(arguments, console),
-        Command::Verify(arguments) => verify::run(arguments, console),
-        Command::Convert(arguments) => convert::run(arguments, console),
+    match arguments {
+        Arguments::Show(arguments) => show::run(arguments, console),
+        Arguments::Verify(arguments) => verify::run(arguments, console),
+        Arguments::Convert(arguments) => convert::run(arguments, console),
     }
 }
 

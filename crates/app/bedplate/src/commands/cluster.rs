@@ -9,7 +9,7 @@ mod show;
 use bedplate_diag::Page;
 use bedplate_terminal::{CliError, Console, Context};
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate cluster show p5.48xlarge:64
@@ -24,13 +24,7 @@ A cluster is INSTANCE:COUNT (several joined by `+`), context:NAME for a running
 Slurm, or a file: cluster.toml, Slurm's topology.conf or topology.yaml with
 slurm.conf, EC2 DescribeInstanceTopology JSON, a Kubernetes node list, or the
 output of `nvidia-smi topo -m`. See docs/cluster.md.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// Nodes, levels and bandwidths of a cluster
     Show(show::Arguments),
     /// Read a foreign description and write cluster.toml
@@ -45,12 +39,12 @@ enum Command {
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
-    match arguments.command {
-        Command::Show(arguments) => show::run(&arguments, &catalog, console),
-        Command::Import(arguments) => import::run(&arguments, &catalog, console),
-        Command::Export(arguments) => export::run(&arguments, &catalog, console),
-        Command::Meet(arguments) => meet::run(&arguments, &catalog, console),
-        Command::Check(arguments) => check::run(&arguments, &catalog, console),
+    match arguments {
+        Arguments::Show(arguments) => show::run(&arguments, &catalog, console),
+        Arguments::Import(arguments) => import::run(&arguments, &catalog, console),
+        Arguments::Export(arguments) => export::run(&arguments, &catalog, console),
+        Arguments::Meet(arguments) => meet::run(&arguments, &catalog, console),
+        Arguments::Check(arguments) => check::run(&arguments, &catalog, console),
     }
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::connection::contexts_path;
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
@@ -30,13 +30,7 @@ Contexts are kept in ~/.config/bedplate/contexts.toml, or in the file that
 BEDPLATE_CONTEXTS names. --server, --state-dir and their variables override the
 current context. Without any of them, commands talk to the cluster of the state
 directory on this machine.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// All contexts, and which is used
     List,
     /// Where a cluster is and what it can do; the current one when none is named
@@ -66,7 +60,7 @@ which only you can read. A Slurm is tried at once, through its REST server if
 --rest names one and through its commands, and the command says what works. Its
 token (JWT) is read from the file or from SLURM_JWT at each use. A Kubernetes
 cluster is found as kubectl finds it, and is tried at once too.")]
-struct AddArguments {
+pub(crate) struct AddArguments {
     name: String,
     /// Which control plane the cluster has [default: local]
     #[arg(value_name = "KIND", value_parser = choice(&ClusterKind::ALL), conflicts_with = "kind")]
@@ -125,10 +119,10 @@ struct KubernetesArguments {
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let path = contexts_path();
     let load = || Contexts::load(&path).map_err(DriverError::from);
-    let (said, changed) = match &arguments.command {
-        Command::List => return list(&load()?, console),
-        Command::Show { name } => return show(&load()?, name.as_deref(), console),
-        Command::Use { name } => {
+    let (said, changed) = match arguments {
+        Arguments::List => return list(&load()?, console),
+        Arguments::Show { name } => return show(&load()?, name.as_deref(), console),
+        Arguments::Use { name } => {
             let changed = Contexts::change(&path, |contexts| {
                 contexts.find(name)?;
                 contexts.current = Some(name.clone());
@@ -136,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             });
             (format!("commands talk to `{name}` from now on"), changed)
         }
-        Command::Add(arguments) => {
+        Arguments::Add(arguments) => {
             let context = context(arguments);
             if context.kind == ClusterKind::Kubernetes && context.url.is_none() {
                 say_version(&context, console)?;
@@ -150,7 +144,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
                 format!("`{name}` is known; `bedplate context use {name}` makes it the one that is used");
             (said, Contexts::change(&path, |contexts| contexts.add(name, context)))
         }
-        Command::Remove { name } => {
+        Arguments::Remove { name } => {
             (format!("`{name}` is forgotten"), Contexts::change(&path, |contexts| contexts.remove(name)))
         }
     };

@@ -8,7 +8,7 @@ mod train_tokenizer;
 
 use bedplate_terminal::{CliError, Console};
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate data generate --kind stories --documents 20000 --out corpus
@@ -18,13 +18,7 @@ Examples:
   bedplate data train-tokenizer texts/ --vocabulary 32000 --out tokenizer.json
 
 The format of shards and the order of samples are described in docs/data.md.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// Make shards of tokens from text, JSON lines or Parquet
     Tokenize(tokenize::Arguments),
     /// Generate a corpus, with a tokenizer trained on it
@@ -36,10 +30,10 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
-    match &arguments.command {
-        Command::Tokenize(arguments) => tokenize::run(arguments, console),
-        Command::Generate(arguments) => generate::run(arguments, console),
-        Command::Show(arguments) => show::run(arguments, console),
-        Command::TrainTokenizer(arguments) => train_tokenizer::run(arguments, console),
+    match arguments {
+        Arguments::Tokenize(arguments) => tokenize::run(arguments, console),
+        Arguments::Generate(arguments) => generate::run(arguments, console),
+        Arguments::Show(arguments) => show::run(arguments, console),
+        Arguments::TrainTokenizer(arguments) => train_tokenizer::run(arguments, console),
     }
 }

@@ -12,20 +12,14 @@ pub(crate) use rules::when;
 
 pub(crate) const PAGES: &[&Page] = &[&xid::UNKNOWN_XID];
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate health rules                     what each rule watches and calls for
   bedplate health rules --own site.toml     check rules of your own
   bedplate health xid 79                    what a code means, by profile
   bedplate health check                     check this machine in depth, when it is idle")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// All rules, or one explained
     Rules(rules::Arguments),
     /// All XIDs, or one explained
@@ -35,9 +29,9 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
-    match &arguments.command {
-        Command::Rules(arguments) => rules::run(arguments, console),
-        Command::Xid(arguments) => xid::run(arguments, console),
-        Command::Check(arguments) => check::run(arguments, console),
+    match arguments {
+        Arguments::Rules(arguments) => rules::run(arguments, console),
+        Arguments::Xid(arguments) => xid::run(arguments, console),
+        Arguments::Check(arguments) => check::run(arguments, console),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::connection::Connection;
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate history prune --dry-run
@@ -17,19 +17,13 @@ Examples:
 Removes only ended jobs, with their runs, notes and keys; usage counts the
 rest. Without --older-than and --keep the site's limits apply, which the daemon
 also applies by itself ([retention] in docs/site.md).")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// Remove jobs that ended long ago
     Prune(Prune),
 }
 
 #[derive(clap::Args)]
-struct Prune {
+pub(crate) struct Prune {
     /// Jobs that ended longer ago than this, as 90d
     #[arg(long, value_name = "TIME")]
     older_than: Option<Seconds>,
@@ -44,7 +38,7 @@ struct Prune {
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
-    let Command::Prune(prune) = &arguments.command;
+    let Arguments::Prune(prune) = arguments;
     let older_than_s = prune.older_than.map(|time| time.get() as u64);
     let pruned = prune.connection.local("history")?.prune(older_than_s, prune.keep, prune.dry_run)?;
     if console.is_json() {

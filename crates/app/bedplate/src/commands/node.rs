@@ -7,20 +7,14 @@ mod start;
 
 use bedplate_terminal::{CliError, Console, Context};
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate node list
   bedplate node drain n3 --reason 'ECC errors'
   bedplate node resume n3
   bedplate node start n3        its agent again, after it died")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// All nodes: state, devices, jobs
     List(list::Arguments),
     /// One node and what happened to it
@@ -34,11 +28,11 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
-    match &arguments.command {
-        Command::List(arguments) => list::run(arguments, console),
-        Command::Show(arguments) => show::run(arguments, console),
-        Command::Drain(arguments) => orders::drain(arguments, console),
-        Command::Resume(arguments) => orders::resume(arguments, console),
-        Command::Start(arguments) => start::run(arguments, context, console),
+    match arguments {
+        Arguments::List(arguments) => list::run(arguments, console),
+        Arguments::Show(arguments) => show::run(arguments, console),
+        Arguments::Drain(arguments) => orders::drain(arguments, console),
+        Arguments::Resume(arguments) => orders::resume(arguments, console),
+        Arguments::Start(arguments) => start::run(arguments, context, console),
     }
 }

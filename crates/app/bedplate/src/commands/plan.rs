@@ -24,7 +24,7 @@ mod whole_run;
 
 use bedplate_terminal::{CliError, Console, Context};
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate plan train --model llama-3.1-405b --cluster p5.48xlarge:2048 --tokens 15T
@@ -34,13 +34,7 @@ Examples:
   bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d
   bedplate plan budget --dollars '$1M' --instance p5.48xlarge
   bedplate plan validate --data runs.csv")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// The best layouts for a training run: why, how long, how much, whether they fit
     Train(Box<train::Arguments>),
     /// The cheapest deployment that serves a load within its objectives, verified by replay
@@ -59,14 +53,14 @@ enum Command {
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
-    match arguments.command {
-        Command::Train(arguments) => train::run(&arguments, &catalog, console),
-        Command::Serve(arguments) => serve::run(&arguments, &catalog, console),
-        Command::Posttrain(arguments) => posttrain::run(&arguments, &catalog, console),
-        Command::Choose(arguments) => choose::run(&arguments, &catalog, console),
-        Command::Budget(arguments) => budget::run(&arguments, &catalog, console),
-        Command::Validate(arguments) => validate::run(&arguments, &catalog, console),
-        Command::Calibrate(arguments) => calibrate::run(&arguments, &catalog, console),
+    match arguments {
+        Arguments::Train(arguments) => train::run(&arguments, &catalog, console),
+        Arguments::Serve(arguments) => serve::run(&arguments, &catalog, console),
+        Arguments::Posttrain(arguments) => posttrain::run(&arguments, &catalog, console),
+        Arguments::Choose(arguments) => choose::run(&arguments, &catalog, console),
+        Arguments::Budget(arguments) => budget::run(&arguments, &catalog, console),
+        Arguments::Validate(arguments) => validate::run(&arguments, &catalog, console),
+        Arguments::Calibrate(arguments) => calibrate::run(&arguments, &catalog, console),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::connection::Connection;
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate token add ada
@@ -18,13 +18,7 @@ Examples:
 Others use a token with BEDPLATE_SERVER and BEDPLATE_TOKEN in their
 environment. Roles: a reader looks, a user submits and owns jobs, an operator
 has all jobs and nodes, an admin makes tokens.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// Make a token; its text is shown this once
     Add {
         /// Whose token it is
@@ -56,8 +50,8 @@ const ONE_USER: &str =
     "on nodes whose agent is not root all jobs run as one user, and roles protect little from a job";
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
-    match &arguments.command {
-        Command::Add { user, role, expires, connection } => {
+    match arguments {
+        Arguments::Add { user, role, expires, connection } => {
             let seconds = expires.map(|expires| expires.get() as u64);
             let made = connection.local("tokens")?.make_token(user, role, seconds)?;
             if console.is_json() {
@@ -67,8 +61,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             console.say(ONE_USER);
             console.line(&made.token)
         }
-        Command::List { connection } => list(connection, console),
-        Command::Revoke { id, connection } => {
+        Arguments::List { connection } => list(connection, console),
+        Arguments::Revoke { id, connection } => {
             connection.local("tokens")?.revoke_token(id)?;
             console.say(&format!("token {id} is worthless now"));
             if console.is_json() { console.json(&json!({ "revoked": id })) } else { Ok(()) }

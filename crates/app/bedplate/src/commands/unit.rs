@@ -7,7 +7,7 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-#[derive(clap::Args)]
+#[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   bedplate unit daemon --cluster /etc/bedplate/cluster.toml --listen 10.0.0.1:7431 \\
@@ -19,13 +19,7 @@ Examples:
 The agent reads its token from /etc/bedplate/agent.env, a file of mode 0600 with
 the line BEDPLATE_AGENT_TOKEN=…; `bedplate token add n7 --role agent` makes one.
 Check a unit with `systemd-analyze verify FILE`.")]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand)]
-enum Command {
+pub(crate) enum Arguments {
     /// The control plane, as a user without rights
     Daemon {
         /// A whole cluster: INSTANCE:COUNT, or the file of a description
@@ -94,13 +88,13 @@ impl Diagnostic for UnitError {
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let program =
         std::env::current_exe().map_or("/usr/local/bin/bedplate".into(), |path| path.display().to_string());
-    let text = match &arguments.command {
-        Command::Daemon { cluster, site, listen } => daemon(&program, cluster, site.as_deref(), listen)?,
-        Command::Agent { server, fingerprint, node, address } => {
+    let text = match arguments {
+        Arguments::Daemon { cluster, site, listen } => daemon(&program, cluster, site.as_deref(), listen)?,
+        Arguments::Agent { server, fingerprint, node, address } => {
             agent(&program, server, fingerprint.as_deref(), node, address)?
         }
-        Command::SlurmHealth { check } => health::script(&command_line(&[&program])?, check),
-        Command::DrainReason { node, status } => health::reason_from_input(node, *status).unwrap_or_default(),
+        Arguments::SlurmHealth { check } => health::script(&command_line(&[&program])?, check),
+        Arguments::DrainReason { node, status } => health::reason_from_input(node, *status).unwrap_or_default(),
     };
     match console.is_json() {
         true => console.json(&json!({ "unit": text })),

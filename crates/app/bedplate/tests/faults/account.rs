@@ -1,11 +1,10 @@
 //! What is known when the storm's end is not as it should be: for the message of the failure, which is all that is left of it.
 
+use bedplate_host::clock;
+use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use serde_json::Value;
 
 use super::Cluster;
 
@@ -20,8 +19,7 @@ pub(super) struct Faults(Mutex<Vec<(u64, String)>>);
 
 impl Faults {
     pub(super) fn note(&self, what: String) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("this is after 1970");
-        self.0.lock().expect("no holder of this lock panics").push((since.as_millis() as u64, what));
+        self.0.lock().expect("no holder of this lock panics").push((clock::unix_ms(), what));
     }
 
     /// Those of a time, which they are told relative to.

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::process::Output;
-use std::thread;
-use std::time::{Duration, Instant};
 
+use bedplate_testkit::wait_to_see;
 use serde_json::Value;
 
-use crate::place::{PATIENCE, Place, assert_same};
+use crate::place::{Place, assert_same};
 
 /// A cluster beside the folder of a run; always taken down.
 struct Cluster<'a>(&'a Place);
@@ -46,15 +45,10 @@ impl<'a> Cluster<'a> {
     }
 
     fn end_of(&self, job: &str) -> Value {
-        let began = Instant::now();
-        loop {
-            let shown: Value = serde_json::from_str(&self.tell(&["--json", "job", "show", job])).unwrap();
-            if ["succeeded", "failed", "cancelled"].iter().any(|state| shown["state"] == *state) {
-                return shown;
-            }
-            assert!(began.elapsed() < PATIENCE, "{shown:#}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        let show = || serde_json::from_str(&self.tell(&["--json", "job", "show", job])).unwrap();
+        let has_ended =
+            |shown: &Value| ["succeeded", "failed", "cancelled"].iter().any(|end| shown["state"] == *end);
+        wait_to_see("the job ends", show, has_ended)
     }
 }
 

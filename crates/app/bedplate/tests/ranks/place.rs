@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bedplate_testkit::wait_to_see;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -81,25 +82,14 @@ impl Place {
         lines.iter().rev().find(|line| line["kind"] == "ranks").and_then(|line| line["ranks"].as_u64())
     }
 
-    pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let began = Instant::now();
-        while !is_so() {
-            assert!(began.elapsed() < PATIENCE, "{what} does not come");
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
     pub(crate) fn lines(&self, output: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.0.join(output).join("metrics.jsonl")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     pub(crate) fn wait_for_step(&self, output: &str, step: u64) {
-        let began = Instant::now();
-        while self.lines(output).iter().filter_map(|line| line["step"].as_u64()).max().unwrap_or(0) < step {
-            assert!(began.elapsed() < PATIENCE, "{output} does not reach step {step}");
-            thread::sleep(Duration::from_millis(10));
-        }
+        let last = || self.lines(output).iter().filter_map(|line| line["step"].as_u64()).max();
+        wait_to_see("the run reaches its step", last, |last| *last >= Some(step));
     }
 
     pub(crate) fn weights(&self, output: &str) -> Vec<u8> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use bedplate_testkit::wait_until;
 use nix::sys::signal::Signal;
 
 use crate::place::{Place, assert_same, children, end, rank, start, strike};
@@ -53,7 +54,7 @@ fn a_rank_that_is_lost_while_the_others_meet_again_is_survived_too() {
     let run = start(place.train("run", 240, &more));
     for (number, delay) in [0, 20, 60, 150].into_iter().enumerate() {
         place.wait_for_step("run", 40 * (number as u64 + 1));
-        place.wait_until("a world of four", || place.ranks_now("run").is_none_or(|ranks| ranks == 4));
+        wait_until("a world of four", || place.ranks_now("run").is_none_or(|ranks| ranks == 4));
         let ranks = children(&run);
         strike(ranks[number % 4], Signal::SIGKILL);
         thread::sleep(Duration::from_millis(delay));
@@ -91,7 +92,7 @@ fn a_rank_that_is_killed_before_the_ranks_have_met_is_no_loss() {
     let undisturbed = place.finish("undisturbed", 20, &layout);
     for victim in [0, 2] {
         let run = start(place.train("run", 20, &layout));
-        place.wait_until("all processes", || children(&run).len() == 3);
+        wait_until("all processes", || children(&run).len() == 3);
         strike(children(&run)[victim], Signal::SIGKILL);
         let done = end(run);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

@@ -6,13 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use bedplate_peers::{Slurm, SlurmShape};
+use bedplate_testkit::wait_to_see;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
-const PATIENCE: Duration = Duration::from_secs(180);
 const NODES: u32 = 4;
 
 /// Stands in for a trainer: writes what it finds into a file of its own.
@@ -113,19 +111,9 @@ impl Both {
 
     /// What Slurm says of a job, and of all members of an array, once it has ended. No answer is none.
     fn end_of(&self, job: &str) -> String {
-        let began = Instant::now();
-        loop {
-            let state = self.slurm.ask("scontrol", &["show", "job", job]);
-            let is_over = !state.is_empty()
-                && !["PENDING", "RUNNING", "COMPLETING", "CONFIGURING"]
-                    .iter()
-                    .any(|going| state.contains(going));
-            if is_over {
-                return state;
-            }
-            assert!(began.elapsed() < PATIENCE, "job {job} does not end: {state}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        const GOING: [&str; 4] = ["PENDING", "RUNNING", "COMPLETING", "CONFIGURING"];
+        let is_over = |state: &String| !state.is_empty() && !GOING.iter().any(|going| state.contains(going));
+        wait_to_see("the job ends", || self.slurm.ask("scontrol", &["show", "job", job]), is_over)
     }
 
     /// The number of a job given to Slurm, or what it says instead.

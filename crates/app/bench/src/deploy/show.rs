@@ -61,17 +61,9 @@ pub(super) fn text(compared: &Compared, console: &mut Console) -> Result<(), Cli
 
 /// Three lines a group, one for each prediction.
 fn table(title: &'static str, groups: &BTreeMap<String, Beside>) -> Table {
-    let mut table = Table::new(vec![
-        Column::left(title, 0),
-        Column::right("ROWS", 0),
-        Column::left("PREDICTED BY", 0),
-        Column::right("ITL", 0),
-        Column::right("P90", 1),
-        Column::right("TOKENS/S/GPU", 0),
-        Column::right("P90", 1),
-        Column::right("TTFT", 0),
-        Column::right("P90", 1),
-    ]);
+    let mut columns = vec![Column::left(title, 0), Column::right("ROWS", 0), Column::left("PREDICTED BY", 0)];
+    columns.extend(Column::errors_of_serving());
+    let mut table = Table::new(columns);
     for (name, group) in groups {
         let both = group.peer.inter_token.rows;
         let rows = if both == group.rows { both.to_string() } else { format!("{both} of {}", group.rows) };

@@ -3,10 +3,8 @@
 use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::{CudaError, Device, Element};
-use bedplate_network::{
-    Architecture, BatchTokens, Network, Recompute, Room, Weights, Workspace, WorkspaceShape,
-};
-use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
+use bedplate_network::{Architecture, Network, Recompute, Room, Weights, Workspace, WorkspaceShape};
+use bedplate_train::{Precision, TrainConfig, Trained, Trainer, tokens_of};
 use bedplate_transformer::FlopsConvention;
 
 use super::cases::{Case, HIDDEN, INNER, Pass, ROWS, SEQUENCE, Work};
@@ -86,16 +84,7 @@ fn block<E: Element>(device: &Device) -> Case<'static> {
 
 fn fill<E: Element>(device: &Device, room: &mut Room<'_, E>) {
     let batch = batch(256, ROWS / SEQUENCE, SEQUENCE);
-    room.load(
-        device,
-        BatchTokens {
-            tokens: &batch.tokens,
-            targets: &batch.targets,
-            positions: &batch.positions,
-            first_keys: &batch.first_keys,
-            padding: &batch.padding,
-        },
-    );
+    room.load(device, tokens_of(&batch));
 }
 
 /// Sequences of tokens that follow a rule.

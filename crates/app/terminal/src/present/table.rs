@@ -26,6 +26,12 @@ impl Column {
     pub fn right(title: &'static str, rank: u8) -> Self {
         Self { title, align: Align::Right, rank }
     }
+
+    /// Median and 90th percentile of the errors of predicted serving: time between tokens, tokens, first token.
+    pub fn errors_of_serving() -> [Self; 6] {
+        [("ITL", 0), ("P90", 1), ("TOKENS/S/GPU", 0), ("P90", 1), ("TTFT", 0), ("P90", 1)]
+            .map(|(title, rank)| Self::right(title, rank))
+    }
 }
 
 pub struct Table {

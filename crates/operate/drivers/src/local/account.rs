@@ -1,29 +1,8 @@
 //! What only our own control plane keeps: usage in SQL, history, and tokens.
 
+pub use bedplate_control::UsageBy;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-/// What usage is added up by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageBy {
-    User,
-    Account,
-    Day,
-    Job,
-}
-
-impl UsageBy {
-    pub const ALL: [(&'static str, UsageBy); 4] = [
-        ("user", UsageBy::User),
-        ("account", UsageBy::Account),
-        ("day", UsageBy::Day),
-        ("job", UsageBy::Job),
-    ];
-
-    pub fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)
-    }
-}
 
 /// What was used, under one key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, request};
+use crate::support::{Fixture, PATIENCE, Parrot, Reply, chat, exchange, in_service, request, send_chat};
 
 const PAUSE: &str = "BEDPLATE_TEST_REPLICA_PAUSE_MS";
 
@@ -72,15 +72,11 @@ impl Site {
     }
 
     fn in_service(&self) -> usize {
-        let text = exchange(self.routing.address(), &request("GET", "/metrics", &[], b"")).text();
-        text.lines()
-            .filter(|line| line.starts_with("bedplate_router_replica_up") && line.ends_with(" 1"))
-            .count()
+        in_service(self.routing.address())
     }
 
     fn chat(&self, text: &str, more: Value) -> Reply {
-        let body = chat(text, more).to_string();
-        exchange(self.routing.address(), &request("POST", "/v1/chat/completions", &[], body.as_bytes()))
+        send_chat(self.routing.address(), text, more)
     }
 
     fn processes(&self) -> Vec<u32> {

@@ -16,7 +16,7 @@ use bedplate_replay::requests::{Scaling, picoseconds};
 use bedplate_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Parrot, Reply, chat, exchange, request};
+use crate::support::{Fixture, Parrot, Reply, chat, in_service, send_chat};
 
 /// A cluster in this process. Clones are the same one.
 #[derive(Clone, Default)]
@@ -178,15 +178,11 @@ impl Site {
     }
 
     fn in_service(&self) -> usize {
-        let text = exchange(self.routing.address(), &request("GET", "/metrics", &[], b"")).text();
-        text.lines()
-            .filter(|line| line.starts_with("bedplate_router_replica_up") && line.ends_with(" 1"))
-            .count()
+        in_service(self.routing.address())
     }
 
     fn chat(&self, text: &str, more: Value) -> Reply {
-        let body = chat(text, more).to_string();
-        exchange(self.routing.address(), &request("POST", "/v1/chat/completions", &[], body.as_bytes()))
+        send_chat(self.routing.address(), text, more)
     }
 }
 

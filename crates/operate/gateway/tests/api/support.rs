@@ -338,3 +338,14 @@ fn unchunk(mut bytes: &[u8]) -> Vec<u8> {
         bytes = &bytes[at + 4 + length..];
     }
 }
+
+/// How many replicas a router sends requests to.
+pub(crate) fn in_service(router: SocketAddr) -> usize {
+    let text = exchange(router, &request("GET", "/metrics", &[], b"")).text();
+    text.lines().filter(|line| line.starts_with("bedplate_router_replica_up") && line.ends_with(" 1")).count()
+}
+
+pub(crate) fn send_chat(server: SocketAddr, text: &str, more: Value) -> Reply {
+    let body = chat(text, more).to_string();
+    exchange(server, &request("POST", "/v1/chat/completions", &[], body.as_bytes()))
+}

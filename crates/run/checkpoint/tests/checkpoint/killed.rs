@@ -4,11 +4,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, thread};
 
 use bedplate_checkpoint::{Checkpoints, Keep, Saving, SavingOptions};
 use bedplate_random::Random;
+use bedplate_testkit::wait_until;
 
 use crate::place::{Place, Shard, check, facts, newest, simple};
 
@@ -73,15 +74,10 @@ fn a_writer_that_is_killed_at_any_instant_leaves_an_exact_state() {
 
 /// The writer has published, or is about to write its next.
 fn wait_for_the_first(output: &Path, child: &mut Child) {
-    let began = Instant::now();
-    let has_any = || {
+    wait_until("something is published", || {
+        assert!(child.try_wait().unwrap().is_none(), "the writer has ended");
         fs::read_dir(output.join("checkpoints")).is_ok_and(|entries| {
             entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("step-"))
         })
-    };
-    while !has_any() {
-        assert!(began.elapsed() < Duration::from_secs(120), "nothing was published");
-        assert!(child.try_wait().unwrap().is_none(), "the writer has ended");
-        thread::sleep(Duration::from_millis(2));
-    }
+    });
 }

@@ -4,8 +4,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fs, thread};
+
+use bedplate_testkit::wait_until;
 
 pub(crate) const BUCKET: &str = "checkpoints";
 
@@ -70,11 +72,7 @@ fn started(
 ) -> Server {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let server = Server { child, endpoint: format!("http://127.0.0.1:{port}"), region, key, secret };
-    let began = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(90), "the object store does not listen");
-        thread::sleep(Duration::from_millis(50));
-    }
+    wait_until("the object store listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     thread::sleep(Duration::from_millis(500));
     server
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use bedplate_data::Packing;
+use bedplate_document::quote;
 
 use super::{PACKINGS, RECOMPUTES, TrainConfig};
 
@@ -22,8 +23,12 @@ impl TrainConfig {
     fn write_model(&self, file: &mut File) {
         let model = &self.model;
         file.section("model");
-        file.key("config", quoted(&model.config), "a config.json, a folder with one, or a built-in name");
-        let weights = model.weights.as_ref().map(|path| quoted(&path.to_string_lossy()));
+        file.key(
+            "config",
+            quote::toml(&model.config),
+            "a config.json, a folder with one, or a built-in name",
+        );
+        let weights = model.weights.as_ref().map(|path| quote::toml(&path.to_string_lossy()));
         file.optional("weights", weights, "folder", "safetensors to start from instead of fresh weights");
         file.key("seed", model.seed, "of fresh weights");
     }
@@ -31,7 +36,7 @@ impl TrainConfig {
     fn write_data(&self, file: &mut File) {
         let data = &self.data;
         file.section("data");
-        let paths = data.corpora.iter().map(|corpus| quoted(&corpus.path.to_string_lossy()));
+        let paths = data.corpora.iter().map(|corpus| quote::toml(&corpus.path.to_string_lossy()));
         file.key("corpora", list(paths), "folders made by `bedplate data`");
         let weights = data.corpora.iter().map(|corpus| number(corpus.weight));
         file.key("weights", list(weights), "shares of the corpora in the mixture");
@@ -50,7 +55,7 @@ impl TrainConfig {
         file.key("micro_batch", training.micro_batch, "sequences computed at once");
         file.key(
             "precision",
-            quoted(training.precision.name()),
+            quote::toml(training.precision.name()),
             "f32, bf16 with f32 master weights, or fp8: bf16 with linear layers that multiply in fp8",
         );
         file.key(
@@ -58,10 +63,10 @@ impl TrainConfig {
             word(&RECOMPUTES, &training.recompute),
             "none, cheap (norms and activations) or full",
         );
-        let device = quoted(&training.device.to_string());
+        let device = quote::toml(&training.device.to_string());
         file.key("device", device, "auto (a GPU, where every rank has its own), cpu, cuda or cuda:0");
         file.key("threads", training.threads, "of a rank; 0: its share of the processors");
-        let layout = training.layout.map(|layout| quoted(&layout.to_string()));
+        let layout = training.layout.map(|layout| quote::toml(&layout.to_string()));
         file.optional("layout", layout, "dp4.zero3", "how ranks share the work; none: data parallel");
         file.key("copy_every", training.copy_every, "steps; copies for the survival of lost ranks, 0: none");
         file.key("wait_seconds", training.wait_seconds, "how long ranks that are too few wait for others");
@@ -72,7 +77,7 @@ impl TrainConfig {
         let optimizer = &self.optimizer;
         file.section("optimizer");
         file.key("learning_rate", number(optimizer.learning_rate), "at its peak");
-        let decay = quoted(optimizer.decay.name());
+        let decay = quote::toml(optimizer.decay.name());
         file.key("decay", decay, "constant, linear, cosine or warmup-stable-decay");
         file.key("warmup", optimizer.warmup, "steps in which the rate rises");
         file.key("final_share", number(optimizer.final_share), "of the peak, at the end");
@@ -88,10 +93,10 @@ impl TrainConfig {
         let evaluation = &self.evaluation;
         file.section("evaluation");
         file.key("every", evaluation.every, "steps; 0: never");
-        let corpus = evaluation.corpus.as_ref().map(|path| quoted(&path.to_string_lossy()));
+        let corpus = evaluation.corpus.as_ref().map(|path| quote::toml(&path.to_string_lossy()));
         file.optional("corpus", corpus, "folder", "held-out text");
         file.key("batches", evaluation.batches, "micro-batches of an evaluation");
-        file.key("prompt", quoted(&evaluation.prompt), "a text to go on from; empty: no sample");
+        file.key("prompt", quote::toml(&evaluation.prompt), "a text to go on from; empty: no sample");
         file.key("sample_tokens", evaluation.sample_tokens, "length of the sample");
         file.key("temperature", number(evaluation.temperature), "0: always the most likely token");
     }
@@ -101,7 +106,7 @@ impl TrainConfig {
         file.key("every", self.checkpoint.every, "steps; 0: only after the last");
         file.key("keep", self.checkpoint.keep, "newest ones that stay");
         file.key("keep_hours", number(self.checkpoint.keep_hours), "younger ones stay too");
-        let store = self.checkpoint.store.as_ref().map(|store| quoted(store));
+        let store = self.checkpoint.store.as_ref().map(|store| quote::toml(store));
         file.optional(
             "store",
             store,
@@ -112,13 +117,17 @@ impl TrainConfig {
             file.section("adapter");
             file.key("rank", adapter.rank, "of the low-rank update");
             file.key("alpha", number(adapter.alpha), "the update counts alpha / rank");
-            let targets = adapter.targets.iter().map(|target| quoted(target));
+            let targets = adapter.targets.iter().map(|target| quote::toml(target));
             file.key("targets", list(targets), "matrices that get one; none named: the attention's");
         }
         file.section("output");
-        file.key("folder", quoted(&self.output.folder.to_string_lossy()), "checkpoints, metrics, weights");
+        file.key(
+            "folder",
+            quote::toml(&self.output.folder.to_string_lossy()),
+            "checkpoints, metrics, weights",
+        );
         file.key("tensorboard", self.output.has_tensorboard, "write event files");
-        let address = self.output.metrics_address.map(|address| quoted(&address.to_string()));
+        let address = self.output.metrics_address.map(|address| quote::toml(&address.to_string()));
         file.optional("metrics_address", address, "127.0.0.1:9400", "where Prometheus may ask");
         file.key("metrics_public", self.output.has_public_metrics, "from other machines too");
     }
@@ -144,14 +153,9 @@ impl File {
     fn optional(&mut self, key: &str, value: Option<String>, example: &str, comment: &str) {
         match value {
             Some(value) => self.key(key, value, comment),
-            None => self.key(&format!("# {key}"), quoted(example), comment),
+            None => self.key(&format!("# {key}"), quote::toml(example), comment),
         }
     }
-}
-
-fn quoted(text: &str) -> String {
-    // JSON's escapes are TOML's.
-    serde_json::Value::String(text.to_owned()).to_string()
 }
 
 /// A number that TOML reads as a float.
@@ -165,5 +169,5 @@ fn list(items: impl Iterator<Item = String>) -> String {
 
 fn word<T: PartialEq>(choices: &[(&str, T)], value: &T) -> String {
     let name = choices.iter().find(|(_, choice)| choice == value).map_or("", |(name, _)| name);
-    quoted(name)
+    quote::toml(name)
 }

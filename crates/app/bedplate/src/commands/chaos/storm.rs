@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::launcher::launcher;
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The same seed makes the same choices
     #[arg(long, default_value_t = 1)]
     seed: u64,

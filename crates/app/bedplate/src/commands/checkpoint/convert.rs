@@ -23,7 +23,7 @@ becomes a Hugging Face folder with its weights; a Hugging Face folder becomes a
 checkpoint of step 0 without moments; a checkpoint of an earlier release
 becomes one of this release. PyTorch's distributed checkpoints read and write
 such folders with HuggingFaceStorageReader and HuggingFaceStorageWriter.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A checkpoint, the output folder of a run, or a Hugging Face folder
     from: String,
     /// A folder that does not exist yet

@@ -16,7 +16,7 @@ Examples:
   bedplate checkpoint show s3://bucket/run --json
 
 Only manifests are read; `bedplate checkpoint verify` reads every byte.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A checkpoint, a folder or prefix with checkpoints, or the output folder of a run
     place: String,
     /// List every tensor of a checkpoint

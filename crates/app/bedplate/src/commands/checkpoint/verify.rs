@@ -14,7 +14,7 @@ Examples:
   bedplate checkpoint verify s3://bucket/run/step-00000100
 
 The exit code is 1 where anything is missing, cut off or changed.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A checkpoint, a folder or prefix with checkpoints, or the output folder of a run
     place: String,
 }

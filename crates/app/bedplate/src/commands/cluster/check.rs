@@ -12,7 +12,7 @@ use crate::clusters::{Reading, load_all};
 Examples:
   bedplate cluster check cluster.toml
   bedplate cluster check topology.conf slurm.conf")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// INSTANCE:COUNT, or the files of one description
     #[arg(required = true, value_name = "CLUSTER")]
     cluster: Vec<String>,

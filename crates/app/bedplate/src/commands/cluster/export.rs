@@ -14,7 +14,7 @@ Examples:
   bedplate cluster export u-p6e-gb200x72:4 --as slurm-block
   bedplate cluster export cluster.toml --as slurm-yaml -o topology.yaml
   bedplate cluster export p5.48xlarge:64 --as slurm-nodes")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// INSTANCE:COUNT, or the files of one description
     #[arg(required = true, value_name = "CLUSTER")]
     cluster: Vec<String>,

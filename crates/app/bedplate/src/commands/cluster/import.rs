@@ -15,7 +15,7 @@ Examples:
   kubectl get nodes -o json | bedplate cluster import -
   nvidia-smi topo -m | bedplate cluster import - --accelerator h100
   bedplate cluster import topology.conf --instance p5.48xlarge")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Files of one description; `-` reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,

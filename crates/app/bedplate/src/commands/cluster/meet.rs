@@ -14,7 +14,7 @@ use crate::clusters::{Reading, load_all};
 Examples:
   bedplate cluster meet cluster.toml n01 n05
   bedplate cluster meet u-p6e-gb200x72:2 n01 n18 n19")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// INSTANCE:COUNT, or a cluster file
     cluster: String,
     /// Names of nodes

@@ -20,7 +20,7 @@ Examples:
   bedplate cluster show context:site
 
 For a Slurm (context:NAME) it shows partitions, QOS and fair shares too.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// INSTANCE:COUNT, several joined by `+`, context:NAME, or the files of one description
     #[arg(required = true, value_name = "CLUSTER")]
     cluster: Vec<String>,

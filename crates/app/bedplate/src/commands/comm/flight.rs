@@ -24,7 +24,7 @@ Examples:
 
 Exits with 1 if ranks wait for others, make different calls or left no record,
 else with 0. It names and skips files that are not flight records.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The folder that BEDPLATE_FLIGHT named when the ranks ran
     #[arg(value_name = "DIR")]
     folder: PathBuf,

@@ -26,7 +26,7 @@ Stories are about people with new names who move around and take, give and
 leave things; at the end are questions whose answers follow from the story.
 Arithmetic has sums, differences and comparisons with their working. The same
 kind, seed and number always give the same document.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// stories, arithmetic, or a mixture of both
     #[arg(long, default_value = "mixture")]
     kind: CorpusKind,

@@ -22,7 +22,7 @@ Examples:
 
 A sample is what a run with this sequence and seed would see; conversations are
 packed whole.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A folder of shards
     folder: PathBuf,
     /// Show the sample with this number as text

@@ -35,7 +35,7 @@ With --chat each record has `messages` (with role and content), `conversations`
 `input` and `output` (Alpaca's). They are rendered by the tokenizer's chat
 template, and only the assistant's tokens count in the loss. Other records are
 left out; the first ones are named.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Files or folders of text
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,

@@ -16,7 +16,7 @@ Examples:
 
 The result is a tokenizer.json that Hugging Face's libraries read too. The same
 texts give the same tokenizer in any order.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Files or folders of text, as for `data tokenize`
     #[arg(required = true, value_name = "INPUT")]
     inputs: Vec<PathBuf>,

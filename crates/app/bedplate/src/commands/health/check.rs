@@ -19,7 +19,7 @@ Examples:
   bedplate node drain n3 --reason check && bedplate submit --nodes 1 -- bedplate health check
 
 Exit code 1 when a check fails. The machine should be idle: other work makes rates lower.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// How long each part works
     #[arg(long = "for", value_name = "TIME", default_value = "5s")]
     lasts: Seconds,

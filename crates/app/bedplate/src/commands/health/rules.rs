@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use bedplate_health::{Condition, Profile, Rule, Threshold};
 use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, ProgramError};
+use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
 use crate::health_rules::{ProfileName, rules};
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// One rule, explained
     rule: Option<String>,
     /// Add rules of your own to the built-in ones
@@ -124,10 +125,6 @@ fn limit_text(limit: &Threshold) -> String {
 }
 
 fn span(ms: u64) -> String {
-    match ms {
-        ms if ms >= 86_400_000 && ms % 86_400_000 == 0 => format!("{} d", ms / 86_400_000),
-        ms if ms >= 3_600_000 && ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
-        ms if ms >= 60_000 && ms % 60_000 == 0 => format!("{} min", ms / 60_000),
-        ms => format!("{} s", ms as f64 / 1000.0),
-    }
+    let (number, unit) = Seconds::new(ms as f64 / 1000.0).exactly();
+    format!("{number} {unit}")
 }

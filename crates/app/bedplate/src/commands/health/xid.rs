@@ -7,7 +7,7 @@ use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The number after `Xid` in the kernel log
     code: Option<u32>,
 }

@@ -22,7 +22,7 @@ Examples:
 The shell sees the rank's variables (CUDA_VISIBLE_DEVICES, RANK, …) and
 folder. It is not part of the job: it has none of its limits, and ends when you
 end it.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The number of the job
     job: JobId,
     /// Beside which rank

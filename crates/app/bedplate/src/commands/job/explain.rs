@@ -1,23 +1,14 @@
 //! `bedplate job explain JOB…`
 
-use bedplate_drivers::{Explained, JobDetail, JobId};
+use bedplate_drivers::{Explained, JobDetail};
 use bedplate_terminal::present::{Facts, clock, moment, now_ms};
 use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
 
-use crate::connection::Connection;
+use super::Jobs;
 use crate::job_text::{state_text, where_or_why};
 
-#[derive(clap::Args)]
-pub(super) struct Arguments {
-    /// Numbers of jobs
-    #[arg(required = true, value_name = "JOB")]
-    jobs: Vec<JobId>,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn run(arguments: &Jobs, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let mut told = Vec::new();
     for label in &arguments.jobs {

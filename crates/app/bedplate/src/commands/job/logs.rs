@@ -17,7 +17,7 @@ Examples:
   bedplate job logs 12 --rank 3 --stderr
   bedplate job logs 12 --all -f
   bedplate job logs 12 -f")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The number of the job
     job: JobId,
     /// Go on until the job has ended

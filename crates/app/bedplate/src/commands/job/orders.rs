@@ -1,24 +1,15 @@
 //! `bedplate job cancel|hold|release|requeue JOB…`
 
 use bedplate_diag::render_text;
-use bedplate_drivers::{JobId, JobOrder};
+use bedplate_drivers::JobOrder;
 use bedplate_terminal::present::printable;
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
-use crate::connection::Connection;
-
-#[derive(clap::Args)]
-pub(super) struct Arguments {
-    /// Numbers of jobs; `12_3` is a member of an array
-    #[arg(required = true, value_name = "JOB")]
-    jobs: Vec<JobId>,
-    #[command(flatten)]
-    connection: Connection,
-}
+use super::Jobs;
 
 /// Goes through all jobs; a refused one does not keep the others from their order.
-pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console) -> Result<(), CliError> {
+pub(super) fn run(arguments: &Jobs, order: JobOrder, console: &mut Console) -> Result<(), CliError> {
     let driver = arguments.connection.driver()?;
     let mut done = Vec::new();
     let mut refused = None;

@@ -1,6 +1,7 @@
 //! `bedplate job render --for slurm|kubernetes FILE`: a job file as another scheduler reads it.
 
-use bedplate_job::kubernetes::{self, ManifestKind, PodGroup, RenderOptions, to_yaml};
+use bedplate_document::to_yaml;
+use bedplate_job::kubernetes::{self, ManifestKind, PodGroup, RenderOptions};
 use bedplate_job::sbatch::{self, Setting};
 use bedplate_job::{Job, Remark};
 use bedplate_terminal::{CliError, Console, choice};
@@ -20,7 +21,7 @@ The script or the manifests go to standard output. Notes on standard error name
 each key that the other scheduler has no word for. What cannot be left out
 without changing the job is an error. For Slurm a batch script is printed as it
 is.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A job file (TOML or JSON), a batch script or a manifest; `-` reads standard input
     file: String,
     /// For which scheduler

@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::job_text::{state_text, where_or_why};
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Numbers of jobs; `12_3` is a member of an array
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<JobId>,

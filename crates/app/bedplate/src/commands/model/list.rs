@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 Examples:
   bedplate model list
   bedplate model list qwen3")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Only names that contain this
     part: Option<String>,
 }

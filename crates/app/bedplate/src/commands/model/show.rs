@@ -22,7 +22,7 @@ Examples:
 FLOPs count matrix products only (2mkn); the convention is printed with them.
 `causal` counts what the mask lets through, `full` the whole square;
 recomputation is counted only on request.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A built-in name (see `bedplate model list`), or a config.json or its folder
     model: String,
     /// Tokens per sequence, for FLOPs and the KV cache

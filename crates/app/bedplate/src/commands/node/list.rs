@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::connection::Connection;
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     connection: Connection,
 }

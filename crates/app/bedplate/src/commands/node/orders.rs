@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::connection::Connection;
 
 #[derive(clap::Args)]
-pub(super) struct DrainArguments {
+pub(crate) struct DrainArguments {
     /// Names of nodes
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<NodeId>,
@@ -19,7 +19,7 @@ pub(super) struct DrainArguments {
 }
 
 #[derive(clap::Args)]
-pub(super) struct ResumeArguments {
+pub(crate) struct ResumeArguments {
     /// Names of nodes
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<NodeId>,

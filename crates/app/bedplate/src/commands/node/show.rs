@@ -10,7 +10,7 @@ use super::list::why;
 use crate::connection::Connection;
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The name of the node
     node: NodeId,
     #[command(flatten)]

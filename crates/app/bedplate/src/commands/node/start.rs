@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::launcher::launcher;
 
 #[derive(clap::Args)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Names of nodes of the cluster that `bedplate up` started here
     #[arg(required = true, value_name = "NODE")]
     nodes: Vec<NodeId>,

@@ -18,7 +18,7 @@ Examples:
 Kaplan's and Chinchilla's laws disagree about how to split computation between
 parameters and tokens, so each is named with its source. The loss is on the
 law's own data.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The budget in dollars
     #[arg(long, conflicts_with = "gpu_hours", required_unless_present = "gpu_hours")]
     dollars: Option<Dollars>,

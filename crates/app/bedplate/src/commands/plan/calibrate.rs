@@ -33,7 +33,7 @@ is enough.
 With --runs the rates of this host move to what runs of `bedplate train`
 reached on it, part by part. With --jobs the constants are fitted to jobs that
 ran as planned: to their plans and the steps that they reported.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]
     kind: Kind,

@@ -30,7 +30,7 @@ It tries every machine of the catalog in growing numbers with its best layout,
 failures included, and chooses the cheapest that meets the deadline, or without
 a deadline the fastest within the budget. Without --purchase each machine is
 bought on demand or as a capacity block, whichever is cheaper.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,

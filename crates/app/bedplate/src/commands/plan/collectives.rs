@@ -7,7 +7,7 @@ use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, files};
 use serde_json::{Value, json};
 
-use super::validate::percent;
+use super::validate::{percent, prediction_table};
 
 pub(super) fn validate(
     text: &str,
@@ -115,12 +115,7 @@ fn table(report: &CollectiveReport, held_out: &CollectiveReport) -> Table {
 }
 
 fn row_table(report: &CollectiveReport) -> Table {
-    let mut table = Table::new(vec![
-        Column::left("ROW", 0),
-        Column::right("PREDICTED", 0),
-        Column::right("MEASURED", 0),
-        Column::right("ERROR", 0),
-    ]);
+    let mut table = prediction_table();
     let mut rows: Vec<&(String, f64, f64)> = report.outcomes.iter().collect();
     let error = |row: &(String, f64, f64)| row.1 / row.2 - 1.0;
     rows.sort_by(|a, b| error(b).abs().total_cmp(&error(a).abs()));

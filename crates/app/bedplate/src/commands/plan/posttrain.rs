@@ -25,7 +25,7 @@ Examples:
 Colocated: all GPUs roll out and then train. Separate: some roll out the next
 step while the others train on the last one, so rollouts use a policy that is
 one step old. See docs/plan-serve.md.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,

@@ -45,7 +45,7 @@ Examples:
 Without --cluster every priced machine of the catalog is tried whose chips have measured
 serving rows; --any-chip tries the others too. Quantised weights may cost quality;
 --precision bf16 rules them out. See docs/plan-serve.md.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
@@ -255,10 +255,8 @@ fn how_to_start(
 
 /// A name that objects of Kubernetes may have, with room for what is appended to it.
 fn label(text: &str) -> Result<String, String> {
-    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let begins = text.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
-    let ends = text.as_bytes().last().is_some_and(|byte| *byte != b'-');
-    match begins && ends && text.len() <= 50 && text.bytes().all(is_inner) {
+    let begins = text.starts_with(|first: char| first.is_ascii_lowercase());
+    match begins && text.len() <= 50 && bedplate_document::kubernetes::is_dns_label(text) {
         true => Ok(text.to_owned()),
         false => {
             Err("a name has lower-case letters, digits and hyphens, begins with a letter, and has at most 50"

@@ -159,16 +159,9 @@ fn score_table(kind: &str, groups: &BTreeMap<String, Scores>) -> Table {
         "weights" => "WEIGHTS",
         _ => "ROWS OF",
     };
-    let mut table = Table::new(vec![
-        Column::left(title, 0),
-        Column::right("ROWS", 0),
-        Column::right("ITL", 0),
-        Column::right("P90", 1),
-        Column::right("TOKENS/S/GPU", 0),
-        Column::right("P90", 1),
-        Column::right("TTFT", 0),
-        Column::right("P90", 1),
-    ]);
+    let mut columns = vec![Column::left(title, 0), Column::right("ROWS", 0)];
+    columns.extend(Column::errors_of_serving());
+    let mut table = Table::new(columns);
     for (name, scores) in groups.iter().filter(|(_, scores)| scores.inter_token.rows > 0) {
         let mut row = vec![name.chars().take(45).collect(), scores.inter_token.rows.to_string()];
         for score in [scores.inter_token, scores.throughput, scores.first_token] {

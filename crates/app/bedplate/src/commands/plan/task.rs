@@ -3,7 +3,7 @@
 use bedplate_perf::Task;
 
 #[derive(clap::Args)]
-pub(super) struct TaskArguments {
+pub(crate) struct TaskArguments {
     /// What is trained: all weights from scratch, all weights, or adapters
     #[arg(long, value_enum, default_value = "pretrain")]
     task: TaskKind,

@@ -40,7 +40,7 @@ For a Slurm (--context NAME, or --cluster context:NAME) the plan uses nodes
 that Slurm could give now: as many as the job asks for, free ones under as few
 switches as possible. The prediction goes into the job's comment, and the
 layout into its variable BEDPLATE_LAYOUT.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) question: Question,
     /// Price this layout instead of the best one

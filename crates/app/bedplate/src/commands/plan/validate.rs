@@ -43,7 +43,7 @@ its model on its GPU, and the rows inside their 80 % intervals are counted.
 
 With --kind collectives the columns are those of data/training/collectives.csv;
 each node count is also held out of the fit in turn.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]
     kind: Kind,
@@ -147,13 +147,18 @@ fn score_table(title: &'static str, scores: &[(String, Score)]) -> Table {
     table
 }
 
-fn row_table(report: &ValidationReport) -> Table {
-    let mut table = Table::new(vec![
+/// A table of rows with what was predicted and measured.
+pub(super) fn prediction_table() -> Table {
+    Table::new(vec![
         Column::left("ROW", 0),
         Column::right("PREDICTED", 0),
         Column::right("MEASURED", 0),
         Column::right("ERROR", 0),
-    ]);
+    ])
+}
+
+fn row_table(report: &ValidationReport) -> Table {
+    let mut table = prediction_table();
     let mut outcomes: Vec<_> = report.outcomes.iter().collect();
     outcomes.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
     for outcome in outcomes {

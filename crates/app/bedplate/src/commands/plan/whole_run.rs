@@ -15,7 +15,7 @@ use super::question::Loaded;
 
 /// Failures, checkpoints, prices and limits.
 #[derive(clap::Args)]
-pub(super) struct RunArguments {
+pub(crate) struct RunArguments {
     /// Tokens of the whole run, for days and dollars
     #[arg(long)]
     pub(super) tokens: Option<Tokens>,

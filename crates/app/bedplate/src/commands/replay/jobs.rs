@@ -33,7 +33,7 @@ Examples:
 The replay runs in virtual time: no job really runs, and equal seeds give equal
 results. Traces without time limits get assigned ones, the same for every
 policy. See docs/replay.md for formats, policies and figures.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
     load: Load,
     /// A policy to compare; may be repeated [default: easy, conservative, ours]

@@ -40,7 +40,7 @@ or JSON lines with timestamp (ms), input_length, output_length and hash_ids.
 The time of an engine step is predicted for --model, or the sum of the terms of
 --step-time; take those from your own engine's log. See
 docs/replay-requests.md.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The trace to replay, CSV or JSON lines; `-` reads standard input
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
     trace: Option<String>,

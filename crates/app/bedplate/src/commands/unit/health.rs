@@ -11,7 +11,7 @@ const LONGEST_REASON: usize = 180;
 
 /// The script. Slurm starts it as `HealthCheckProgram`, or a `Prolog` calls it before a job.
 pub(super) fn script(program: &str, check: &str) -> String {
-    let quoted = format!("'{}'", check.replace('\'', r"'\''"));
+    let quoted = bedplate_document::quote::shell(check);
     format!(
         r#"#!/bin/sh
 # Takes a node that is not well out of service, with the reason; written by `bedplate unit slurm-health`.
