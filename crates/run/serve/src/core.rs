@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bedplate_batching::{
     Completion, Request, RequestId, Scheduler, SequenceId, SequenceProgress, SequenceStart, StepShape,
 };
-use bedplate_kernels::{Device, Element};
+use bedplate_kernels::{CudaError, Device, Element};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, RowAdapters, ServingRoom};
 
 pub(crate) use blocks::Adopted;
@@ -26,6 +26,7 @@ pub(crate) use blocks::Adopted;
 use crate::ask::Wants;
 use crate::compose::{Composed, TokenRun};
 use crate::draft::{DraftModel, Speculation};
+use crate::events;
 use crate::keys::EngineKeys;
 use crate::live::{LiveRequest, LiveSequence};
 use crate::speculate::speculate;
@@ -145,9 +146,12 @@ impl<E: Element> Core<E> {
             start: SequenceStart::Prompt,
         };
         let now = self.now();
+        events::asked(id, ask.prompt.len(), samples);
         match self.parts.scheduler.submit(request, now) {
             Err(refusal) => {
-                teller.tell(SampleEvent::Failed(Refusal::Never(refusal).to_string()));
+                let why = Refusal::Never(refusal).to_string();
+                events::failed(id, &why);
+                teller.tell(SampleEvent::Failed(why));
                 self.finished += 1;
             }
             Ok(sequence) => {
@@ -184,7 +188,19 @@ impl<E: Element> Core<E> {
 
     /// Tells all requests that they cannot be finished.
     pub(crate) fn fail(&self, reason: &str) {
-        self.jobs.values().for_each(|job| job.teller.tell(SampleEvent::Failed(reason.to_owned())));
+        for (id, job) in &self.jobs {
+            events::failed(*id, reason);
+            job.teller.tell(SampleEvent::Failed(reason.to_owned()));
+        }
+    }
+
+    /// Shows which GPU has failed, where one has.
+    pub(crate) fn tell_fault(&mut self) {
+        if let Err(CudaError::Fault(fault)) = self.parts.device.check() {
+            events::device_failed(&fault);
+            self.state.fault = Some(fault);
+            self.publish();
+        }
     }
 
     /// Stops what nobody waits for any more.
@@ -192,6 +208,7 @@ impl<E: Element> Core<E> {
         let is_left = |job: &LiveRequest| job.teller.is_cancelled();
         let gone: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_left(job)).map(|(id, _)| *id).collect();
         for id in gone {
+            events::cancelled(id);
             self.close(id);
             self.stop_sequences(|live| live.request == id);
         }
@@ -215,6 +232,9 @@ impl<E: Element> Core<E> {
     /// A request is done with.
     fn close(&mut self, request: u64) -> Option<LiveRequest> {
         let job = self.jobs.remove(&request);
+        if job.as_ref().is_some_and(|job| !job.teller.is_cancelled()) {
+            events::finished(request);
+        }
         self.finished += u32::from(job.is_some());
         job
     }
@@ -280,6 +300,7 @@ impl<E: Element> Core<E> {
                 && !job.is_admitted
             {
                 job.is_admitted = true;
+                events::admitted(admission.request.0, cached_tokens);
                 self.state.prompt_tokens += job.ask.prompt.len() as u64;
                 self.state.cached_tokens += u64::from(cached_tokens);
                 job.tell(SampleEvent::Admitted { cached_tokens });

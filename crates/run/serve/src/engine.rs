@@ -16,6 +16,7 @@ use bedplate_units::Bytes;
 use crate::compose::Composed;
 use crate::core::{Adopted, Core, EngineParts, MOST_SPECULATED, StepLog, StepRecord};
 use crate::draft::DraftModel;
+use crate::events;
 use crate::free_memory::free_memory;
 use crate::keys::EngineKeys;
 use crate::spill::Spill;
@@ -177,6 +178,7 @@ impl Engine {
     ) -> Result<(Self, EngineMemory), ServeError> {
         let prepared = Prepared::new(loaded, draft, adapters, end_tokens, options, group)?;
         let memory = prepared.memory.clone();
+        events::loaded(&prepared.about, &memory);
         Ok((Self::run(prepared), memory))
     }
 
@@ -185,15 +187,20 @@ impl Engine {
         let (commands, received) = channel();
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
+        let around = tracing::Span::current();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || {
+            let _around = around.entered();
             let mut core = Core::new(parts, seen.state.clone(), seen.log.clone());
             let ended = panics::caught(|| serve(&mut core, &received, &seen));
             let reason = match ended {
-                Ok(Ok(())) => "it was ended".to_owned(),
-                Ok(Err(trouble)) => trouble,
+                Ok(Ok(())) => None,
+                Ok(Err(trouble)) => Some(trouble),
                 // A device that has failed gives numbers that nothing is prepared for.
-                Err(what) => core.trouble().err().unwrap_or(format!("a bug in its engine: {what}")),
+                Err(what) => Some(core.trouble().err().unwrap_or(format!("a bug in its engine: {what}"))),
             };
+            core.tell_fault();
+            reason.as_deref().map_or_else(events::ended, events::stopped);
+            let reason = reason.unwrap_or_else(|| "it was ended".to_owned());
             *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
             core.fail(&reason);
             for command in received.try_iter() {
@@ -314,7 +321,9 @@ impl Replica for Engine {
     }
 
     fn drain(&self) {
-        self.shared.is_draining.store(true, Ordering::Release);
+        if !self.shared.is_draining.swap(true, Ordering::AcqRel) {
+            events::drains();
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod core;
 mod draft;
 mod engine;
 mod error;
+mod events;
 mod free_memory;
 mod keys;
 mod live;

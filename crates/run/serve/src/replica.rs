@@ -1,6 +1,7 @@
 //! One copy of a model that answers, as its callers see it.
 
 use bedplate_batching::RequestRefusal;
+use bedplate_kernels::DeviceFault;
 
 use crate::{Answer, Ask};
 
@@ -78,4 +79,6 @@ pub struct EngineState {
     pub host_nanoseconds: u64,
     /// Why it answers nothing any more, if it does not.
     pub stopped: Option<String>,
+    /// The GPU that has failed, where that is why.
+    pub fault: Option<Box<DeviceFault>>,
 }

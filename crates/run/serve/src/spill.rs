@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use bedplate_batching::BlockKey;
 
+use crate::events;
+
 /// Prefixes that fell out of the pool.
 #[derive(Debug, Default)]
 pub(crate) struct Spill {
@@ -151,7 +153,8 @@ impl Disk {
 
     fn put(&mut self, key: BlockKey, block: &[u8]) {
         // A full disk costs a prefix, not an answer.
-        if write_private(&self.path(key), block).is_err() {
+        if let Err(error) = write_private(&self.path(key), block) {
+            events::spill_failed(&error);
             let _ = fs::remove_file(self.path(key));
             return;
         }

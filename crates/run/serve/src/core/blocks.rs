@@ -7,6 +7,7 @@ use bedplate_network::KvPool;
 use super::{Core, EngineParts};
 use crate::ask::Wants;
 use crate::compose::TokenRun;
+use crate::events;
 use crate::live::{LiveSequence, Spare};
 use crate::worker_group::WorkerOrder;
 use crate::{SampleEvent, Teller};
@@ -26,6 +27,7 @@ impl<E: Element> Core<E> {
         self.parts.spill_evicted();
         let EngineParts { device, pool, scheduler, .. } = &mut self.parts;
         for out in &scheduler.last_step().swapped_out {
+            events::swapped_out(out.sequence.0, out.blocks.len());
             let blocks = out.blocks.iter().map(|block| read_block(device, pool, block.0)).collect();
             self.swapped.insert(out.sequence.0, blocks);
         }
@@ -45,6 +47,7 @@ impl<E: Element> Core<E> {
         let preempted: Vec<SequenceId> =
             self.parts.scheduler.last_step().preempted.iter().map(|preemption| preemption.sequence).collect();
         self.state.preemptions += preempted.len() as u64;
+        self.parts.scheduler.last_step().preempted.iter().for_each(|each| events::preempted(each.request.0));
         for sequence in &preempted {
             let live = self.live(*sequence);
             (live.seen, live.is_behind) = (0, live.ahead > 0);
