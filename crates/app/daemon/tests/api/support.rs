@@ -3,37 +3,27 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 use std::time::Duration;
 
 use bedplate_catalog::Catalog;
 use bedplate_daemon::{DaemonOptions, RunningDaemon, start};
 use bedplate_topology::Cluster;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 pub(crate) const JOB: &str = "name = \"a\"\ncommand = [\"true\"]\nnodes = 1\ngpus_per_node = 8\n";
 
 /// A folder that goes with the test.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder(TempDir);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("bedplate-daemon-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        Self(TempDir::with_prefix("bedplate-daemon-").unwrap())
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 

@@ -70,19 +70,21 @@ struct Row {
     captures_prompts: bool,
 }
 
+const VLLM: Row = Row {
+    engine: Engine::Vllm,
+    name: "vllm",
+    prefill: PrefillStyle::Chunked,
+    chunk: 8192,
+    chunk_blackwell: 8192,
+    reserve: KvReserve::HalfAnswer,
+    memory_share: 0.92,
+    memory_share_hopper: 0.92,
+    captures_prompts: true,
+};
+
 /// Defaults as the engines document them and as the measured rows show.
 static ENGINES: [Row; 4] = [
-    Row {
-        engine: Engine::Vllm,
-        name: "vllm",
-        prefill: PrefillStyle::Chunked,
-        chunk: 8192,
-        chunk_blackwell: 8192,
-        reserve: KvReserve::HalfAnswer,
-        memory_share: 0.92,
-        memory_share_hopper: 0.92,
-        captures_prompts: true,
-    },
+    VLLM,
     Row {
         engine: Engine::Sglang,
         name: "sglang",
@@ -105,17 +107,7 @@ static ENGINES: [Row; 4] = [
         memory_share_hopper: 0.92,
         captures_prompts: false,
     },
-    Row {
-        engine: Engine::Bedplate,
-        name: "bedplate",
-        prefill: PrefillStyle::Chunked,
-        chunk: 8192,
-        chunk_blackwell: 8192,
-        reserve: KvReserve::HalfAnswer,
-        memory_share: 0.92,
-        memory_share_hopper: 0.92,
-        captures_prompts: false,
-    },
+    Row { engine: Engine::Bedplate, name: "bedplate", captures_prompts: false, ..VLLM },
 ];
 
 /// Default number of concurrent sequences.
