@@ -47,7 +47,7 @@ pub type Request = hyper::Request<Incoming>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientPeer(pub std::net::IpAddr);
 
-/// Answers a request.
+/// Answers a request. Connections are compiled once for all handlers, not for each: a call goes through a pointer.
 pub trait Handler: Clone + Send + Sync + 'static {
     fn answer(&self, request: Request) -> impl Future<Output = Answer> + Send;
 }

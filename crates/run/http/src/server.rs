@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -67,6 +68,21 @@ impl Connections {
     }
 }
 
+type AnyAnswer = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// A handler without its type.
+#[derive(Clone)]
+struct AnyHandler(Arc<dyn Fn(Request) -> AnyAnswer + Send + Sync>);
+
+impl AnyHandler {
+    fn new(handler: impl Handler) -> Self {
+        Self(Arc::new(move |request| {
+            let handler = handler.clone();
+            Box::pin(async move { handler.answer(request).await })
+        }))
+    }
+}
+
 /// A connection that counts until this is dropped.
 struct Counted(Arc<Connections>);
 
@@ -98,6 +114,10 @@ impl Server {
 
     /// Accepts connections until this future is dropped; those that are open go on without it.
     pub async fn accept(&self, listener: &TcpListener, handler: impl Handler) {
+        self.accept_for(listener, AnyHandler::new(handler)).await;
+    }
+
+    async fn accept_for(&self, listener: &TcpListener, handler: AnyHandler) {
         loop {
             let Ok((stream, peer)) = listener.accept().await else {
                 sleep(EXHAUSTED).await;
@@ -119,8 +139,12 @@ impl Server {
     /// Answers on connections of the listener until [`Server::begin_end`] is called, then until running requests are answered, at
     /// most for [`Limits::grace`].
     pub async fn serve(&self, listener: TcpListener, handler: impl Handler) {
+        self.serve_for(listener, AnyHandler::new(handler)).await;
+    }
+
+    async fn serve_for(&self, listener: TcpListener, handler: AnyHandler) {
         tokio::select! {
-            () = self.accept(&listener, handler) => {}
+            () = self.accept_for(&listener, handler) => {}
             () = self.ends() => {}
         }
         drop(listener);
@@ -153,7 +177,7 @@ impl Server {
         Some(counted)
     }
 
-    async fn greet(&self, stream: TcpStream, peer: IpAddr, handler: impl Handler) {
+    async fn greet(&self, stream: TcpStream, peer: IpAddr, handler: AnyHandler) {
         let _ = stream.set_nodelay(true);
         match &self.encryption {
             None => self.converse(stream, peer, handler).await,
@@ -166,7 +190,7 @@ impl Server {
     }
 
     /// Answers the requests of one connection until it ends or holds things up.
-    async fn converse<S>(&self, stream: S, peer: IpAddr, handler: impl Handler)
+    async fn converse<S>(&self, stream: S, peer: IpAddr, handler: AnyHandler)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -184,7 +208,7 @@ impl Server {
             _ = &mut connection => None,
             overdue = activity.overdue(&self.limits) => Some(overdue),
             () = self.ends() => {
-                std::pin::Pin::new(&mut connection).graceful_shutdown();
+                Pin::new(&mut connection).graceful_shutdown();
                 let last = async {
                     tokio::select! {
                         _ = &mut connection => {}
@@ -205,7 +229,7 @@ impl Server {
 }
 
 async fn respond(
-    handler: impl Handler,
+    handler: AnyHandler,
     peer: IpAddr,
     activity: Arc<Activity>,
     mut request: Request,
@@ -213,7 +237,7 @@ async fn respond(
     let working = activity.work();
     request.extensions_mut().insert(ClientPeer(peer));
     // A bug in a handler is answered, and the connection goes on.
-    let mut answer = caught_async(handler.answer(request)).await.unwrap_or_else(|what| broken(&what));
+    let mut answer = caught_async((handler.0)(request)).await.unwrap_or_else(|what| broken(&what));
     answer.body_mut().hold(working);
     Ok(answer)
 }
