@@ -69,10 +69,12 @@ pub(crate) fn own_children() -> Option<Vec<i32>> {
     Some(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// Whether a process was started with this `NAME=value` in its environment.
-pub(crate) fn has_variable(pid: i32, variable: &str) -> bool {
+/// Whether a process was started with each of these `NAME=value` in its environment.
+fn has_variables(pid: i32, variables: &[&str]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+    let has =
+        |variable: &&str| environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes());
+    variables.iter().all(has)
 }
 
 pub(crate) fn kill_one(pid: i32, signal: Signal) {
@@ -80,9 +82,9 @@ pub(crate) fn kill_one(pid: i32, signal: Signal) {
     let _ = kill(Pid::from_raw(pid), signal);
 }
 
-/// Kills every process that was started with `variable` in its environment, and what descends from one, until none
+/// Kills every process that was started with all of `variables` in its environment, and what descends from one, until none
 /// is left; gives up after ten seconds on what even the kernel cannot end. Says how many were found.
-pub(crate) fn kill_marked(variable: &str) -> usize {
+pub(crate) fn kill_marked(variables: &[&str]) -> usize {
     let own = std::process::id() as i32;
     let mut killed = std::collections::BTreeSet::new();
     for _ in 0..1000 {
@@ -90,7 +92,7 @@ pub(crate) fn kill_marked(variable: &str) -> usize {
         let processes = all();
         let mut found: Vec<LiveProcess> = Vec::new();
         for process in &processes {
-            if process.pid != own && has_variable(process.pid, variable) {
+            if process.pid != own && has_variables(process.pid, variables) {
                 found.push(*process);
                 found.extend(descendants(process.pid, &processes));
             }

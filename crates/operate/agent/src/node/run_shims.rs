@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tracing::warn;
 
-use super::{Node, Purpose};
+use super::{Node, Purpose, agent_variable};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::AgentEvent;
@@ -112,7 +112,11 @@ impl Node {
         for (group, shim) in &mut self.run_shims {
             match shim.given_up {
                 None if shim.stands_still() => {
-                    warn!(node = self.options.node, "the run shim of {group} does not answer; killing it");
+                    warn!(
+                        node = self.options.node,
+                        run = group,
+                        "the run shim of {group} does not answer; killing it"
+                    );
                     shim.given_up = Some(now());
                     shim.stood_still = true;
                     shim.pid.into_iter().for_each(kill_own);
@@ -316,13 +320,14 @@ impl Node {
             .collect();
         let fork_server = self.fork_server.as_ref().map(ForkClient::pid);
         let Some((group, _)) = self.find_run_shim(number) else { return };
-        let variable = format!("{MARK}={group}");
+        // Another cluster's agent on this host may have a node of the same name with a run of the same number.
+        let (of_group, of_agent) = (format!("{MARK}={group}"), agent_variable(&self.places));
         let events = self.events.clone();
         processes::kill_below(std::process::id() as i32, |pid| {
             known.contains(pid) || Some(*pid) == fork_server
         });
         tokio::task::spawn_blocking(move || {
-            processes::kill_marked(&variable);
+            processes::kill_marked(&[&of_group, &of_agent]);
             let _ = events.send(AgentEvent::Swept { run_shim: number });
         });
     }
@@ -332,7 +337,7 @@ impl Node {
         let Some((group, _)) = self.find_run_shim(number) else { return };
         let group = group.clone();
         let Some(shim) = self.run_shims.remove(&group) else { return };
-        warn!(node = self.options.node, "the run shim of {group} is gone");
+        warn!(node = self.options.node, run = group, "the run shim of {group} is gone");
         let of_group = |(_, purpose): &(&u64, &Purpose)| self.group_of(**purpose) == group;
         let lost: Vec<u64> = self.processes.iter().filter(of_group).map(|(id, _)| *id).collect();
         // One that stood still, or never was, is nothing that its run did.
