@@ -215,46 +215,35 @@ fn what_would_be_another_job_is_refused_by_its_key() {
 
 #[test]
 fn a_manifest_that_others_wrote_is_read_with_remarks() {
-    let text = "\
+    let replica = "
+      restartPolicy: OnFailure
+      template:
+        spec:
+          hostNetwork: true
+          containers:
+          - name: pytorch
+            image: nvcr.io/nvidia/pytorch:25.01
+            command: [torchrun, train.py]
+            args: [--steps, \"100\"]
+            env: [{name: NCCL_DEBUG, value: INFO}]
+            resources: {limits: {nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32, memory: 1Ti}, requests: {cpu: 96}}
+            volumeMounts: [{name: shm, mountPath: /dev/shm}]
+          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]";
+    let text = format!(
+        "\
 apiVersion: kubeflow.org/v1
 kind: PyTorchJob
-metadata: {name: llama, namespace: team}
+metadata: {{name: llama, namespace: team}}
 spec:
   nprocPerNode: \"8\"
-  runPolicy: {backoffLimit: 3, activeDeadlineSeconds: 3600}
+  runPolicy: {{backoffLimit: 3, activeDeadlineSeconds: 3600}}
   pytorchReplicaSpecs:
-    Master: &replica
-      replicas: 1
-      restartPolicy: OnFailure
-      template:
-        spec:
-          hostNetwork: true
-          containers:
-          - name: pytorch
-            image: nvcr.io/nvidia/pytorch:25.01
-            command: [torchrun, train.py]
-            args: [--steps, \"100\"]
-            env: [{name: NCCL_DEBUG, value: INFO}]
-            resources: {limits: {nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32, memory: 1Ti}, requests: {cpu: 96}}
-            volumeMounts: [{name: shm, mountPath: /dev/shm}]
-          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]
+    Master:
+      replicas: 1{replica}
     Worker:
-      replicas: 3
-      restartPolicy: OnFailure
-      template:
-        spec:
-          hostNetwork: true
-          containers:
-          - name: pytorch
-            image: nvcr.io/nvidia/pytorch:25.01
-            command: [torchrun, train.py]
-            args: [--steps, \"100\"]
-            env: [{name: NCCL_DEBUG, value: INFO}]
-            resources: {limits: {nvidia.com/gpu: 8, vpc.amazonaws.com/efa: 32, memory: 1Ti}, requests: {cpu: 96}}
-            volumeMounts: [{name: shm, mountPath: /dev/shm}]
-          volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 64Gi}}]
+      replicas: 3{replica}
 "
-    .replace("&replica", "");
+    );
     assert!(Job::is_manifest(&text) && !Job::is_manifest("name = 'x'") && !Job::is_manifest("#!/bin/sh\n"));
     let imported = Job::from_manifest(&text, "llama.yaml").unwrap();
     let remarks: String = imported.remarks.iter().map(|remark| format!("# {remark}\n")).collect();

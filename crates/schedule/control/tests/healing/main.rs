@@ -41,13 +41,11 @@ struct Story {
 }
 
 impl Story {
-    fn new(nodes: usize) -> Self {
-        let cluster = Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin());
-        let cluster = cluster.expect("the fixture is right");
-        let control = Control::new(cluster, Settings::default(), ControlRules::default(), Time(1_000));
-        let mut story = Self {
+    /// Nothing has happened yet.
+    fn of(control: Control, now: u64) -> Self {
+        Self {
             control,
-            now: 1_000,
+            now,
             links: BTreeMap::new(),
             launches: BTreeMap::new(),
             sent: Vec::new(),
@@ -55,7 +53,14 @@ impl Story {
             bad_prolog: None,
             unready: None,
             ended: BTreeMap::new(),
-        };
+        }
+    }
+
+    fn new(nodes: usize) -> Self {
+        let cluster = Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin());
+        let cluster = cluster.expect("the fixture is right");
+        let control = Control::new(cluster, Settings::default(), ControlRules::default(), Time(1_000));
+        let mut story = Self::of(control, 1_000);
         (1..=nodes).for_each(|number| story.join(&format!("n{number}")));
         story
     }
@@ -114,17 +119,7 @@ impl Story {
         let (control, unreadable) =
             Control::restore(cluster, Settings::default(), ControlRules::default(), restored, Time(self.now));
         assert!(unreadable.is_empty());
-        Self {
-            control,
-            now: self.now,
-            links: BTreeMap::new(),
-            launches: BTreeMap::new(),
-            sent: Vec::new(),
-            is_mute: Vec::new(),
-            bad_prolog: None,
-            unready: None,
-            ended: BTreeMap::new(),
-        }
+        Self::of(control, self.now)
     }
 
     fn link(&self, node: &str) -> LinkId {
