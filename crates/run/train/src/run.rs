@@ -1,5 +1,6 @@
 //! A whole run: from the configuration to finished weights, on one rank or many, in one world or several.
 
+mod events;
 mod finish;
 mod regroup;
 mod shapes;
@@ -51,10 +52,12 @@ pub fn run_on(
     options: &RunOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<RunSummary, TrainError> {
-    match config.training.precision {
+    let outcome = match config.training.precision {
         Precision::F32 => drive::<f32>(world, config, options, observer),
         Precision::Bf16 | Precision::Fp8 => drive::<Bf16>(world, config, options, observer),
-    }
+    };
+    events::ended(&outcome);
+    outcome
 }
 
 /// Runs until the end, in as many worlds as it takes.
@@ -74,7 +77,10 @@ fn drive<E: Trained>(
         let parted = match (outcome, parted) {
             (Ok(Some(summary)), _) => return Ok(summary),
             (Ok(None), Some(parted)) => parted,
-            (Err(error), Some(parted)) if is_survived(&error, &parted, options) => parted,
+            (Err(error), Some(parted)) if is_survived(&error, &parted, options) => {
+                events::survived(&error, &parted);
+                parted
+            }
             (Err(error), parted) => return Err(fatal(error, parted.as_ref(), options)),
             (Ok(None), None) => unreachable!("only a world grows"),
         };
@@ -97,7 +103,10 @@ fn live<E: Trained>(
     let ranks = match world {
         None => RunRanks::alone(),
         Some(world) => match start::meet(&world, config, options, shapes) {
-            Ok(ranks) => ranks.in_world(world),
+            Ok(ranks) => {
+                events::met(&world);
+                ranks.in_world(world)
+            }
             Err(error) => return (Err(error), Some(world)),
         },
     };
@@ -232,7 +241,9 @@ impl<E: Trained> Run<'_, E> {
     fn begin(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let is_first = self.trainer.ranks().is_first();
         if is_first && self.told.is_none() {
-            observer.began(&self.setup())?;
+            let setup = self.setup();
+            events::began(&setup, self.config.training.device);
+            observer.began(&setup)?;
             self.told = Some(self.trainer.step);
             if let Some(newest) = self.newest.as_ref().filter(|_| self.is_taken_over) {
                 observer.published(newest)?;
@@ -252,7 +263,9 @@ impl<E: Trained> Run<'_, E> {
         if self.trainer.ranks().is_first() {
             let lines: Vec<String> =
                 all.into_iter().filter_map(|line| String::from_utf8(line).ok()).collect();
-            observer.went_on(&self.setup(), &lines)?;
+            let setup = self.setup();
+            events::went_on(&setup);
+            observer.went_on(&setup, &lines)?;
         }
         let (step, steps) = (self.trainer.step, self.config.training.steps);
         if step > 0 && (step == steps || is_due(step, self.config.evaluation.every)) {
@@ -310,6 +323,7 @@ impl<E: Trained> Run<'_, E> {
             return Ok(());
         }
         self.told = Some(self.trainer.step);
+        events::step(record);
         observer.step(record)
     }
 
@@ -355,7 +369,9 @@ impl<E: Trained> Run<'_, E> {
             return Ok(());
         }
         let perplexity = loss.map(f64::exp);
-        observer.evaluated(&EvaluationRecord { step: self.trainer.step, loss, perplexity, sample })
+        let record = EvaluationRecord { step: self.trainer.step, loss, perplexity, sample };
+        events::evaluated(&record);
+        observer.evaluated(&record)
     }
 
     /// How the network continues the prompt; every sample uses the same random draws, so that samples can be compared. Ranks with a
@@ -391,6 +407,7 @@ impl<E: Trained> Run<'_, E> {
         let is_first = self.trainer.ranks().is_first();
         if is_first {
             observer.turned_to(Phase::Saving);
+            events::checkpoint_begun(self.trainer.step);
         }
         self.trainer.begin_snapshot(&self.checkpoints, &self.settings)?;
         if is_first {
@@ -403,7 +420,10 @@ impl<E: Trained> Run<'_, E> {
     fn settle(&mut self, observer: &mut dyn Observer, waits: bool) -> Result<(), TrainError> {
         let Self { trainer, checkpoints, .. } = self;
         let publishing = |attempt: &_, parts, facts| checkpoints.publish(attempt, parts, facts);
-        if let Some(checkpoint) = trainer.publish_snapshot(checkpoints, waits, publishing)? {
+        let step = trainer.step;
+        let published = trainer.publish_snapshot(checkpoints, waits, publishing);
+        if let Some(checkpoint) = published.inspect_err(|error| events::checkpoint_failed(step, error))? {
+            events::checkpoint_published(&checkpoint);
             observer.published(&checkpoint)?;
             self.newest = Some(checkpoint);
         }

@@ -5,10 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bedplate_diag::Diagnostic;
+use bedplate_kernels::{CudaError, DeviceFault};
 use bedplate_record::{
     Endpoint, EvaluationRecord, EventFile, Exposure, Progress, RanksRecord, RecordLines, StepRecord,
 };
-use bedplate_report::{Checkpoint, Phase, Report, StepReport};
+use bedplate_report::{Checkpoint, FaultReport, Phase, Report, StepReport};
 use bedplate_units::Count;
 
 use crate::Published;
@@ -18,6 +20,8 @@ use crate::{OutputConfig, TrainConfig, TrainError};
 
 /// How often a run reports its progress when standard error is not a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+/// Characters of the driver's words that a report passes on.
+const LONGEST_MESSAGE: usize = 200;
 
 /// Writes everything that a configuration asks for.
 pub struct Telemetry {
@@ -75,13 +79,9 @@ impl Telemetry {
         }
     }
 
-    /// A report that cannot be written does not stop the run.
     fn announce(&self, report: &Report) {
-        if let Some(path) = &self.report
-            && let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path)
-        {
-            // One write for the whole line, so that a reader never sees two lines mixed.
-            let _ = file.write_all((report.to_line() + "\n").as_bytes());
+        if let Some(path) = &self.report {
+            append(path, report);
         }
     }
 
@@ -126,6 +126,27 @@ impl Telemetry {
             self.events = Some(EventFile::create(&events, (step > 0).then_some(step))?);
         }
         Ok(())
+    }
+}
+
+/// Says which GPU failed this rank, in the file that the agent of the node reads. Any rank does, and a replica that serves too.
+pub fn announce_fault(report: &Path, fault: &DeviceFault) {
+    let DeviceFault { gpu, what, why } = fault;
+    let message = format!("{what}: {why}").replace(char::is_control, " ");
+    let fault = FaultReport {
+        address: gpu.address.clone(),
+        uuid: gpu.uuid.clone(),
+        code: CudaError::Fault(Box::new(fault.clone())).page().code.to_owned(),
+        message: message.chars().take(LONGEST_MESSAGE).collect(),
+    };
+    append(report, &Report::Fault(Box::new(fault)));
+}
+
+/// A report that cannot be written does not stop the run.
+fn append(path: &Path, report: &Report) {
+    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
+        // One write for the whole line, so that a reader never sees two lines mixed.
+        let _ = file.write_all((report.to_line() + "\n").as_bytes());
     }
 }
 
