@@ -316,7 +316,7 @@ fn a_launch_that_fails_ends_training_as_transient_and_names_the_gpu() {
     let set: String = keys.split_whitespace().map(|key| format!(" --set {key}")).collect();
     let arguments = format!("train train.toml --device cuda:0{set}");
     let ended = on_stand_in(&desk, &arguments, "cuLaunchKernelEx:1500:700").output().unwrap();
-    assert_device_fault(&desk, &ended, "launch ");
+    assert_device_fault(&desk, &ended, "start the kernel ");
     let steps = fs::read_to_string(desk.0.join("gpu/metrics.jsonl")).unwrap().lines().count();
     assert!((2..200).contains(&steps), "it failed at step {steps}");
 }
@@ -368,7 +368,8 @@ fn the_most_talkative_log_of_a_server_has_its_requests_and_no_secret() {
         assert!(!log.contains(secret), "{secret} is logged: {log}");
     }
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let finished = lines.iter().find(|line| line["message"] == "finished").unwrap();
-    assert!(finished["request"].is_u64() && finished["span"]["job"] == "17", "{finished}");
+    let is_of_job = |line: &&Value| line["message"] == "finished" && line["request"].is_u64();
+    let finished = lines.iter().find(is_of_job).unwrap_or_else(|| panic!("no request has finished: {log}"));
+    assert_eq!(finished["span"]["job"], "17", "{finished}");
     assert!(lines.iter().any(|line| line["message"] == "the model is loaded"));
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bedplate_control::record::{Record, RunPhase};
+use bedplate_control::record::{Note, Record, RunPhase};
 use bedplate_control::wire::ToAgent;
 use bedplate_control::{Command, Control, Output};
 use bedplate_gangs::Time;
@@ -18,6 +18,7 @@ use bedplate_journal::Writer;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
+use tracing::{debug, info};
 
 use crate::clock::Clock;
 use crate::error::DaemonError;
@@ -387,6 +388,7 @@ impl Worker {
         let Kept { output, replies } = std::mem::take(&mut self.kept);
         let Output { records, commands, notices, .. } = output;
         let ControlSetup { links, hub, metrics, failure, .. } = &self.surroundings;
+        records.iter().for_each(log);
         metrics.run_restarts.add(records.iter().filter(|record| begins_again(record)).count() as u64);
         let (links, hub, failure, disk) = (links.clone(), hub.clone(), failure.clone(), self.disk.clone());
         let on_durable = move |result: Result<(), Arc<bedplate_journal::JournalError>>| {
@@ -403,6 +405,21 @@ impl Worker {
         self.disk.begin();
         self.writer.commit(records, Box::new(on_durable));
     }
+}
+
+/// What the control plane notes about jobs and nodes is its log too: jobs at `debug`, because there may be thousands a second.
+fn log(record: &Record) {
+    match record {
+        Record::Note(Note { job: Some(job), node, text, .. }) => debug!(job, node, "{}", one_line(text)),
+        Record::Note(Note { node, text, .. }) => info!(node, "{}", one_line(text)),
+        Record::Run(row) => debug!(job = row.run.job, run = row.run.number, phase = ?row.phase, "run"),
+        _ => {}
+    }
+}
+
+/// What a job says cannot look like a line of the log.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 fn begins_again(record: &Record) -> bool {

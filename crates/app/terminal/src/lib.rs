@@ -32,4 +32,4 @@ pub use console::Console;
 pub use context::Context;
 pub use global::GlobalArguments;
 pub use length::length;
-pub use logging::LogArguments;
+pub use logging::{LogArguments, rank_span};

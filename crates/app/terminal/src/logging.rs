@@ -6,11 +6,11 @@
 
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Subscriber};
+use tracing::{Event, Span, Subscriber, info_span};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -65,9 +65,23 @@ impl LogArguments {
     }
 }
 
+/// Around what a rank of a job does, so that all it logs has the job, run, node and rank of its environment.
+pub fn rank_span() -> Span {
+    let find = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let (job, run) = (find("BEDPLATE_JOB"), find("BEDPLATE_RUN"));
+    info_span!("rank", job, run, node = find("BEDPLATE_NODE"), rank = find("RANK"))
+}
+
+/// Crates that log only when they are asked to.
+const QUIET: [&str; 2] = ["bedplate_train", "bedplate_serve"];
+
 /// Levels by crate. Other people's crates are quiet unless they are named.
 fn levels(text: Option<&str>) -> Result<Targets, CliError> {
-    let text = text.map(str::trim).filter(|text| !text.is_empty()).unwrap_or("info");
+    let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
+        let ours = Targets::new().with_target("bedplate", LevelFilter::INFO).with_default(LevelFilter::WARN);
+        // What a person must know of these, their commands say in their own words.
+        return Ok(QUIET.into_iter().fold(ours, |ours, quiet| ours.with_target(quiet, LevelFilter::OFF)));
+    };
     if let Ok(level) = text.parse::<LevelFilter>() {
         return Ok(Targets::new().with_target("bedplate", level).with_default(level.min(LevelFilter::WARN)));
     }
@@ -89,7 +103,7 @@ impl FormatTime for Clock {
     }
 }
 
-/// `2026-11-15 12:40:07 warn node n3 is silent job=7`: what happened first, its fields behind it.
+/// `2026-11-15 12:40:07 warn node n3 is silent job=7`: what happened first, its fields behind it and those of its spans.
 struct Text;
 
 impl<S, N> FormatEvent<S, N> for Text
@@ -106,6 +120,13 @@ where
         Clock.format_time(&mut writer)?;
         write!(writer, " {} ", event.metadata().level().as_str().to_ascii_lowercase())?;
         context.field_format().format_fields(writer.by_ref(), event)?;
+        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
+            let extensions = span.extensions();
+            let fields = extensions.get::<FormattedFields<N>>().filter(|fields| !fields.is_empty());
+            if let Some(fields) = fields {
+                write!(writer, " {fields}")?;
+            }
+        }
         writeln!(writer)
     }
 }
@@ -126,6 +147,8 @@ mod tests {
         assert!(!ours(Some("off"), Level::ERROR) && !theirs(Some("off"), Level::ERROR));
         let by_crate = Some("error,bedplate_gateway=debug");
         assert!(ours(by_crate, Level::DEBUG) && !theirs(by_crate, Level::WARN));
+        let train = |text| levels(text).unwrap().would_enable("bedplate_train::run::events", &Level::ERROR);
+        assert!(!train(None) && train(Some("error")));
         let Err(CliError::Failed(refused)) = levels(Some("=loud=")) else { panic!("it is taken") };
         assert!(refused.to_string().contains("info,bedplate_gateway=debug"), "{refused}");
     }

@@ -224,17 +224,20 @@ impl<E: Element> Core<E> {
             let Some(job) = self.jobs.get_mut(&id) else { continue };
             job.left -= stopped;
             if job.left == 0 {
-                self.close(id);
+                self.finish(id);
             }
         }
+    }
+
+    /// A request has got all that it asked for.
+    fn finish(&mut self, request: u64) -> Option<LiveRequest> {
+        events::finished(request);
+        self.close(request)
     }
 
     /// A request is done with.
     fn close(&mut self, request: u64) -> Option<LiveRequest> {
         let job = self.jobs.remove(&request);
-        if job.as_ref().is_some_and(|job| !job.teller.is_cancelled()) {
-            events::finished(request);
-        }
         self.finished += u32::from(job.is_some());
         job
     }

@@ -12,8 +12,11 @@ use std::time::Duration;
 use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, GatewayOptions, ServedModel as Served};
-use bedplate_serve::{Disaggregated, Engine, EngineMemory, KvServer, Replica, Secret, ServeError};
-use bedplate_terminal::{CliError, Console, ProgramError, files};
+use bedplate_serve::{
+    Disaggregated, Engine, EngineMemory, EngineState, KvServer, Replica, Secret, ServeError,
+};
+use bedplate_terminal::{CliError, Console, ProgramError, files, rank_span};
+use bedplate_train::announce_fault;
 use bedplate_units::{Bytes, Seconds};
 use serde_json::json;
 
@@ -114,6 +117,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
 }
 
 fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
+    let _around = rank_span().entered();
     // Blocked before threads are started, which inherit it.
     let (told, loading) = ending::block_while_loading();
     let part = ranks::Part::of(arguments.ranks.unwrap_or(1))?;
@@ -165,7 +169,11 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
             // A single process has nothing to update.
             Ok(Told::Update) => {}
             Err(RecvTimeoutError::Timeout) => {
-                if let Some(reason) = watched.state().stopped {
+                let EngineState { stopped, fault, .. } = watched.state();
+                if let Some(reason) = stopped {
+                    if let Some((fault, report)) = fault.zip(std::env::var_os("BEDPLATE_REPORT")) {
+                        announce_fault(report.as_ref(), &fault);
+                    }
                     running.stop();
                     return Err(ServeError::Stopped { reason }.into());
                 }

@@ -16,14 +16,16 @@ use bedplate_comm::World;
 use bedplate_diag::Source;
 use bedplate_document::Table;
 use bedplate_host::host_name;
-use bedplate_kernels::DeviceChoice;
+use bedplate_kernels::{CudaError, DeviceChoice};
 use bedplate_launch::local::{
     self, ANOTHER_FAILED, RankPart, Variables, end_with_launcher, is_launched, is_told_by_another, join,
     variables,
 };
 use bedplate_local::host::{RUN_SETTINGS, remember_run};
-use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
-use bedplate_train::{Membership, Published, RunOptions, RunSummary, Telemetry, TrainConfig, TrainError};
+use bedplate_terminal::{CliError, Console, Context, ProgramError, files, rank_span};
+use bedplate_train::{
+    Membership, Published, RunOptions, RunSummary, Telemetry, TrainConfig, TrainError, announce_fault,
+};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
@@ -220,7 +222,13 @@ fn train(
     let mut own = config.clone();
     own.output.metrics_address = own.output.metrics_address.filter(|_| is_first);
     let mut telemetry = Telemetry::open(&own, arguments.quiet)?.announcing(report);
-    let summary = bedplate_train::run_on(world, config, &options, &mut telemetry)?;
+    let summary = rank_span().in_scope(|| bedplate_train::run_on(world, config, &options, &mut telemetry));
+    if let (Err(TrainError::Device(CudaError::Fault(fault))), Some(report)) =
+        (&summary, announce::from_environment())
+    {
+        announce_fault(&report, fault);
+    }
+    let summary = summary?;
     telemetry.finish();
     if summary.is_first {
         keep_settings(config);

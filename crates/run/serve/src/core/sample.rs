@@ -107,7 +107,7 @@ impl<E: Element> Core<E> {
         job.left -= 1;
         if job.left == 0 {
             let request = live.request;
-            self.close(request);
+            self.finish(request);
         }
         token.map_or(Sampled::Ended, Sampled::Last)
     }
@@ -164,7 +164,7 @@ impl<E: Element> Core<E> {
         if self.parts.device.check().is_err() {
             return;
         }
-        let Some(job) = self.close(request) else { return };
+        let Some(job) = self.finish(request) else { return };
         if let Wants::Blocks = job.ask.wants {
             return job.tell(SampleEvent::End { sample: 0, reason: EndReason::Stop });
         }
