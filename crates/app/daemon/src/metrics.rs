@@ -69,11 +69,7 @@ impl DaemonMetrics {
             "Runs of gangs that had run before.",
             self.run_restarts.get(),
         );
-        text.counter(
-            "bedplate_panics_total",
-            "Requests that ended in a panic.",
-            self.panics.get(),
-        );
+        text.counter("bedplate_panics_total", "Requests that ended in a panic.", self.panics.get());
         text.gauge("bedplate_http_connections", "Open connections.", connections.open() as f64);
         text.counter(
             "bedplate_http_connections_refused_total",

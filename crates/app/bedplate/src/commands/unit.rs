@@ -94,7 +94,9 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             agent(&program, server, fingerprint.as_deref(), node, address)?
         }
         Arguments::SlurmHealth { check } => health::script(&command_line(&[&program])?, check),
-        Arguments::DrainReason { node, status } => health::reason_from_input(node, *status).unwrap_or_default(),
+        Arguments::DrainReason { node, status } => {
+            health::reason_from_input(node, *status).unwrap_or_default()
+        }
     };
     match console.is_json() {
         true => console.json(&json!({ "unit": text })),
