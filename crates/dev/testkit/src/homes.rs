@@ -125,10 +125,7 @@ const TOOLS: &[Tool] = &[
         "elapsed() < PATIENCE, ",
         "dev/testkit/src/waiting.rs",
         "`testkit::wait_until` and its kin",
-        &[
-            ("operate/binder/tests/binder/world.rs", "shows the whole cluster when it gives up"),
-            ("operate/binder/tests/binder/fake.rs", "shows what was bound when it gives up"),
-        ],
+        &[("operate/binder/tests/binder/world.rs", "shows the whole cluster when it gives up")],
     ),
 ];
 

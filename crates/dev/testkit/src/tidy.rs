@@ -38,6 +38,10 @@ const UNORDERED_NAMES: [(&str, &str); 2] = [
 /// The layer for tests.
 const DEV: &str = "dev";
 
+/// How large the workspace is. Who adds more raises these in the commit that adds it, and says there what for.
+const MOST_CRATES: usize = 57;
+const MOST_RUST_LINES: usize = 288_200;
+
 /// Everything in the workspace that breaks a rule, as sentences.
 pub fn violations(workspace: &Workspace, map: &ArchitectureMap) -> Vec<String> {
     let mut found = Vec::new();
@@ -128,6 +132,19 @@ pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
 const COMMANDS: &str = "app/bedplate/src/commands";
 /// Lines of the program outside of tests: it parses, calls and prints.
 const MOST_LINES: usize = 20_000;
+
+/// Growth that nobody has spoken of.
+pub fn growth(workspace: &Workspace) -> Vec<String> {
+    let files = rust_files(&crate::root().join("crates"));
+    let lines: usize =
+        files.iter().map(|path| fs::read_to_string(path).unwrap_or_default().lines().count()).sum();
+    let counted =
+        [("crates", workspace.packages.len(), MOST_CRATES), ("lines of Rust", lines, MOST_RUST_LINES)];
+    let grown = counted.into_iter().filter(|(_, count, most)| count > most);
+    grown
+        .map(|(what, count, most)| format!("{count} {what}, more than {most} (dev/testkit/src/tidy.rs)"))
+        .collect()
+}
 
 /// Commands that import another command's module, and a command line that has grown too long.
 pub fn violations_of_the_command_line() -> Vec<String> {

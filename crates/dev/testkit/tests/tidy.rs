@@ -35,6 +35,12 @@ fn commands_stand_by_themselves_and_the_command_line_stays_thin() {
 }
 
 #[test]
+fn the_workspace_grows_only_where_a_commit_says_so() {
+    let found = tidy::growth(&Workspace::load());
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
 fn every_crate_keeps_the_workspace_lints() {
     let packages = Workspace::load().packages;
     let keeps = |manifest: &str| manifest.contains("[lints]\nworkspace = true");
