@@ -16,7 +16,7 @@ use bedplate_replay::requests::{Scaling, picoseconds};
 use bedplate_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Parrot, Reply, chat, in_service, send_chat};
+use crate::support::{Fixture, Parrot, Reply, in_service, send_chat};
 
 /// A cluster in this process. Clones are the same one.
 #[derive(Clone, Default)]
