@@ -109,7 +109,7 @@ impl Browser {
 
     /// Waits until an expression holds.
     pub(crate) fn until(&mut self, expression: &str) {
-        let holds = format!("[Boolean({expression}), document.body.innerText]");
+        let holds = format!("[Boolean({expression}), document.body?.innerText]");
         wait_to_see(expression, || self.value(&holds), |seen| seen[0] == true);
     }
 
