@@ -38,7 +38,7 @@ impl CsvError {
     }
 }
 
-/// The rows of a text in their order. Blank lines and a byte order mark are left out.
+/// The rows of a text in their order. Blank lines and a byte order mark are left out; a quote that is not closed is the end.
 pub fn rows(text: &str) -> CsvRows<'_> {
     CsvRows { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 }
 }
@@ -84,7 +84,10 @@ impl<'a> Iterator for CsvRows<'a> {
         while !self.rest.is_empty() {
             let (text, after) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
             if text.contains('"') {
-                return Some(self.quoted_row());
+                let row = self.quoted_row();
+                // Where the next row would begin is unknown.
+                self.rest = if row.is_ok() { self.rest } else { "" };
+                return Some(row);
             }
             let line = self.line;
             (self.rest, self.line) = (after, line + 1);
@@ -162,6 +165,7 @@ mod tests {
     fn an_open_quote_names_its_line() {
         let outcome: Result<Vec<_>, _> = rows("a\nb,\"c\nd").collect();
         assert_eq!(outcome, Err(OpenQuote { line: 2 }));
+        assert_eq!(rows("a\nb,\"c\nd").count(), 2, "it ends there");
     }
 
     #[test]
