@@ -72,15 +72,15 @@ pub fn rank_span() -> Span {
     info_span!("rank", job, run, node = find("BEDPLATE_NODE"), rank = find("RANK"))
 }
 
-/// Crates that log only when they are asked to.
-const QUIET: [&str; 2] = ["bedplate_train", "bedplate_serve"];
+/// Crates that log less than others unless they are asked to: what a person must know of them, their commands say in their own words.
+const QUIET: [(&str, LevelFilter); 2] =
+    [("bedplate_train", LevelFilter::OFF), ("bedplate_serve", LevelFilter::WARN)];
 
 /// Levels by crate. Other people's crates are quiet unless they are named.
 fn levels(text: Option<&str>) -> Result<Targets, CliError> {
     let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
         let ours = Targets::new().with_target("bedplate", LevelFilter::INFO).with_default(LevelFilter::WARN);
-        // What a person must know of these, their commands say in their own words.
-        return Ok(QUIET.into_iter().fold(ours, |ours, quiet| ours.with_target(quiet, LevelFilter::OFF)));
+        return Ok(QUIET.into_iter().fold(ours, |ours, (quiet, level)| ours.with_target(quiet, level)));
     };
     if let Ok(level) = text.parse::<LevelFilter>() {
         return Ok(Targets::new().with_target("bedplate", level).with_default(level.min(LevelFilter::WARN)));

@@ -46,7 +46,7 @@ pub(crate) fn swapped_out(sequence: u32, blocks: usize) {
 }
 
 pub(crate) fn spill_failed(why: &std::io::Error) {
-    warn!(%why, "a block of a prefix cannot be kept on disk");
+    warn!(%why, "prefixes cannot be kept on disk");
 }
 
 pub(crate) fn device_failed(fault: &DeviceFault) {

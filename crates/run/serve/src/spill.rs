@@ -34,6 +34,8 @@ struct Disk {
     /// Of this engine alone.
     folder: PathBuf,
     files: Tier<()>,
+    /// The newest block could not be written.
+    is_failing: bool,
     /// Locked as long as the engine lives.
     _lock: File,
 }
@@ -144,7 +146,7 @@ impl Disk {
         fs::create_dir(&folder)?;
         let lock = File::create(folder.join(LOCK))?;
         lock.try_lock().map_err(io::Error::from)?;
-        Ok(Self { folder, files: Tier::new(most), _lock: lock })
+        Ok(Self { folder, files: Tier::new(most), is_failing: false, _lock: lock })
     }
 
     fn path(&self, key: BlockKey) -> PathBuf {
@@ -152,12 +154,15 @@ impl Disk {
     }
 
     fn put(&mut self, key: BlockKey, block: &[u8]) {
-        // A full disk costs a prefix, not an answer.
+        // A full disk costs a prefix, not an answer. It is said once, however many blocks it costs.
         if let Err(error) = write_private(&self.path(key), block) {
-            events::spill_failed(&error);
+            if !std::mem::replace(&mut self.is_failing, true) {
+                events::spill_failed(&error);
+            }
             let _ = fs::remove_file(self.path(key));
             return;
         }
+        self.is_failing = false;
         if let Some((oldest, ())) = self.files.put(key, ()) {
             let _ = fs::remove_file(self.path(oldest));
         }
