@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use bedplate_record::{
 };
 use bedplate_report::{Checkpoint, FaultReport, Phase, Report, StepReport};
 use bedplate_units::Count;
+use nix::fcntl::OFlag;
 
 use crate::Published;
 use crate::checkpoint::METRICS_FILE;
@@ -142,9 +144,10 @@ pub fn announce_fault(report: &Path, fault: &DeviceFault) {
     append(report, &Report::Fault(Box::new(fault)));
 }
 
-/// A report that cannot be written does not stop the run.
+/// A report that cannot be written does not stop the run, and a pipe that nobody reads does not make it wait.
 fn append(path: &Path, report: &Report) {
-    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
+    let flags = OFlag::O_NONBLOCK.bits();
+    if let Ok(mut file) = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path) {
         // One write for the whole line, so that a reader never sees two lines mixed.
         let _ = file.write_all((report.to_line() + "\n").as_bytes());
     }
@@ -262,4 +265,20 @@ fn one_line(text: &str) -> String {
 /// The agent runs in another folder.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_no_rank_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, file) = (folder.path().join("pipe"), folder.path().join("file"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        append(&pipe, &Report::Progress { step: 1 });
+        append(&file, &Report::Progress { step: 1 });
+        append(&file, &Report::Progress { step: 2 });
+        assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 2);
+    }
 }
