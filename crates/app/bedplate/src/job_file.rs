@@ -21,7 +21,7 @@ fn list(flaws: &[Flaw]) -> String {
 
 pages! { pub(crate) PAGES "submit":
     FLAWED "flawed" User
-        "The job can be read, but contradicts itself or asks for nothing that could run."
+        "The job can be read, but it contradicts itself or asks for nothing that could run."
         "correct what the message names; docs/job.md has every key"
     NO_PREDICTION "no-prediction" User
         "A file given with `--expected` must be what `bedplate plan train --json` prints: an object with a `breakdown` of exposed and hidden seconds."

@@ -76,15 +76,15 @@ pub static NOT_MEASURED: Page = Page {
 pub static LINK: Page = Page {
     code: "bench/link",
     class: Class::User,
-    meaning: "Two network namespaces with a limited link between them could not be made. It takes root, the programs `ip` and `tc`, \
-              and a kernel with veth devices and the tbf queueing discipline.",
+    meaning: "Two network namespaces with a limited link between them could not be made. This needs root, the programs \
+              `ip` and `tc`, and a kernel with veth devices and the tbf queueing discipline.",
     remedy: "check the rate given with --link (such as 1gbit), and that `ip netns add` and `tc qdisc add … tbf` work here",
 };
 
 pub static NO_ALERT: Page = Page {
     code: "bench/no-alert",
     class: Class::Bug,
-    meaning: "An XID was shown to Prometheus, and no alert reached the webhook.",
+    meaning: "The benchmark raised an XID that Prometheus scrapes, and no alert reached the webhook.",
     remedy: "run it again on a machine with free cores; if it stays, please report it",
 };
 
@@ -98,7 +98,7 @@ pub static NO_FIO: Page = Page {
 pub static NOT_INSTALLED: Page = Page {
     code: "bench/not-installed",
     class: Class::User,
-    meaning: "A peer was asked for that this machine does not have, and it could not be installed.",
+    meaning: "The peer that was asked for is not on this machine, and it could not be installed.",
     remedy: "install it yourself: `pip install torch`, or llama-cpp-python and gguf (then name that Python with --peer-python), or the \
              packages openmpi-bin and libopenmpi-dev",
 };
@@ -106,8 +106,8 @@ pub static NOT_INSTALLED: Page = Page {
 pub static NOT_SURVIVED: Page = Page {
     code: "bench/not-survived",
     class: Class::Transient,
-    meaning: "A training run that should have survived the loss of ranks did not end as it should, or the folder could not be written to. \
-              The message has the run's last output.",
+    meaning: "A training run that should have survived the loss of ranks did not end as it should, or the folder could \
+              not be written to. The message has the last output of the run.",
     remedy: "look at what the run said; try again with the same `--seed` on an otherwise idle machine",
 };
 
@@ -142,14 +142,14 @@ pub static RANKS_FAILED: Page = Page {
 pub static SLURM: Page = Page {
     code: "bench/slurm",
     class: Class::User,
-    meaning: "A Slurm to measure is started from the packages of this system, and that failed: they are not installed, or their daemons do not start.",
+    meaning: "The benchmark starts a Slurm of its own from this system's packages, and that failed: they are not installed, or their daemons do not start.",
     remedy: "install them: apt-get install --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge",
 };
 
 pub static STUCK: Page = Page {
     code: "bench/stuck",
     class: Class::Bug,
-    meaning: "Jobs that do nothing have not ended in minutes.",
+    meaning: "Jobs that do nothing had not ended after minutes.",
     remedy: "please report the command and this message",
 };
 

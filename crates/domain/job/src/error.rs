@@ -56,7 +56,7 @@ pub const PAGES: &[&Page] = &[
 static TOO_LARGE: Page = Page {
     code: "job/too-large",
     class: Class::User,
-    meaning: "The text of a job is far larger than any that people write, so it was not read. A script is kept with its job for as long as the job is known.",
+    meaning: "The text of a job is far larger than any that people write, so it was not read. Scripts are kept for as long as their jobs are known.",
     remedy: "put data and long programs into files that the job reads",
 };
 static NOT_A_SCRIPT: Page = Page {
@@ -68,7 +68,7 @@ static NOT_A_SCRIPT: Page = Page {
 static UNKNOWN_OPTION: Page = Page {
     code: "job/unknown-option",
     class: Class::User,
-    meaning: "An option of a `#SBATCH` line or of the command line is none that sbatch has. Unknown options are refused, because a misspelt one would otherwise be ignored in silence.",
+    meaning: "A `#SBATCH` line or the command line has an option that sbatch does not have. Unknown options are refused, because a misspelt one would otherwise be ignored in silence.",
     remedy: "correct the spelling or remove the option; docs/job.md lists all options",
 };
 static BAD_OPTION: Page = Page {
@@ -80,33 +80,33 @@ static BAD_OPTION: Page = Page {
 static OPEN_QUOTE: Page = Page {
     code: "job/open-quote",
     class: Class::User,
-    meaning: "A `#SBATCH` line opens a quotation and does not close it. Quotations do not go over lines.",
+    meaning: "A `#SBATCH` line opens a quotation and does not close it. A quotation cannot go on in the next line.",
     remedy: "close the quotation on the same line",
 };
 static BAD_PATTERN: Page = Page {
     code: "job/bad-pattern",
     class: Class::User,
-    meaning: "A file name for standard input, output or errors has a letter after `%` that stands for nothing, or becomes too long.",
+    meaning: "A file name for standard input, output or errors has an unknown letter after `%`, or becomes too long.",
     remedy: "use the letters listed in docs/job.md, and `%%` for a per cent sign",
 };
 
 static NOT_FOR_SLURM: Page = Page {
     code: "job/not-for-slurm",
     class: Class::User,
-    meaning: "The job asks for something that no option of sbatch says, and without it the job would be another one. So no batch script is written. What can be left out without harm is left out with a remark instead.",
+    meaning: "The job asks for something that no option of sbatch can express, and leaving it out would make it another job, so no batch script is written. What can be left out without harm is left out with a remark.",
     remedy: "change the key as the message says; docs/slurm.md lists what becomes of each key",
 };
 
 static NOT_FOR_KUBERNETES: Page = Page {
     code: "job/not-for-kubernetes",
     class: Class::User,
-    meaning: "The job asks for something that no field of a manifest says, and without it the job would be another one. So no manifest is written. What can be left out without harm is left out with a remark instead.",
+    meaning: "The job asks for something that no field of a manifest can express, and leaving it out would make it another job, so no manifest is written. What can be left out without harm is left out with a remark.",
     remedy: "change the key as the message says; docs/kubernetes.md lists what becomes of each key",
 };
 static MANIFEST: Page = Page {
     code: "job/manifest",
     class: Class::User,
-    meaning: "A manifest is read as a job where it is a JobSet, a Job or a PyTorchJob whose pods have one container that runs a command.",
+    meaning: "Only a JobSet, a Job or a PyTorchJob whose pods have one container that runs a command can be read as a job.",
     remedy: "check the file with `kubectl apply --dry-run=server`, or write the job as a job file",
 };
 

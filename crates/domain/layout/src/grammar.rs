@@ -47,7 +47,7 @@ pub const PAGES: &[&Page] = &[&BAD_LAYOUT];
 static BAD_LAYOUT: Page = Page {
     code: "layout/bad-spelling",
     class: Class::User,
-    meaning: "A layout could not be read. Layouts are parts joined by dots, in any order: dp8 (data), tp4 (tensor), sp (sequence parallel), cp2 (context), pp2 (pipeline), vpp2 (virtual stages), first7 and last6 (layers of the first and the last stage), zero-bubble or dualpipe (schedules), ep8 (expert), etp1 (expert tensor), zero1, zero2, zero3 or fsdp, hsdp8, mb1 (micro-batch), recompute-selective, recompute-full, fp32, bf16, fp16, fp8, fp4.",
+    meaning: "A layout could not be read. A layout is written as parts joined by dots, in any order: dp8 (data), tp4 (tensor), sp (sequence parallel), cp2 (context), pp2 (pipeline), vpp2 (virtual stages), first7 and last6 (layers of the first and the last stage), zero-bubble or dualpipe (schedules), ep8 (expert), etp1 (expert tensor), zero1, zero2, zero3 or fsdp, hsdp8, mb1 (micro-batch), recompute-selective, recompute-full, fp32, bf16, fp16, fp8, fp4.",
     remedy: "write it like `dp8.tp4.pp2` or `dp64.tp8.sp.zero1.mb2`",
 };
 

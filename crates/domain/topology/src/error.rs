@@ -97,7 +97,7 @@ pages! { pub PAGES "cluster":
         "The name of a node, switch or domain has characters that Slurm's files and command lines could not carry."
         "rename it with letters, digits, dots, dashes and underscores"
     TOO_MANY "too-many" User
-        "A count is larger than any real cluster, so it is a typo, or the file is not what it claims to be."
+        "A count is larger than in any real cluster. It is probably a typo, or the file holds something else."
         "correct the count"
     EMPTY "empty" User
         "The description could be read, but it has no nodes."
@@ -106,16 +106,16 @@ pages! { pub PAGES "cluster":
         "Switches are each other's parents in a circle. A cluster is a tree of switches: every switch has at most one parent, and no switch is above itself."
         "remove one of the links of the cycle"
     DUPLICATE "duplicate" User
-        "A node, a switch, a domain or a state is stated twice. It is unclear which of the two is meant."
+        "A node, a switch, a domain or a state is defined twice, and nothing says which definition is meant."
         "remove or rename one of the two"
     TWO_PARENTS "two-parents" User
-        "A node or a switch is attached to two switches. A cluster is a tree here; several rails to one group of switches are written as one switch."
+        "A node or a switch is attached to two switches. Bedplate describes a cluster as a tree, so several rails to one group of switches are written as one switch."
         "name it under one switch only; write parallel rails as a single switch"
     UNDEFINED "undefined" User
-        "A node or a switch is referred to, but defined nowhere."
+        "The description refers to a node or a switch that it does not define."
         "define it, or correct the spelling"
     WITHOUT_SWITCH "without-switch" User
-        "There is a tree of switches, but a node with GPUs is not in it, so its distance to the others is unknown."
+        "The description has a tree of switches, but a node with GPUs is not in it, so its distance to the others is unknown."
         "add the node to its switch"
     DOMAIN_ACROSS_SWITCHES "domain-across-switches" User
         "The nodes of one scale-up domain (an NVLink rack or UltraServer) are attached to different switches. Bedplate expects a domain below one leaf."
@@ -133,13 +133,13 @@ pages! { pub PAGES "cluster":
         "The description shows different hardware from the instance or accelerator named for it. One of the two is wrong."
         "correct the named instance or accelerator, or leave it out"
     UNUSED_OPTION "unused-option" User
-        "An option does not apply to this format: the description already says it, or has no such thing."
+        "An option does not apply to this format: the description already says it, or the format has nothing of the kind."
         "leave the option out"
     INCLUDE "include" User
         "A Slurm file has an Include line. Bedplate reads only the files it is given and opens no others."
         "give the included file as a further input, and remove the Include line from a copy of this one"
     MISSING_PAGES "missing-pages" User
-        "The output of DescribeInstanceTopology ends in a NextToken: there are more instances than it shows, and part of a cluster would be mistaken for the whole."
+        "The output of DescribeInstanceTopology ends in a NextToken, so there are more instances than it shows. Reading it would take a part of a cluster for the whole."
         "run `aws ec2 describe-instance-topology` without `--max-items` and `--no-paginate`, or give all pages"
     UNKNOWN_FORMAT "unknown-format" User
         "The content matches none of the known formats."

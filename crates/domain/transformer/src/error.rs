@@ -31,7 +31,7 @@ pages! { pub PAGES "model":
         "Bedplate carries the shapes of common models under short names such as `llama-3.1-8b` and under their Hugging Face names. The requested name is not among them. Nothing is fetched from the Hugging Face hub."
         "list the names with `bedplate model list`, or give the path of the model's config.json"
     MALFORMED "malformed-json" User
-        "The model configuration is not JSON, or nests deeper than 128 levels."
+        "The model configuration is not valid JSON, or nests deeper than 128 levels."
         "correct the JSON at the line shown, or download the model's config.json again"
     NOT_AN_OBJECT "not-an-object" User
         "A Hugging Face config.json is one JSON object whose keys describe the model. The file holds another kind of JSON value."
@@ -40,7 +40,7 @@ pages! { pub PAGES "model":
         "The key `model_type` tells which keys describe the shape and what they mean. Bedplate does not know this type. Encoders, and state-space models other than `nemotron_h` and `qwen3_next`, are not described."
         "if the model is built like a known one, copy its config.json and set `model_type` to that one"
     MISSING_KEY "missing-key" User
-        "The configuration lacks a key without which the shape of the model is not known. Where released configurations rely on a default of the transformers library, that default is used; other keys are never guessed."
+        "The configuration lacks a key that the shape of the model depends on. Where released configurations rely on a default of the transformers library, that default is used; other keys are never guessed."
         "add the key to the configuration"
     WRONG_VALUE "wrong-value" User
         "A key of the configuration has a value of the wrong type, or a size that is zero, negative, fractional or absurdly large."

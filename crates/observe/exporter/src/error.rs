@@ -20,10 +20,10 @@ pub enum ExportError {
 
 pages! { pub PAGES "export":
     TARGET "target" User
-        "The exporter can pass on the metrics of programs on this host; each is named by the address at which it offers them, with its job and rank behind it."
+        "The exporter can pass on the metrics of programs on this host. Each program is named by the address at which it offers them, followed by its job and rank."
         "write `http://127.0.0.1:8000/metrics,job=12,rank=0`; job and rank may be left out"
     THREAD "thread" Transient
-        "The host did not give the exporter a thread."
+        "The system refused the exporter a thread."
         "check the limits on processes (`ulimit -u`) and memory, then try again"
 }
 

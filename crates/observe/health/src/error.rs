@@ -27,13 +27,13 @@ pages! { pub PAGES "health":
         "A rule about a metric must say which values are bad: `above`, `below`, `below_metric`, `bits`, or `increase` with `within`."
         "add a limit, for example `above = 90`, or `increase = 1` with `within = \"10 min\"`"
     DUPLICATE "duplicate" User
-        "Rules are told apart by their names, in findings and in metrics. A site's rule may have the name of a built-in one, which it then replaces; two in one file may not."
+        "Findings and metrics tell rules apart by their names. A site's rule may have the name of a built-in one, which it then replaces, but two rules in one file may not share a name."
         "rename one of the two"
     ALIKE "alike" User
-        "Rules become alerts of Prometheus, whose names have no signs in them: `gpu/hot` and `gpu-hot` would both be `GpuHot`. A rule with exactly the name of a built-in one replaces it."
+        "Rules become alerts of Prometheus, whose names have letters and digits only: `gpu/hot` and `gpu-hot` would both be `GpuHot`. A rule with exactly the name of a built-in one replaces it."
         "take exactly the other rule's name to replace it, or another name"
     UNKNOWN_METRIC "unknown-metric" User
-        "A rule can only watch metrics that the exporter writes, so a name that it does not know would never fire. Metrics that ranks offer themselves are not watched."
+        "A rule can only watch metrics that the exporter writes; with any other name it would never fire. Metrics that ranks offer themselves are not watched."
         "take a name from docs/metrics.md"
 }
 

@@ -33,19 +33,19 @@ static SITE: Page = Page {
 static NODES: Page = Page {
     code: "scheduler/nodes",
     class: Class::User,
-    meaning: "The labels of the nodes contradict each other, for instance because one switch has two parents, so that no network can be drawn from them.",
+    meaning: "The labels of the nodes contradict each other, for instance because one switch has two parents, so no network can be derived from them.",
     remedy: "correct the labels that the cause names; docs/cluster.md says which are read",
 };
 static LISTEN: Page = Page {
     code: "scheduler/listen",
     class: Class::User,
-    meaning: "The address on which the API server shall ask before pods of other schedulers are bound cannot be listened on, or no certificate can be made for it.",
+    meaning: "With --listen the API server asks the scheduler before pods of other schedulers are bound. The scheduler cannot listen on that address, or could not make a certificate for it.",
     remedy: "choose another address with --listen, or none: bindings are then made unasked",
 };
 static LEASE_LOST: Page = Page {
     code: "scheduler/lease-lost",
     class: Class::Transient,
-    meaning: "The scheduler could not renew its Lease in time, or another one holds it now. It stops, because two that bind pods at once would give the same places twice.",
+    meaning: "The scheduler could not renew its Lease in time, or another one holds it now. It stops, because two schedulers that bind pods at once would assign the same room twice.",
     remedy: "start it again; it waits until the Lease is free. A Deployment does that by itself",
 };
 

@@ -200,13 +200,13 @@ pub(crate) static OTHER_KIND: Page = Page {
 pub(crate) static INCOMPLETE: Page = Page {
     code: "context/incomplete",
     class: Class::User,
-    meaning: "A context of the kind `local` has either a `url`, with a token and beyond loopback a fingerprint, or a `state_dir`. One of the kind `slurm` may have a `url`, that of its REST server. One of the kind `kubernetes` has neither: a kubeconfig says where it is.",
+    meaning: "A context of the kind `local` has a `state_dir`, or a `url` with a token and, beyond loopback, a fingerprint. A context of the kind `slurm` may have a `url`, which is that of its REST server, but no `state_dir`. A context of the kind `kubernetes` has neither, because a kubeconfig says where the cluster is.",
     remedy: "give it one of the two: `bedplate context add NAME --url URL --token-file FILE`, or `--state-dir DIR`",
 };
 pub(crate) static READABLE: Page = Page {
     code: "context/readable",
     class: Class::User,
-    meaning: "A token opens a cluster, so the file that holds one must be readable by its owner alone.",
+    meaning: "A token gives access to a cluster, so only its owner may be able to read the file that holds it.",
     remedy: "run `chmod 600` on the file, or keep the token in a file of its own and name that with `token_file`",
 };
 pub(crate) static FILE: Page = Page {

@@ -97,7 +97,7 @@ static STATE: Page = Page {
 static ADDRESS: Page = Page {
     code: "cluster/address",
     class: Class::User,
-    meaning: "The address of a cluster is `http://HOST:PORT` on loopback, and `https://HOST:PORT` with the fingerprint of its certificate beyond.",
+    meaning: "A cluster's address is `http://HOST:PORT` on loopback. Beyond loopback it is `https://HOST:PORT`, and the fingerprint of the cluster's certificate is needed too.",
     remedy: "give the address as `bedplate up` printed it, and the fingerprint in BEDPLATE_FINGERPRINT",
 };
 static NO_TOKEN: Page = Page {

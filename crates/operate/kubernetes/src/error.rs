@@ -64,7 +64,7 @@ pub const KUBERNETES_PAGES: &[&Page] =
 static THREADS: Page = Page {
     code: "kubernetes/threads",
     class: Class::Transient,
-    meaning: "The system gave no threads for the connection to a Kubernetes API server.",
+    meaning: "The system refused the threads for the connection to a Kubernetes API server.",
     remedy: "look for a limit on processes (`ulimit -u`) and end what is not needed",
 };
 static KUBECONFIG: Page = Page {
@@ -76,31 +76,31 @@ static KUBECONFIG: Page = Page {
 static UNREACHABLE: Page = Page {
     code: "kubernetes/unreachable",
     class: Class::Transient,
-    meaning: "The API server did not answer, or what answered does not speak its language.",
+    meaning: "The API server did not answer, or what answered is not an API server.",
     remedy: "try again; `kubectl get --raw /readyz` says whether the server is there",
 };
 static SILENT: Page = Page {
     code: "kubernetes/silent",
     class: Class::Transient,
-    meaning: "The API server took the question and gave no answer in time. What was asked for may have been done.",
+    meaning: "The API server did not answer in time. It may have carried the request out.",
     remedy: "look before you ask again; a server without quorum in etcd behaves like this",
 };
 static UNKNOWN: Page = Page {
     code: "kubernetes/unknown",
     class: Class::User,
-    meaning: "The credentials of the kubeconfig are not accepted: a token has expired, or the certificate is not of this cluster.",
+    meaning: "The API server does not accept the credentials of the kubeconfig: a token has expired, or the certificate belongs to another cluster.",
     remedy: "log in again, as the cluster's administrators say, and try `kubectl auth whoami`",
 };
 static FORBIDDEN: Page = Page {
     code: "kubernetes/forbidden",
     class: Class::User,
-    meaning: "The server knows who asks and has no rule that allows it.",
+    meaning: "The API server knows who asks, but has no rule that allows the request.",
     remedy: "ask for the verbs that docs/kubernetes.md lists; `kubectl auth can-i --list` shows what you have",
 };
 static REFUSED: Page = Page {
     code: "kubernetes/refused",
     class: Class::User,
-    meaning: "The server understood the request and says no: there is no such object, it has changed meanwhile, or an admission rule objects.",
+    meaning: "The API server understood the request and refused it: the object does not exist, it has changed meanwhile, or an admission rule objects.",
     remedy: "read the server's own words in the message",
 };
 

@@ -33,19 +33,19 @@ pub const PAGES: &[&Page] =
 static NO_ALLOCATION: Page = Page {
     code: "launch/no-allocation",
     class: Class::Usage,
-    meaning: "A launch happens inside a job of Slurm, in its batch script or below `salloc`: there Slurm says which nodes the job has. Outside of one there is nothing to launch on.",
+    meaning: "`bedplate launch` runs inside a job of Slurm, in its batch script or below `salloc`, because there Slurm says which nodes the job has. It was started outside of one.",
     remedy: "start it in a batch script, or try it on this machine with `--here NODES`",
 };
 static NODE_LIST: Page = Page {
     code: "launch/node-list",
     class: Class::User,
-    meaning: "The variable in which Slurm lists the nodes of the job holds something else.",
+    meaning: "The variable in which Slurm lists the nodes of the job does not hold such a list.",
     remedy: "do not change SLURM_JOB_NODELIST in the script",
 };
 static TOO_MANY_SPARES: Page = Page {
     code: "launch/too-many-spares",
     class: Class::User,
-    meaning: "Spares are nodes of the allocation on which no ranks run until another node is lost.",
+    meaning: "Spares are nodes of the allocation that run no ranks until another node is lost. They leave no node of this allocation for the gang.",
     remedy: "ask for more nodes, or for fewer spares",
 };
 static NO_RANKS: Page = Page {
@@ -63,7 +63,7 @@ static LISTEN: Page = Page {
 static RECORD: Page = Page {
     code: "launch/record",
     class: Class::User,
-    meaning: "The newest checkpoint and the nodes left out are written to a file, so that the job goes on from there when Slurm starts it again. The file cannot be written or read.",
+    meaning: "The launcher writes the newest checkpoint and the excluded nodes to a file, so that the job goes on from there when Slurm starts it again. This file cannot be written or read.",
     remedy: "name a folder that all nodes share and that you may write to with `--state`",
 };
 static UNREACHABLE: Page = Page {

@@ -33,7 +33,7 @@ pub enum RanksError {
 
 pages! { pub PAGES "ranks":
     KILLED "killed" Transient
-        "Ranks of the run were killed from outside: by a person, or by the system where memory ran out. No rank was left that could go on."
+        "Ranks of the run were killed from outside: by a person, or by the system when memory ran out. No rank that could go on was left."
         "look at `dmesg` for the kernel's out-of-memory killer; then start the run again with `--resume`"
     START "cannot-start" Transient
         "The processes of the ranks could not be started, or no port was free for them to meet."

@@ -24,7 +24,7 @@ pages! { pub PAGES "load":
         "The server did not answer."
         "check that it runs and listens at this address: curl http://HOST:PORT/v1/models"
     NO_MODEL "no-model" User
-        "The name of a model goes with every request. The server's list of models cannot be read, or is empty."
+        "Every request carries the name of a model, and none was given. The server's list of models cannot be read, or is empty."
         "name the model with `--model`, and the key with `--api-key` where the server asks for one"
     NOTHING_FINISHED "nothing-finished" User
         "Every request failed, so there is nothing to measure. The first failure is quoted."

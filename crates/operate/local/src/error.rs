@@ -74,7 +74,7 @@ pub const PAGES: &[&Page] = &[
 static UNREACHABLE: Page = Page {
     code: "up/unreachable",
     class: Class::User,
-    meaning: "Machines that join must reach the daemon, and ranks on them must reach ranks on this machine. A loopback address or 0.0.0.0 does not tell them where it is.",
+    meaning: "Machines that join must reach the daemon, and their ranks must reach the ranks on this machine. A loopback address or 0.0.0.0 does not tell them where it is.",
     remedy: "name an address of this machine in their network: `--listen 10.0.0.1:7431`",
 };
 static HAS_CLUSTER: Page = Page {
@@ -153,7 +153,7 @@ static SIGNALS: Page = Page {
 static LEFT: Page = Page {
     code: "down/left",
     class: Class::Transient,
-    meaning: "Processes of the cluster did not end, not even when they were killed. They hang inside the operating system, as on a file server that does not answer.",
+    meaning: "Processes of the cluster did not end, not even when they were killed. They hang inside the operating system, for example on a file server that does not answer.",
     remedy: "look at them with `ps`; they end when what they wait for answers",
 };
 static NO_DAEMON: Page = Page {

@@ -35,16 +35,16 @@ pages! { pub PAGES "plan":
         "A folder of a run has no `metrics.jsonl` with at least one step, so there is nothing to calibrate by."
         "name the output folders of runs of `bedplate train` that ended"
     NO_HOST "no-host" User
-        "Runs move the rates of a host that was measured, and the file has none."
+        "The rates measured on a host are adjusted to what its runs took, and the given file has no host in it."
         "measure it with `bedplate bench machine`, then calibrate"
     NOTHING_PRICED "nothing-priced" User
-        "None of the runs can be predicted for this host: collectives of their numbers of ranks were not measured, or their models cannot be priced."
+        "None of the runs can be predicted for this host: the collectives between their ranks were not measured, or their models cannot be priced."
         "`bedplate bench comm --save` measures collectives between ranks of this host"
     NOT_A_PLAN "not-a-plan" User
-        "A job is compared with the plan that it was launched by, as `bedplate --json plan train` prints it."
+        "A job is compared with the plan that it was launched with, and the given file is not the output of `bedplate --json plan train`."
         "give `PLAN=REPORTS` with a plan printed by this release"
     NO_REPORTS "no-reports" User
-        "The reports of a job have no step with its seconds."
+        "The job's reports have no step that says how long it took."
         "give the file that the job reports to, or the output of `bedplate --json job show`"
 }
 

@@ -34,19 +34,19 @@ pages! { pub PAGES "plan":
         "The catalog does not say how fast checkpoints can be written to this storage, and neither does the question. Throughput is never guessed."
         "give the bytes per second that a node or the whole store moves, or name a class whose throughput the catalog knows"
     UNKNOWN_SPOT_RATE "unknown-spot-rate" User
-        "A run on spot machines depends on how often they are taken away, and no figure for accelerators is published. It is never guessed."
+        "The length of a run on spot machines depends on how often they are taken away. No figure is published for accelerators, and it is never guessed."
         "give interruptions per 1,000 nodes and day (--spot-interruptions), such as those of your own account's last months"
     UNKNOWN_PRICE "unknown-price" User
-        "The catalog holds no price for this machine bought this way, so the run has no price. A price is never guessed."
+        "The catalog has no price for this machine when it is bought this way, so the run cannot be priced. A price is never guessed."
         "put the price you pay into a catalog overlay"
     BAD_RUN_FIGURE "bad-run-figure" User
         "A figure of the run is negative, not a number, or zero where it must be positive."
         "correct the figure that is named"
     INTERVAL_TOO_SHORT "interval-too-short" User
-        "A checkpoint must be durable before the next one is taken, and writing it to the store takes longer than the interval."
+        "A checkpoint must be durable before the next one is taken, but writing it to the store takes longer than the interval."
         "give a longer interval, leave it out to get the best one, or name a faster store"
     NEVER_ENDS "never-ends" User
-        "Failures happen faster than the run can recover and save its work, so it is expected to take more than a thousand years."
+        "The run fails faster than it can recover and save its work, so it is expected to take more than a thousand years."
         "use fewer or more reliable nodes, a faster store, or a recovery from copies in peers"
     UNKNOWN_FAILURE_RATE "unknown-failure-rate" User
         "The table of published failure rates has no entry of that name."

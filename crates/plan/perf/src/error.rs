@@ -43,13 +43,13 @@ pages! { pub PAGES "plan":
         "The accelerators have no peak rate in this number format, or it is fp32, which is priced only on hosts: the model for accelerators counts weights and activations in 16 bits."
         "choose one of the formats listed, or add the peak to a catalog overlay"
     UNSUPPORTED_STACK "unsupported-stack" User
-        "On a host without accelerators only this program's own runtime can be priced, and that runtime trains on one accelerator but not yet on several."
+        "On a host without accelerators only the program's own runtime can be priced. On several accelerators that runtime cannot be priced yet."
         "leave out --stack to choose what the cluster can run"
     COLLECTIVES_NOT_MEASURED "collectives-not-measured" User
-        "On `host:N` the host is shared by N ranks, which exchange numbers in its memory. How long that takes comes from the table that `bedplate bench comm` measures, and the catalog has none of this operation for this number of ranks."
+        "On `host:N`, N ranks share the host and exchange elements in its memory. `bedplate bench comm` measures how long that takes, and the catalog has no measurement of this operation for this number of ranks."
         "run `bedplate bench machine`, then `bedplate bench comm --ranks N --save` for the ranks of every group; or plan for one rank: `--cluster host:1`"
     UNSUPPORTED_MODEL "unsupported-model" User
-        "The model has a part that this program's own runtime, which trains on hosts, has no operator for."
+        "The model has a part that the program's own runtime has no operator for, and on hosts this runtime does the training."
         "choose another model, or a cluster of accelerators"
     BAD_ROUTING "bad-routing" User
         "A routing skew is the load of the busiest expert rank over the mean, so it is at least 1."

@@ -66,7 +66,7 @@ pages! { pub PAGES "plan":
         "The question names more GPUs than any network joins: the largest clusters announced hold about a million chips. A prediction beyond that would have no basis."
         "name at most 1,048,576 GPUs"
     NO_LAYOUT "no-layout" User
-        "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, there are at most as many stages as layers, and data ranks divide the global batch; a number of GPUs with the wrong factors leaves nothing."
+        "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, there are at most as many stages as layers, and data ranks divide the global batch. Some numbers of GPUs do not have the factors for that."
         "use another number of GPUs, or a global batch with more divisors"
     DOES_NOT_FIT "does-not-fit" User
         "Layouts exist, but each needs more memory per GPU than there is, even with everything sharded and all activations recomputed."

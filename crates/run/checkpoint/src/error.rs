@@ -81,7 +81,7 @@ pages! { pub PAGES "checkpoint":
         "The checkpoint was written by an earlier release, in one file and without regions."
         "rewrite it with `bedplate checkpoint convert OLD NEW`, then resume from NEW"
     FOREIGN "other-run" User
-        "The numbers of the checkpoint are those of another model or of other adapters: their names or sizes differ."
+        "The tensors in the checkpoint belong to another model or to other adapters: their names or sizes differ."
         "use the configuration that the checkpoint was made with, or start from its weights with `model.weights`"
     NOTHING "nothing-there" User
         "The folder or the prefix of the bucket has no finished checkpoint."

@@ -174,8 +174,9 @@ page!(
     SILENT,
     "comm/rank-silent",
     Transient,
-    "A rank sent no sign of life for the deadline (10 s unless set), counted only while the rank that noticed was running itself. \
-     Its process is stopped, its machine hangs or the network between them is cut.",
+    "A rank sent no sign of life within the deadline (10 s unless set). Time in which the rank that waited was itself \
+     not running does not count. Either the silent rank's process is stopped, its machine hangs, or the network between \
+     them is cut.",
     "look at the machine of the rank that is named; where pauses are expected, raise BEDPLATE_COMM_DEADLINE"
 );
 page!(
@@ -190,7 +191,7 @@ page!(
     STALLED,
     "comm/stalled",
     User,
-    "Ranks that are alive did not enter a collective for very long (BEDPLATE_COMM_PATIENCE, ten minutes unless set).",
+    "Ranks that are alive did not enter a collective within the patience (BEDPLATE_COMM_PATIENCE, ten minutes unless set).",
     "see what the missing ranks do; `bedplate comm flight` compares the flight records of all ranks"
 );
 page!(
@@ -212,15 +213,16 @@ page!(
     GROUP,
     "comm/bad-group",
     User,
-    "The members of a group must be distinct ranks of the world, this rank among them, in the same order on all.",
+    "The members of a group must be distinct ranks of the world, must include this rank, and must be in the same order on all members.",
     "pass the same ranks on every member"
 );
 page!(
     GPU,
     "comm/gpu",
     User,
-    "GPUs exchange elements by NCCL, of the same version on all ranks of a group and with a GPU of its own for every rank. It was not found, differs, or \
-     refused a call; its own words are in the message, and NCCL_DEBUG=WARN shows more.",
+    "GPUs exchange elements by NCCL. All ranks of a group need the same version of it, and every rank needs a GPU of \
+     its own. NCCL was not found, its version differs, or it refused a call; its own words are in the message, and \
+     NCCL_DEBUG=WARN shows more.",
     "install the same NCCL on all hosts (`pip install nvidia-nccl-cu13`) and give every rank a GPU of its own, or set BEDPLATE_COMM_TRANSPORT=tcp on all \
      ranks: elements then go through the processor's memory, which is slower"
 );
@@ -294,7 +296,7 @@ page!(
     PROTOCOL,
     "comm/protocol",
     User,
-    "Something else listens at the address, or connects to it, than a rank of this program.",
+    "What listens at the address, or connected to it, is not a rank of this program.",
     "choose another MASTER_PORT"
 );
 page!(

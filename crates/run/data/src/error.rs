@@ -97,13 +97,13 @@ pages! { pub PAGES "data":
         "The tokenizer produces ids that the model has no embedding for."
         "use the model's own tokenizer, or set the model's vocabulary to at least the tokenizer's highest id plus one"
     MIXED "mixed-tokenizers" User
-        "All corpora of a run, also the one that it is evaluated on, feed one model, so an id must mean the same in all of them."
+        "All corpora of a run feed one model, including the one used for evaluation, so an id must mean the same in all of them."
         "tokenize all corpora with one tokenizer"
     TOO_SHORT "too-short" User
         "A sample is one contiguous run of tokens, and the corpus is shorter than that."
         "use more text or a shorter sequence"
     NOTHING_FITS "nothing-fits" User
-        "Documents are packed whole, and in each the first token that counts in the loss is beyond the length of a sample, so there is nothing to learn."
+        "Documents are packed whole. In each of them the first token that counts in the loss lies beyond the length of a sample, so there is nothing to learn."
         "use a longer sequence"
     TEMPLATE "bad-template" User
         "A conversation cannot be rendered: the chat template is missing or wrong, refuses the conversation, or leaves nothing to learn from it."
@@ -121,7 +121,7 @@ pages! { pub PAGES "data":
         "The inputs are empty, or a folder holds no file of a known format, so there is nothing to make a corpus of."
         "check the paths; files with the extension .json are read only when named themselves"
     CHOICE "bad-choice" User
-        "Options that contradict each other, or a value out of range."
+        "Options contradict each other, or a value is out of range."
         "see `bedplate help data` and the guide on data"
     ENDED "reader-ended" Bug
         "The thread that reads batches ahead has stopped without an error, and a batch was requested."

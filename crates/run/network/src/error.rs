@@ -57,16 +57,16 @@ pub const PAGES: &[&Page] = &[
 static UNSUPPORTED: Page = Page {
     code: "network/unsupported",
     class: Class::User,
-    meaning: "The configuration describes a model that can be planned but not computed here. Computed are GPT-2, Llama, \
-              Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE models with rotary (default, linear, llama3) or \
-              learned positions, SwiGLU or GELU, full or sliding-window attention.",
+    meaning: "The configuration describes a model that can be planned but not computed here. The program computes \
+              GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE models with rotary (default, \
+              linear, llama3) or learned positions, SwiGLU or GELU, full or sliding-window attention.",
     remedy: "choose a model of these families, or remove the feature from its configuration",
 };
 
 static TOO_LONG: Page = Page {
     code: "network/too-long",
     class: Class::User,
-    meaning: "A model with learned positions has a vector for each position and none beyond them.",
+    meaning: "The model has learned positions: one vector for each position. The sequence is longer than there are positions.",
     remedy: "set `data.sequence` to at most the number of positions (`n_positions` in config.json)",
 };
 
@@ -91,8 +91,8 @@ static READ_WEIGHTS: Page = Page {
 static BROKEN_WEIGHTS: Page = Page {
     code: "network/broken-weights",
     class: Class::User,
-    meaning: "The header of a safetensors file does not agree with the file: cut off while copying, or another kind of \
-              file; or a tensor that the model needs is in another format than F32, BF16 and F16.",
+    meaning: "A safetensors file does not agree with its header, because it was cut off while copying or is another \
+              kind of file. Or a tensor that the model needs has another format than F32, BF16 or F16.",
     remedy: "copy or download the file again and compare its size",
 };
 
@@ -107,15 +107,15 @@ static MISSING_TENSORS: Page = Page {
 static WRONG_SHAPE: Page = Page {
     code: "network/wrong-shape",
     class: Class::User,
-    meaning: "A tensor has the right name and another shape than the configuration gives it.",
+    meaning: "A tensor has the right name, but its shape is not the one in the configuration.",
     remedy: "use the config.json that was published with the weights",
 };
 
 static NOT_FINITE: Page = Page {
     code: "network/weights-not-finite",
     class: Class::User,
-    meaning: "A tensor of the given weights holds NaN or infinity, so everything computed with it would be NaN. The run that \
-              wrote it has diverged, or the file is damaged.",
+    meaning: "A tensor of the given weights holds NaN or infinity, which would spread to everything computed with it. \
+              The run that wrote it has diverged, or the file is damaged.",
     remedy: "use an earlier checkpoint of those weights, or copy or download the file again",
 };
 

@@ -62,16 +62,16 @@ static OPTIONS: Page = Page {
 static TOO_FEW_BLOCKS: Page = Page {
     code: "serve/too-little-memory-for-keys",
     class: Class::User,
-    meaning: "Keys and values of a text are kept in memory while it is generated. The memory given for them cannot hold one text of \
-              the longest length that is to be served.",
+    meaning: "While a text is generated, its keys and values are kept in memory. The memory given for them cannot hold \
+              one text of the longest length to be served.",
     remedy: "give more memory (`--kv-memory`) or serve shorter texts (`--context`)",
 };
 
 static TOO_LARGE: Page = Page {
     code: "serve/too-large",
     class: Class::User,
-    meaning: "Weights and the memory for keys and values are more than this process may take, by what the system has free and by the limits of \
-              its control group. Nothing was loaded.",
+    meaning: "Weights, keys and values together need more memory than this process may take, which is what the system \
+              has free or what the limits of its control group leave. Nothing was loaded.",
     remedy: "choose a smaller format (`--weights int8` or `int4`), less memory for keys and values (`--kv-memory`) or a smaller model",
 };
 
@@ -93,8 +93,8 @@ static KV_FORMAT: Page = Page {
 static MISMATCH: Page = Page {
     code: "serve/mismatch",
     class: Class::User,
-    meaning: "Something that is to work beside the model was made for another one: a draft model must have the same vocabulary, an \
-              adapter the same matrices.",
+    meaning: "A draft model must have the same vocabulary as the model that it works beside. The one given was made for \
+              another model.",
     remedy: "use the one that was made for this model",
 };
 

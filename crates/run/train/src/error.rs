@@ -171,9 +171,9 @@ static READ_MODEL: Page = Page {
 static NOT_FINITE: Page = Page {
     code: "train/not-finite",
     class: Class::User,
-    meaning: "The loss or the gradient of a step is infinite or no number at all. The step was not applied; the last \
-              checkpoint is good. The message names the step, the first sample and the first block whose output is not \
-              finite, found by computing the batch again.",
+    meaning: "The loss or the gradient of a step is infinite or NaN. The step was not applied, and the last checkpoint \
+              is good. The message names the step, the first sample and the first block whose output is not finite, \
+              found by computing the batch again.",
     remedy: "resume from the last checkpoint with a lower `optimizer.learning_rate` or a longer `optimizer.warmup`; if the \
              embedding is named, the weights themselves are broken; look at the sample with `bedplate data show --sample`",
 };
@@ -198,24 +198,26 @@ static TIED_TARGET: Page = Page {
 static RANK_TOO_LARGE: Page = Page {
     code: "train/rank-too-large",
     class: Class::User,
-    meaning: "An adapter is a product of two thin matrices. With a rank above the smaller side of the matrix that it adapts it \
-              would be larger than that matrix and able to do no more.",
+    meaning: "An adapter is a product of two thin matrices. If its rank exceeded the smaller side of the matrix that it \
+              adapts, it would be larger than that matrix and able to do no more.",
     remedy: "set `adapter.rank` to at most the number given, usually to 8 to 64",
 };
 
 static TOO_LARGE: Page = Page {
     code: "train/too-large",
     class: Class::User,
-    meaning: "What the run would allocate is known from the model's shape and the configuration, and is more than the memory \
-              that this machine has available or that the limits of its control group leave. Nothing was allocated.",
+    meaning: "The run would allocate more memory than this machine has available or than the limits of its control \
+              group leave. The need follows from the model's shape and the configuration, so the run was refused before \
+              it allocated anything.",
     remedy: "choose a smaller model, `training.micro_batch` or `data.sequence`, `training.recompute = \"full\"`, or adapters",
 };
 
 static LAYOUT: Page = Page {
     code: "train/bad-layout",
     class: Class::User,
-    meaning: "The layout of the run (`training.layout` or `--layout`) breaks a rule: its degrees do not multiply to the number of ranks, or do not \
-              divide what they cut of this model, its sequence or its batch. The message has every reason.",
+    meaning: "The layout of the run (`training.layout` or `--layout`) breaks a rule: its degrees do not multiply to the \
+              number of ranks, or do not divide the dimension of the model, sequence or batch that they split. The \
+              message has every reason.",
     remedy: "change the layout, the number of ranks, or what it divides; `bedplate layout` checks one, `--layout auto` chooses one",
 };
 
@@ -236,16 +238,16 @@ static ELSEWHERE: Page = Page {
 static STATE_LOST: Page = Page {
     code: "train/state-lost",
     class: Class::Transient,
-    meaning: "Ranks were lost together with every copy of a part of the state that they held: a rank and the neighbour that kept its \
-              copy, or ranks of a run without copies.",
+    meaning: "Some ranks were lost together with every copy of a part of their state: a rank and the neighbour that \
+              kept its copy, or ranks of a run without copies.",
     remedy: "start the run again with `--resume`; it goes on from its newest checkpoint",
 };
 
 static TOO_FEW_RANKS: Page = Page {
     code: "train/too-few-ranks",
     class: Class::Transient,
-    meaning: "Ranks were lost, and those that are left are not one whole replica of the layout. No other rank came within \
-              `training.wait_seconds`, or none was to come.",
+    meaning: "Ranks were lost, and the ones left do not make up one whole replica of the layout. No other rank came \
+              within `training.wait_seconds`, or none was expected.",
     remedy: "start the run again with `--resume`; it goes on from its newest checkpoint, also on fewer ranks with another `--layout`. \
              With `--spares` or more `--restarts` it would have gone on",
 };
@@ -253,15 +255,15 @@ static TOO_FEW_RANKS: Page = Page {
 static OTHER_ADAPTER: Page = Page {
     code: "train/other-adapter",
     class: Class::User,
-    meaning: "The file of adapters lacks a matrix that this configuration asks for, or has it in another size.",
+    meaning: "The file of adapters lacks a matrix that this configuration asks for, or has it in a different size.",
     remedy: "use the rank and the targets that the adapters were made with",
 };
 
 static CHANGED_SETTINGS: Page = Page {
     code: "train/changed-settings",
     class: Class::User,
-    meaning: "A resumed run is to give the loss curve of a run that was never stopped. The settings named differ from those that the \
-              checkpoint was made with, and the steps done would have gone otherwise with them.",
+    meaning: "A resumed run must give the same loss curve as one that was never stopped. The settings named differ from \
+              those that the checkpoint was made with, and they would have changed the steps done before it.",
     remedy: "restore the settings, or give `--accept-changes` to go on with the new ones from here",
 };
 

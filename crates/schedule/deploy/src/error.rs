@@ -116,10 +116,10 @@ pages! { pub PAGES "deploy":
         "However the model is split, in every allowed format, the weights and the KV of one request exceed the memory of the GPUs."
         "use more GPUs, GPUs with more memory, or narrower formats; what would fit is in the answer"
     NO_COMMON_FORMAT "no-common-format" User
-        "Prompts and decodes on different GPUs need weights and KV in the same formats. Each of the two kinds of GPUs has room for the model in some, but none that the other has too."
+        "When prompts and decodes run on different GPUs, both need weights and KV in the same formats. Each of the two kinds of GPUs can hold the model in some format, but no format fits both."
         "use more GPUs, so that wider formats fit, or allow more formats with `--precision` and `--kv`"
     NONE_HOLDS "none-holds" User
-        "Deployments fit, but none of those tried meets the objectives at the rate. The answer says which limit fails and the nearest question that has an answer."
+        "Some deployments fit, but none of those tried meets the objectives at the rate. The answer says which limit fails and names the nearest question that has an answer."
         "relax the limit that fails, lower the rate, or add GPUs; the nearest that holds is in the answer"
     UNKNOWN_PATTERN "unknown-pattern" User
         "A deployment is written as its degrees and formats joined by dots, such as `tp4.pp2.fp8.kv-fp8.chunk8192`; any of them may be left out. Prompt and decode pools are joined by `+`."

@@ -122,13 +122,13 @@ pub(crate) const PAGES: &[&Page] = &[&NO_RANK, &SHARED_DISK, &FILL];
 static NO_RANK: Page = Page {
     code: "chaos/no-rank",
     class: Class::User,
-    meaning: "Only a running rank can be killed.",
+    meaning: "Only a running rank can be killed, and the job has no such rank running.",
     remedy: "see with `bedplate job show` whether the job runs and how many ranks it has",
 };
 static SHARED_DISK: Page = Page {
     code: "chaos/shared-disk",
     class: Class::User,
-    meaning: "Filling the disk that the whole machine uses would stop other programs too.",
+    meaning: "The cluster's state is on a disk that the whole machine uses. Filling it would stop other programs too.",
     remedy: "start the cluster with its state on a small disk of its own, or say `--really`",
 };
 static FILL: Page = Page {

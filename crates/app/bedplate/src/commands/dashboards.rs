@@ -38,7 +38,7 @@ pub(crate) const PAGES: &[&Page] = &[&UNKNOWN];
 static UNKNOWN: Page = Page {
     code: "dashboards/unknown-name",
     class: Class::User,
-    meaning: "There is no dashboard of that name.",
+    meaning: "The program has no dashboard of that name.",
     remedy: "list them with `bedplate dashboards`",
 };
 

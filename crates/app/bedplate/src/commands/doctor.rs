@@ -88,14 +88,14 @@ static NO_NODES: Page = Page {
 static NO_PROGRAM: Page = Page {
     code: "doctor/no-program",
     class: Class::User,
-    meaning: "Every node examines itself by running this program in a small job, so the nodes must have it, and at the path that the job names: by default the one it has here. The jobs found no such program there, or one that they may not execute.",
+    meaning: "Every node examines itself by running this program in a small job, so the program must be on the nodes, at the path that the job names: by default the path that it has here. The jobs found no such program there, or may not execute it.",
     remedy: "put the program on a file system that the nodes share, or name the path that it has there with `--program`",
 };
 
 static FOLDER: Page = Page {
     code: "doctor/folder",
     class: Class::User,
-    meaning: "On a Slurm the output of jobs goes to files, for which a folder `.bedplate` is made where the command runs, and removed when it ends. It could not be made.",
+    meaning: "On Slurm the output of jobs goes to files in a folder `.bedplate`, which is made where the command runs and removed when it ends. It could not be made.",
     remedy: "run the command in a folder of your own that the nodes see too, such as your home",
 };
 

@@ -75,7 +75,7 @@ pub(crate) const PAGES: &[&Page] = &[&VALUE];
 static VALUE: Page = Page {
     code: "unit/value",
     class: Class::User,
-    meaning: "A systemd unit gives spaces, quotes, `%`, `$` and backslashes a meaning of their own, so a value with one of them would say something else there.",
+    meaning: "In a systemd unit, spaces, quotes, `%`, `$` and backslashes have a meaning of their own, so a value that has one of them would be read as something else.",
     remedy: "use names, addresses and paths without them",
 };
 

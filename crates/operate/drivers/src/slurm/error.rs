@@ -30,7 +30,7 @@ pub enum SlurmError {
 
 pages! { pub PAGES "slurm":
     CONTROLLER "controller" Transient
-        "Slurm's commands or its REST server could not reach slurmctld, which may be restarting, or this machine may not be able to reach it."
+        "Slurm's commands or its REST server could not reach slurmctld. It may be restarting, or this machine may have no way to it."
         "try again; if it stays, ask whether the cluster is under maintenance, and check SLURM_CONF"
 
     REST "rest" Transient
@@ -38,11 +38,11 @@ pages! { pub PAGES "slurm":
         "try again; `bedplate context show` says where it is expected, and `bedplate context add NAME slurm` without --rest uses Slurm's commands"
 
     TOO_SLOW "too-slow" Transient
-        "Slurm was asked and has not answered in the time that the context allows (`patience_s`, 10 s unless it says otherwise). Busy controllers can take long. Whether an order was carried out is not known; submissions carry a key, so the same one is never taken in twice."
+        "Slurm did not answer in the time that the context allows (`patience_s`, 10 s unless set). A busy controller can take longer. It is not known whether the request was carried out; submissions carry a key, so repeating one does not make a second job."
         "look with `bedplate queue` what came of it and try again; `bedplate context add NAME slurm --patience 60` waits longer"
 
     ACCOUNTING "accounting" Transient
-        "Jobs that slurmctld has forgotten are found in Slurm's accounting (slurmdbd), and that does not answer now."
+        "Slurm's accounting (slurmdbd), which remembers the jobs that slurmctld has forgotten, does not answer now."
         "try again later; jobs that wait, run or ended just now are shown without it"
 
     COMMAND "command" User
@@ -58,7 +58,7 @@ pages! { pub PAGES "slurm":
         "correct what the message names; --rest takes unix:/PATH or http://HOST:PORT, and --slurm-conf the file of a Slurm that is not the usual one"
 
     NO_FIELD "no-field" User
-        "Slurm's REST server takes jobs as fields, not as a script's options, and this version has no field for an option of the job. Slurm's commands do not work here, which would take it."
+        "Slurm's REST server takes jobs as fields instead of options, and its version has no field for one of the job's options. Slurm's commands would take the option, but they do not work on this machine."
         "leave the option out, or submit from a machine with Slurm's commands"
 
     OPTION "option" User
@@ -66,7 +66,7 @@ pages! { pub PAGES "slurm":
         "correct the value; `man sbatch` has the forms"
 
     FAILED "failed" User
-        "Slurm took the order and says that it failed, with a message of its own."
+        "Slurm accepted the request and reports that it failed, with a message of its own."
         "read the message; the site's administrators know what it means there"
 }
 

@@ -41,7 +41,7 @@ impl CudaError {
 
 pages! { pub PAGES "cuda":
     MISSING "library-missing" User
-        "A GPU needs three libraries, which are loaded when it is asked for: NVIDIA's driver (libcuda.so.1), the run-time compiler NVRTC and cuBLASLt. One of them was found neither by the system's loader nor in the active Python environment, whose packages (`site-packages/nvidia/*/lib`) are searched too."
+        "A GPU needs three libraries, which the program loads when a GPU is asked for: NVIDIA's driver (libcuda.so.1), the run-time compiler NVRTC and cuBLASLt. One of them is neither where the system's loader looks nor in the active Python environment, whose packages (`site-packages/nvidia/*/lib`) are searched too."
         "install the package that is named, or use `--device cpu`"
     TOO_OLD "library-too-old" User
         "A library was found but lacks a function that this program calls: it is older than CUDA 12.0."
@@ -50,19 +50,19 @@ pages! { pub PAGES "cuda":
         "The driver shows fewer GPUs than the number asks for. GPUs are counted from 0; `CUDA_VISIBLE_DEVICES` may hide some."
         "choose a lower number, or look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
     OLD_DEVICE "old-device" User
-        "Kernels use bf16 and copies of Ampere and later chips, compute capability 8.0."
+        "The kernels use bf16 and asynchronous copies, which GPUs have from Ampere on (compute capability 8.0)."
         "use another GPU, or `--device cpu`"
     REFUSED "refused" Transient
         "The driver or a library answered a call with an error. Memory may be used up by another program, or the GPU may have failed."
         "look at `nvidia-smi` for other programs and at the kernel's log for Xid errors, then try again"
     FAULT "device-fault" Transient
-        "A GPU failed a call while it was computing: a launch, a copy, a wait. The message names the GPU by its number in this process, its place on the PCI bus and its UUID, what was asked of it, and the driver's error by name and number. Nothing that the GPU computed since its last good answer was told, saved or sent to other ranks: training goes on from its newest checkpoint, and the requests that were running have failed."
+        "A GPU failed a call while it was computing: a launch, a copy or a wait. The message names the GPU by its number in this process, its place on the PCI bus and its UUID, the call, and the driver's error by name and number. Results that the GPU computed since its last good answer were not reported, saved or sent to other ranks. Training goes on from its newest checkpoint; requests that were running have failed."
         "start again, on another GPU where there is one; look at the kernel's log and at `bedplate health` for an XID of that GPU at that time"
     NO_MEMORY "out-of-memory" User
-        "The GPU has less free memory than was asked for at that moment: the work is too large for it, or another program holds a part."
+        "The GPU had less free memory than was asked for: the work is too large for it, or another program holds a part."
         "choose a smaller model, batch or context, or end the other programs that `nvidia-smi` shows"
     COMPILE "kernel-does-not-compile" Bug
-        "A kernel of this program is refused by the compiler that was found."
+        "The compiler that was found refuses a kernel of this program."
         "report it with the versions that `nvidia-smi` shows; until then use `--device cpu`"
 }
 

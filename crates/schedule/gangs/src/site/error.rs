@@ -31,16 +31,16 @@ impl SettingsError {
 
 pages! { pub PAGES "site":
     UNDEFINED "undefined" User
-        "The site's rules speak of a node, a GPU type, an account, a queue or a quality of service that exists neither in the file nor in the cluster."
+        "The site's rules name a node, a GPU type, an account, a queue or a quality of service that neither the file nor the cluster has."
         "correct the spelling, or add the entry"
     DUPLICATE "duplicate" User
-        "Two entries of the same kind in the site's rules have the same name. Which of the two is meant cannot be known. The account `root` always exists and needs no entry."
+        "Two entries of the same kind in the site's rules have the same name, and nothing says which one is meant. The account `root` always exists and needs no entry."
         "remove or rename one of the two"
     CYCLE "cycle" User
         "Accounts or queues name each other as parents in a circle. They form trees: following parents must come to an end."
         "remove one of the `parent` keys"
     TOO_MANY "too-many" User
-        "The site's rules have more entries of a kind than any real site, which means that the file is not what it claims to be."
+        "The site's rules have more entries of a kind than any real site, so the file is probably not the one that was meant."
         "check that this is the file you meant"
 }
 

@@ -16,7 +16,7 @@ pub enum TraceError {
 
 pages! { pub PAGES "replay":
     UNKNOWN_FORMAT "unknown-job-trace" User
-        "The text matches none of the known job traces: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each."
+        "The text is none of the known kinds of job traces: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each."
         "say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first"
     EMPTY "empty-job-trace" User
         "The trace holds no job: only comments, a header, or nothing."
@@ -25,7 +25,7 @@ pages! { pub PAGES "replay":
         "The CSV trace lacks a column that every trace of its format has."
         "add the column, or convert the trace to the JSON lines of docs/replay.md"
     BAD_LINE "malformed-job" User
-        "A line of the trace lacks a field, or a field has the wrong form. Nothing was replayed."
+        "A line of the trace lacks a field, or a field is malformed. Nothing was replayed."
         "correct or remove the line; docs/replay.md lists the fields"
 }
 

@@ -16,7 +16,7 @@ pub enum TraceError {
 
 pages! { pub PAGES "replay":
     MALFORMED "malformed-request" User
-        "A line of a request trace does not have the form that the format requires. No line is skipped, because replaying half a trace would answer a different question."
+        "A line of a request trace does not have the form of its format. No line is skipped, because replaying half a trace would answer a different question."
         "correct the line, or remove it from the file"
     MISSING_COLUMN "missing-column" User
         "The first line of a CSV trace names its columns, and a required one is missing."

@@ -32,7 +32,7 @@ struct DifferentKinds {
 pub(super) static DIFFERENT_KINDS: Page = Page {
     code: "catalog/different-kinds",
     class: Class::User,
-    meaning: "Only entries of one kind have the same figures and can be compared.",
+    meaning: "Entries can be compared only if they are of one kind, because only then do they have the same figures.",
     remedy: "name two accelerators, two machines, two fabrics or two storage classes",
 };
 

@@ -21,7 +21,7 @@ struct UnknownXid {
 pub(super) static UNKNOWN_XID: Page = Page {
     code: "health/unknown-xid",
     class: Class::User,
-    meaning: "NVIDIA's catalog of XIDs, as this program has it, does not have that code. Drivers get new ones now and then; a code that is not known calls for an alert.",
+    meaning: "The program's copy of NVIDIA's catalog of XIDs does not have that code. Drivers get new codes now and then; when a node reports one that is not known, it raises an alert.",
     remedy: "list the codes with `bedplate health xid`, and look the code up in NVIDIA's documentation of your driver's version",
 };
 

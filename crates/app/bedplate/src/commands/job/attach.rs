@@ -48,7 +48,7 @@ pub(crate) const PAGES: &[&Page] = &[&NOT_HERE, &START];
 static NOT_HERE: Page = Page {
     code: "attach/not-here",
     class: Class::User,
-    meaning: "A shell can only be opened beside a process on the same machine. The rank runs elsewhere, has ended, or belongs to another user.",
+    meaning: "A shell can only be opened beside a process on this machine. The rank runs elsewhere, has ended, or belongs to another user.",
     remedy: "look with `bedplate job show` whether the job runs, and log in to its node first",
 };
 static START: Page = Page {

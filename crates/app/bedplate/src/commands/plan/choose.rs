@@ -64,7 +64,7 @@ struct NoTokens;
 pub(super) static NO_TOKENS: Page = Page {
     code: "plan/no-tokens",
     class: Class::Usage,
-    meaning: "How long a run takes and what it costs depends on how many tokens it trains on.",
+    meaning: "The number of tokens that a run trains on decides how long it takes and what it costs, and it was not given.",
     remedy: "give them, as in `--tokens 2T`",
 };
 

@@ -23,10 +23,10 @@ enum FolderError {
 
 pages! { pub(crate) PAGES "plan":
     NO_RUNS "no-runs" User
-        "Runs of at least 20 steps are remembered once `bedplate bench machine` has measured the host, as long as their folders exist; runs below the folder of temporary files are not."
+        "Runs of at least 20 steps are remembered once `bedplate bench machine` has measured the host, as long as their folders exist. Runs below the folder of temporary files are not remembered."
         "name folders with `--runs`, or train first"
     NO_SETTINGS "no-settings" User
-        "A run is predicted again by the configuration that `bedplate train` leaves in its output folder when it ends."
+        "To predict a run again, its configuration is needed. `bedplate train` leaves it in the output folder when the run ends, and this folder does not have it."
         "name the output folder of a run that ended; runs of earlier releases do not have it"
 }
 

@@ -101,7 +101,7 @@ struct NoEncoder {
 pub(in crate::commands::plan) static NO_ENCODER: Page = Page {
     code: "plan/no-vision-encoder",
     class: Class::User,
-    meaning: "Images are priced by the model's vision encoder, which is read from the `vision_config` of its config.json. Encoders of Qwen2-VL, Qwen2.5-VL, Gemma 3 and LLaVA are known; built-in names are language models alone.",
+    meaning: "Images are priced by the model's vision encoder, which is read from the `vision_config` of its config.json. The program knows the encoders of Qwen2-VL, Qwen2.5-VL, Gemma 3 and LLaVA. Built-in names stand for language models without one.",
     remedy: "give the config.json of such a model as `--model`, or plan without `--images-per-request`",
 };
 
