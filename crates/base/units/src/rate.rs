@@ -18,10 +18,6 @@ impl Bandwidth {
     pub const fn gb_per_s(value: f64) -> Self {
         Self(value * 1e9)
     }
-    /// From gigabits per second, as network cards are labelled.
-    pub const fn gbit_per_s(value: f64) -> Self {
-        Self(value * 0.125e9)
-    }
 }
 
 impl fmt::Display for Bandwidth {

@@ -130,7 +130,7 @@ fn tokens_and_money_read_as_papers_and_invoices_write_them() {
 
 #[test]
 fn dividing_an_amount_by_its_rate_gives_the_time() {
-    assert_eq!(Bytes::gb(400.0) / Bandwidth::gbit_per_s(3200.0), Seconds::new(1.0));
+    assert_eq!(Bytes::gb(400.0) / Bandwidth::gb_per_s(400.0), Seconds::new(1.0));
     assert_eq!(Flops::new(2e12) / FlopRate::tflops(1.0), Seconds::new(2.0));
     assert_eq!((DollarRate::per_hour(Dollars::new(10.0)) * Seconds::hours(3.0)).to_string(), "$30.00");
     assert_eq!(Bytes::gb(1.0) / Bytes::mb(1.0), 1000.0);

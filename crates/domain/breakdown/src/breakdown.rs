@@ -24,12 +24,6 @@ impl Span {
         Self { exposed: Seconds::ZERO, hidden }
     }
 
-    /// `busy` seconds of work, up to `cover` of which overlap with other work.
-    pub fn overlapped(busy: Seconds, cover: Seconds) -> Self {
-        let hidden = busy.min(cover);
-        Self { exposed: busy - hidden, hidden }
-    }
-
     /// Exposed and hidden together.
     pub fn busy(self) -> Seconds {
         self.exposed + self.hidden

@@ -49,9 +49,4 @@ impl Comparison {
         ranked.sort_by_key(|each| std::cmp::Reverse(each.lost()));
         ranked
     }
-
-    /// The part that lost the most time, when any lost some.
-    pub fn largest_loss(&self) -> Option<Difference> {
-        self.ranked().into_iter().next().filter(|worst| worst.lost() > Seconds::ZERO)
-    }
 }

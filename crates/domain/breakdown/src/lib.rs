@@ -20,7 +20,7 @@
 //!
 //! let comparison = Comparison::new(&plan, &run);
 //! assert_eq!(comparison.slowdown(), Some(1.5));
-//! assert_eq!(comparison.largest_loss().unwrap().part, Part::ScaleOut);
+//! assert_eq!(comparison.ranked()[0].part, Part::ScaleOut);
 //! ```
 
 mod breakdown;

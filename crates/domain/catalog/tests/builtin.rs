@@ -71,7 +71,7 @@ fn figures_are_those_of_the_data_sheets() {
         "not 512 GB, as one source says"
     );
     let p5 = catalog.instance("P5.48XLARGE").unwrap();
-    assert_eq!(p5.scale_out_bandwidth, Some(Bandwidth::gbit_per_s(3200.0)));
+    assert_eq!(p5.scale_out_bandwidth, Some(Bandwidth::gb_per_s(400.0)));
     assert_eq!(p5.local_storage.as_ref().unwrap().capacity(), Bytes::tb(30.72));
     assert_eq!(
         catalog.fabric("nvlink4").unwrap().one_way_per_accelerator(),

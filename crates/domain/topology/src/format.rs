@@ -129,7 +129,7 @@ pub fn import(
         Format::Slurm => slurm::read(&sources, options, catalog)?,
         Format::Ec2 => ec2::read(&sources, options, catalog)?,
         Format::Kubernetes => kubernetes::read(*first, options, catalog)?,
-        Format::NvidiaSmi => nvidia_smi::read(*first, options, catalog)?.cluster,
+        Format::NvidiaSmi => nvidia_smi::read(*first, options, catalog)?,
     };
     if let Some(name) = &options.name {
         cluster.name.clone_from(name);

@@ -57,7 +57,6 @@ pub use hostlist::{compress_hostlist, expand_hostlist};
 pub use id::{GpuId, GpuRange, Id, IdRange, Ids, NodeId, NodeRange, SwitchId};
 pub use kind::NodeKind;
 pub use level::Level;
-pub use nvidia_smi::{Device, Link, NodeLinks, NodeTopology, read_nvidia_smi};
 pub use options::{Blocks, ImportOptions};
 pub use query::{Set, Sets};
 pub use summary::{HealthCount, KindCount, LevelCount, Summary};

@@ -5,138 +5,36 @@
 //! Underlining, which the tool prints to terminals, is removed; tabs and spaces both separate columns. GPUs
 //! joined by `NV#`, directly or over others, form one scale-up domain. The result is a cluster of one node;
 //! which GPU it has comes from the `instance` or the `accelerator` option. The bandwidth of the domain is that
-//! of the links that the matrix counts; more links than the GPU has are refused.
-//!
-//! GPUs of a cluster are numbered domain by domain. Where the matrix mixes domains (GPU0 with GPU2, GPU1 with
-//! GPU3), [`NodeLinks`] keeps them in the cluster's order and under the names of the matrix.
-
-use std::cmp::Ordering;
+//! of the links that the matrix counts; more links than the GPU has are refused. Links over PCIe and the affinities of devices are
+//! checked for their form and dropped.
 
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Place, Source};
 use bedplate_units::Bandwidth;
 
 use crate::draft::{ClusterDraft, check_limit, shown};
-use crate::format::without_mark;
 use crate::kind::{contradicts, find_accelerator};
-use crate::{Cluster, Format, ImportOptions, NodeKind, TopologyError};
+use crate::{Cluster, ImportOptions, NodeKind, TopologyError};
 
 const EXPECTED: &str = "a matrix of `nvidia-smi topo -m`";
 const MAX_DEVICES: u64 = 512;
 
-/// One node and the links within it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NodeTopology {
-    pub cluster: Cluster,
-    pub links: NodeLinks,
-}
-
-/// How the GPUs and network cards of one node are joined.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeLinks {
-    /// In the order of the cluster's GPUs of that node.
-    pub gpus: Vec<Device>,
-    pub network_cards: Vec<Device>,
-    /// Row by row over GPUs, then network cards.
-    links: Vec<Link>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Device {
-    /// As in the matrix: `GPU3`, `NIC0`.
-    pub name: String,
-    /// The network card behind `NIC0`, such as `mlx5_0`, from the legend.
-    pub legend: Option<String>,
-    /// Cores next to the device, such as `0-23,96-119`.
-    pub cpu_affinity: Option<String>,
-    pub numa_affinity: Option<String>,
-}
-
-/// How two devices are joined. A smaller link is a better one, and of NVLinks the one with more of them.
+/// How two devices are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+enum Joint {
     /// The device itself.
     Same,
     /// A number of bonded NVLinks (`NV18`).
     NvLink(u16),
-    /// At most one PCIe bridge (`PIX`).
-    PcieSwitch,
-    /// Several PCIe bridges, but not the host's (`PXB`).
-    PcieSwitches,
-    /// The PCIe host bridge, that is the CPU (`PHB`).
-    HostBridge,
-    /// Host bridges within one NUMA node (`NODE`).
-    NumaNode,
-    /// The link between NUMA nodes (`SYS`).
-    System,
-}
-
-impl Link {
-    fn rank(self) -> u32 {
-        match self {
-            Link::Same => 0,
-            Link::NvLink(count) => 1 + u32::from(u16::MAX - count),
-            Link::PcieSwitch => 0x1_0001,
-            Link::PcieSwitches => 0x1_0002,
-            Link::HostBridge => 0x1_0003,
-            Link::NumaNode => 0x1_0004,
-            Link::System => 0x1_0005,
-        }
-    }
-}
-
-impl Ord for Link {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
-
-impl PartialOrd for Link {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl NodeLinks {
-    /// The link between two GPUs, by number within the node.
-    pub fn gpu_link(&self, a: u32, b: u32) -> Option<Link> {
-        self.link(a as usize, b as usize, self.gpus.len(), self.gpus.len())
-    }
-
-    /// The link between a GPU and a network card.
-    pub fn network_link(&self, gpu: u32, card: u32) -> Option<Link> {
-        let width = self.gpus.len() + self.network_cards.len();
-        self.link(gpu as usize, self.gpus.len() + card as usize, self.gpus.len(), width)
-    }
-
-    fn link(&self, row: usize, column: usize, rows: usize, columns: usize) -> Option<Link> {
-        let width = self.gpus.len() + self.network_cards.len();
-        (row < rows && column < columns).then(|| self.links[row * width + column])
-    }
-
-    /// The network cards nearest to a GPU: those with its best link, in order.
-    pub fn nearest_cards(&self, gpu: u32) -> Vec<u32> {
-        let cards = || 0..self.network_cards.len() as u32;
-        let best = cards().filter_map(|card| self.network_link(gpu, card)).min();
-        cards().filter(|card| best.is_some() && self.network_link(gpu, *card) == best).collect()
-    }
-}
-
-/// Reads the matrix and keeps the links, which [`import`](crate::import) drops.
-pub fn read_nvidia_smi(
-    source: Source<'_>,
-    options: &ImportOptions,
-    catalog: &Catalog,
-) -> Result<NodeTopology, TopologyError> {
-    Format::NvidiaSmi.check_options(options, source)?;
-    read(without_mark(source), options, catalog)
+    /// PCIe, over bridges or over the host.
+    Pcie,
 }
 
 pub(crate) fn read(
     source: Source<'_>,
     options: &ImportOptions,
     catalog: &Catalog,
-) -> Result<NodeTopology, TopologyError> {
+) -> Result<Cluster, TopologyError> {
     let matrix = Matrix::parse(source)?;
     let domains = matrix.domains();
     let kind = node_kind(&matrix, &domains, source, options, catalog)?;
@@ -146,8 +44,7 @@ pub(crate) fn read(
     };
     let kind = draft.kinds.intern(kind);
     draft.add_node("localhost", kind);
-    let cluster = draft.build(&|_| source.whole())?;
-    Ok(NodeTopology { cluster, links: matrix.into_links(&domains) })
+    draft.build(&|_| source.whole())
 }
 
 /// Whether a text has the header of the matrix: several columns, the first being `GPU0`.
@@ -175,22 +72,19 @@ fn without_escapes(line: &str) -> String {
     text
 }
 
-fn cell(word: &str) -> Option<Link> {
+fn cell(word: &str) -> Option<Joint> {
     match word {
-        "X" => Some(Link::Same),
-        "PIX" => Some(Link::PcieSwitch),
-        "PXB" => Some(Link::PcieSwitches),
-        "PHB" => Some(Link::HostBridge),
-        "NODE" => Some(Link::NumaNode),
-        "SYS" | "SOC" => Some(Link::System),
-        _ => word.strip_prefix("NV")?.parse().ok().map(Link::NvLink),
+        "X" => Some(Joint::Same),
+        "PIX" | "PXB" | "PHB" | "NODE" | "SYS" | "SOC" => Some(Joint::Pcie),
+        _ => word.strip_prefix("NV")?.parse().ok().map(Joint::NvLink),
     }
 }
 
 /// The matrix as printed.
 struct Matrix {
-    devices: Vec<Device>,
-    links: Vec<Option<Link>>,
+    /// `GPU3`, `NIC0`, `mlx5_0`.
+    devices: Vec<String>,
+    links: Vec<Option<Joint>>,
 }
 
 impl Matrix {
@@ -202,17 +96,12 @@ impl Matrix {
         let header =
             header.ok_or_else(|| malformed("there is no header with GPU0".into(), source.whole()))?;
         let mut matrix = Self::from_header(&header, source)?;
-        let mut legend = Vec::new();
         for (index, line) in lines {
             let line = without_escapes(line);
-            match line.split_whitespace().next().and_then(|name| matrix.find(name)) {
-                Some(row) => {
-                    matrix.read_row(row, &line).map_err(|reason| malformed(reason, source.line(index + 1)))?
-                }
-                None => legend.extend(legend_entry(&line)),
+            if let Some(row) = line.split_whitespace().next().and_then(|name| matrix.find(name)) {
+                matrix.read_row(row, &line).map_err(|reason| malformed(reason, source.line(index + 1)))?;
             }
         }
-        matrix.add_legend(legend);
         matrix.mirror();
         matrix.check_complete().map_err(|reason| malformed(reason, source.whole()))?;
         Ok(matrix)
@@ -220,48 +109,31 @@ impl Matrix {
 
     fn from_header(header: &str, source: Source<'_>) -> Result<Self, TopologyError> {
         let names = header.split_whitespace().take_while(|word| *word != "CPU" && *word != "NUMA");
-        let device = |name: &str| Device {
-            name: name.to_owned(),
-            legend: None,
-            cpu_affinity: None,
-            numa_affinity: None,
-        };
-        let devices: Vec<Device> = names.map(device).collect();
+        let devices: Vec<String> = names.map(str::to_owned).collect();
         check_limit("devices in one node", devices.len() as u64, MAX_DEVICES, || source.whole())?;
         let links = vec![None; devices.len() * devices.len()];
         Ok(Self { devices, links })
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        self.devices.iter().position(|device| device.name == name)
+        self.devices.iter().position(|device| device == name)
     }
 
     fn read_row(&mut self, row: usize, line: &str) -> Result<(), String> {
         let width = self.devices.len();
         let mut words = line.split_whitespace().skip(1);
         if self.links[row * width..(row + 1) * width].iter().any(Option::is_some) {
-            return Err(format!("the row of {} occurs twice", shown(&self.devices[row].name)));
+            return Err(format!("the row of {} occurs twice", shown(&self.devices[row])));
         }
         for column in 0..width {
             let word = words.next().ok_or_else(|| format!("the row has {column} of {width} cells"))?;
             let link = cell(word).ok_or_else(|| format!("`{}` is not a kind of link", shown(word)))?;
-            if (link == Link::Same) != (row == column) {
+            if (link == Joint::Same) != (row == column) {
                 return Err(format!("cell {} is `{}`", column + 1, shown(word)));
             }
             self.links[row * width + column] = Some(link);
         }
-        let known = |word: Option<&str>| word.filter(|word| *word != "N/A").map(str::to_owned);
-        self.devices[row].cpu_affinity = known(words.next());
-        self.devices[row].numa_affinity = known(words.next());
         Ok(())
-    }
-
-    fn add_legend(&mut self, legend: Vec<(String, String)>) {
-        for (name, card) in legend {
-            if let Some(index) = self.find(&name) {
-                self.devices[index].legend = Some(card);
-            }
-        }
     }
 
     /// Rows that older drivers leave out are filled from the mirrored column.
@@ -271,7 +143,7 @@ impl Matrix {
             for column in 0..width {
                 let mirrored = self.links[column * width + row];
                 let own = &mut self.links[row * width + column];
-                *own = own.or(mirrored).or((row == column).then_some(Link::Same));
+                *own = own.or(mirrored).or((row == column).then_some(Joint::Same));
             }
         }
     }
@@ -283,12 +155,12 @@ impl Matrix {
         };
         match (0..width).find(is_missing) {
             None => Ok(()),
-            Some(row) => Err(format!("the row of {} is missing", shown(&self.devices[row].name))),
+            Some(row) => Err(format!("the row of {} is missing", shown(&self.devices[row]))),
         }
     }
 
     fn is_gpu(&self, index: usize) -> bool {
-        self.devices[index].name.starts_with("GPU")
+        self.devices[index].starts_with("GPU")
     }
 
     fn gpus(&self) -> Vec<usize> {
@@ -310,7 +182,7 @@ impl Matrix {
             let mut next = 0;
             while let Some(from) = domain.get(next).copied() {
                 for to in &gpus {
-                    if !is_taken[*to] && matches!(self.links[from * width + to], Some(Link::NvLink(_))) {
+                    if !is_taken[*to] && matches!(self.links[from * width + to], Some(Joint::NvLink(_))) {
                         is_taken[*to] = true;
                         domain.push(*to);
                     }
@@ -326,33 +198,12 @@ impl Matrix {
     /// How many NVLinks join a GPU with each of its neighbours.
     fn nvlinks(&self, gpu: usize) -> Vec<u16> {
         let row = &self.links[gpu * self.devices.len()..(gpu + 1) * self.devices.len()];
-        let count = |link: &Option<Link>| match link {
-            Some(Link::NvLink(count)) => Some(*count),
+        let count = |link: &Option<Joint>| match link {
+            Some(Joint::NvLink(count)) => Some(*count),
             _ => None,
         };
         row.iter().filter_map(count).collect()
     }
-
-    fn into_links(self, domains: &[Vec<usize>]) -> NodeLinks {
-        let gpus: Vec<usize> = domains.iter().flatten().copied().collect();
-        let cards = (0..self.devices.len()).filter(|index| !self.is_gpu(*index));
-        let order: Vec<usize> = gpus.iter().copied().chain(cards).collect();
-        let width = self.devices.len();
-        // The matrix may leave out a pair of network cards; this is the worst possible link.
-        let link = |row: usize, column: usize| self.links[row * width + column].unwrap_or(Link::System);
-        let links = order.iter().flat_map(|row| order.iter().map(|column| link(*row, *column))).collect();
-        let mut devices: Vec<Device> = order.iter().map(|index| self.devices[*index].clone()).collect();
-        let network_cards = devices.split_off(gpus.len());
-        NodeLinks { gpus: devices, network_cards, links }
-    }
-}
-
-/// `  NIC0: mlx5_0`.
-fn legend_entry(line: &str) -> Option<(String, String)> {
-    let (name, card) = line.trim().split_once(':')?;
-    let (name, card) = (name.trim(), card.trim());
-    let is_entry = !card.is_empty() && name.starts_with("NIC") && !name.contains(' ');
-    is_entry.then(|| (name.to_owned(), card.to_owned()))
 }
 
 fn node_kind(

@@ -105,19 +105,6 @@ impl Transformer {
         FlopsByPart { attention_scores: Flops::new(scores), ..self.matrix_flops(layer) }
     }
 
-    /// Forward FLOPs of the next token after `context` tokens, read from the KV cache.
-    ///
-    /// Latent attention is counted in its absorbed form, which reads the latent as it is cached.
-    pub fn decode_flops_per_token(&self, context: u64) -> FlopsByPart {
-        let decode = |layer: &Layer| {
-            let keys = layer.reach.kept_tokens(context.saturating_add(1)) as f64;
-            let scores = layer.attention.decode_flops_per_key() * keys + layer.attention.state_flops();
-            FlopsByPart { attention_scores: Flops::new(scores), ..self.matrix_flops(layer) }
-        };
-        let layers: FlopsByPart = self.runs.iter().map(|run| decode(&run.layer) * run.count as f64).sum();
-        FlopsByPart { logits: self.logits_flops(), ..layers }
-    }
-
     /// Forward FLOPs of the output projection for one token.
     pub fn logits_flops(&self) -> Flops {
         Flops::new(2.0 * self.hidden as f64 * self.vocab as f64)

@@ -40,15 +40,4 @@ impl Mlp {
             Mlp::Mixture(mixture) => Some(mixture),
         }
     }
-
-    /// Hidden width that one token passes through, over all the experts it visits.
-    pub fn width_per_token(&self) -> u64 {
-        match self {
-            Mlp::Dense(dense) => dense.width,
-            Mlp::Absent => 0,
-            Mlp::Mixture(mixture) => {
-                mixture.per_token * mixture.expert.width + mixture.shared.map_or(0, |shared| shared.width)
-            }
-        }
-    }
 }

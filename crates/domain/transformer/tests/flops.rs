@@ -74,9 +74,7 @@ fn windows_and_chunks_bound_the_scores() {
 
 #[test]
 fn decoding_reads_the_latent_in_its_absorbed_form() {
-    let model = builtin("deepseek-v3").unwrap();
-    let scores = model.decode_flops_per_token(999).attention_scores.get();
-    assert_eq!(scores, 61.0 * 2.0 * 128.0 * (512.0 + 64.0 + 512.0) * 1000.0);
-    let grouped = builtin("llama-3.1-8b").unwrap().decode_flops_per_token(999).attention_scores.get();
-    assert_eq!(grouped, 32.0 * 4.0 * 4096.0 * 1000.0);
+    let of_key = |model| builtin(model).unwrap().runs[0].layer.attention.decode_flops_per_key();
+    assert_eq!(of_key("deepseek-v3"), 2.0 * 128.0 * (512.0 + 64.0 + 512.0));
+    assert_eq!(of_key("llama-3.1-8b"), 4.0 * 4096.0);
 }

@@ -90,7 +90,6 @@ fn exercise(model: &Transformer) {
     assert!(parameters.active_without_embedding <= parameters.active);
     assert_eq!(parameters.parts().map(|(_, count)| count).sum::<u64>(), parameters.total);
     assert!(model.flops_per_token(u64::MAX, FlopsConvention::default()).training().get().is_finite());
-    assert!(model.decode_flops_per_token(u64::MAX).total().get().is_finite());
     assert!(model.kv_bytes(u64::MAX, Precision::Bf16).get().is_finite());
     model.prediction_parameters();
 }

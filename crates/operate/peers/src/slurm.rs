@@ -219,10 +219,6 @@ impl Slurm {
         run(daemon.arg(self.path("bin/slurmstepd")))
     }
 
-    pub fn stop_node(&self, node: &str) {
-        stop(&[self.node_pid_path(node)]);
-    }
-
     /// Where the daemon of a node says its process id.
     pub fn node_pid_path(&self, node: &str) -> PathBuf {
         self.path(&format!("slurmd-{node}.pid"))

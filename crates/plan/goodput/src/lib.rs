@@ -2,7 +2,7 @@
 //!
 //! A step's time comes from `perf`; here it becomes days and dollars. [`Published`] holds failure facts with
 //! their sources, [`CheckpointCosts`] the exact expectation and the best checkpoint interval, [`RunSpec`] puts a job
-//! together (durable checkpoints, copies in peers or on local disks, continuing with fewer nodes), and
+//! together (durable checkpoints, copies in peers, continuing with fewer nodes), and
 //! [`RunLimits`] checks it; [`Assumptions`] makes one of what a user gives and of what is published. [`simulate()`] simulates the same process from a seed, which is how the formulas are
 //! tested. This crate does not know layouts.
 //!

@@ -17,7 +17,7 @@ pub struct Recovery {
     pub elastic: Option<Elastic>,
 }
 
-/// A first level of copies, in the memory of peers or on local disks, in addition to durable checkpoints.
+/// A first level of copies, in the memory of peers, in addition to durable checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CopyLevel {
     /// Work between copies; one step where every step is copied.
@@ -70,14 +70,6 @@ impl Recovery {
         let lost_share = published.figure("manual-share").map_or(0.01, |figure| figure.value);
         let copies = Some(CopyLevel { every, stall, downtime, lost_share });
         Self { copies, ..Self::restart(published) }
-    }
-
-    /// The same, with a copy on each node's own disks. A failure that takes the node takes its disks.
-    pub fn from_local_disks(published: &Published, every: Seconds, stall: Seconds, read: Seconds) -> Self {
-        let restart = Self::restart(published);
-        let lost_share = published.node_loss_share();
-        let copies = Some(CopyLevel { every, stall, downtime: restart.downtime + read, lost_share });
-        Self { copies, ..restart }
     }
 
     /// Continuing without the nodes of a lost data-parallel copy until they are replaced.

@@ -71,8 +71,6 @@ fn the_formula_agrees_with_a_simulation_of_copies_in_peers() {
     let published = Published::builtin();
     let recovery = Recovery::from_peers(&published, seconds(60.0), seconds(0.5));
     agrees(&run(checkpoint(5.0, 600.0, 120.0), recovery), 0.005);
-    let disks = Recovery::from_local_disks(&published, seconds(300.0), seconds(10.0), seconds(20.0));
-    agrees(&run(checkpoint(5.0, 600.0, 120.0), disks), 0.02);
 }
 
 #[test]

@@ -50,11 +50,6 @@ impl SearchAnswer {
         }
         Some(Tipped { fastest: *fastest, doubts })
     }
-
-    /// Layouts of the list that differ from the best one by less than the error of a comparison.
-    pub fn ties(&self) -> usize {
-        self.best.iter().skip(1).filter(|candidate| candidate.is_tie_of(&self.best[0])).count()
-    }
 }
 
 impl Space {

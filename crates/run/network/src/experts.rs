@@ -191,7 +191,7 @@ impl<E: Element> LayerRun<'_, E> {
         if let Some(peers) = self.network.peers() {
             let from = travel.counts.range(0..parts.experts).bytes();
             let to = kept.arrivals.range_mut(0..parts.experts).bytes();
-            peers.exchange(self.device, from, &each, to, &each);
+            peers.exchange(self.device, (from, &each), (to, &each));
         }
         let mut arrivals = self.read(kept.arrivals.range(0..parts.experts));
         let all: u64 = arrivals.iter().copied().map(u64::from).sum();
@@ -265,7 +265,7 @@ impl<E: Element> LayerRun<'_, E> {
         let Some(peers) = self.network.peers() else { return };
         let row = self.hidden() * size_of::<E>();
         let bytes = |rows: &[usize]| rows.iter().map(|rows| rows * row).collect::<Vec<usize>>();
-        peers.exchange(self.device, from.bytes(), &bytes(sent), to.bytes(), &bytes(received));
+        peers.exchange(self.device, (from.bytes(), &bytes(sent)), (to.bytes(), &bytes(received)));
     }
 }
 

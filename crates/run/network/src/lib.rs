@@ -34,7 +34,7 @@ mod workspace;
 pub use bedplate_transformer::workspace::{LogitsAtOnce, Recompute};
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
-pub use network::{Network, NonFinite, Products};
+pub use network::{Network, Products};
 pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
 pub use region::Region;
 pub use safetensors::{

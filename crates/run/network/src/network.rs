@@ -35,14 +35,6 @@ pub enum Products {
     Fp8,
 }
 
-/// Where the first number that is not finite turned up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NonFinite {
-    pub block: String,
-    /// Row of what the rank was given of the micro-batch.
-    pub row: usize,
-}
-
 impl Network {
     /// For sequences of at most `longest` tokens.
     pub fn new(device: &Device, architecture: Architecture, longest: usize) -> Result<Self, NetworkError> {
@@ -347,36 +339,5 @@ impl Network {
             balance,
         };
         (run, room)
-    }
-
-    /// The first of the room's blocks after whose forward pass a number is not finite. Computes the micro-batch again, with all ranks
-    /// that share it; each looks at its own rows.
-    pub fn find_non_finite<E: Element>(
-        &self,
-        device: &Device,
-        weights: &Weights<E>,
-        room: &mut Room<'_, E>,
-    ) -> Option<NonFinite> {
-        let (first, mut found) = (room.here.own.start, None);
-        for index in self.before_head(room) {
-            self.forward_block(device, index, weights.block(index), room);
-            let at = device.first_non_finite(room.stream_before(index + 1).view());
-            let here = at.map(|at| self.non_finite(index, first + at / self.hidden()));
-            found = found.or(here);
-            // Other ranks may have found nothing and need this one to go on.
-            if found.is_some() && self.part.is_whole() {
-                return found;
-            }
-        }
-        if found.is_some() || room.shared.head.is_none() {
-            return found;
-        }
-        self.head_loss(device, self.head_weights(weights), room);
-        let at = device.first_non_finite(room.head(self.hidden()).head.losses.view())?;
-        Some(self.non_finite(self.blocks.len() - 1, first + at))
-    }
-
-    fn non_finite(&self, block: usize, row: usize) -> NonFinite {
-        NonFinite { block: self.blocks[block].name.clone(), row }
     }
 }

@@ -61,15 +61,13 @@ pub trait Peers: Send + Sync {
     /// Sends to the next context rank and receives as much from the one before, at once; the first follows the last.
     fn pass_on(&self, device: &Device, outgoing: View<'_, u8>, incoming: ViewMut<'_, u8>);
 
-    /// Gives `sent[r]` bytes to rank `r` of the expert group and takes `received[r]` from it; each lie one after the other, and make
-    /// up all of the view.
+    /// Gives rank `r` of the expert group as many bytes as the first list says for `r`, and takes as many from it as the second
+    /// says; they lie one after the other and make up all of the view.
     fn exchange(
         &self,
         device: &Device,
-        outgoing: View<'_, u8>,
-        sent: &[usize],
-        incoming: ViewMut<'_, u8>,
-        received: &[usize],
+        outgoing: (View<'_, u8>, &[usize]),
+        incoming: (ViewMut<'_, u8>, &[usize]),
     );
 }
 

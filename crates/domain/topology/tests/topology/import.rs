@@ -2,9 +2,7 @@
 
 use crate::support::*;
 use bedplate_diag::Source;
-use bedplate_topology::{
-    Blocks, Cluster, Format, ImportOptions, Link, detect, import_detected, read_nvidia_smi,
-};
+use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, detect, import_detected};
 use expect_test::{Expect, expect};
 
 fn check(format: Format, files: Files<'_>, expected: Expect) {
@@ -585,26 +583,6 @@ fn nvlinks_are_counted() {
         no switch: localhost
     "#]],
     );
-}
-
-#[test]
-fn nvidia_smi_links_follow_the_gpus() {
-    let options = ImportOptions { accelerator: Some("h100".into()), ..ImportOptions::default() };
-    let node = read_nvidia_smi(Source::new("topo.txt", NVIDIA_SMI), &options, &CATALOG).unwrap();
-    assert_eq!(node.links.gpu_link(0, 7), Some(Link::NvLink(18)));
-    assert_eq!(node.links.gpu_link(0, 8), None);
-    assert_eq!(node.links.network_link(3, 1), Some(Link::PcieSwitch));
-    assert_eq!(node.links.nearest_cards(3), [1]);
-    assert_eq!(node.links.network_cards[1].legend.as_deref(), Some("mlx5_1"));
-    assert_eq!(node.links.gpus[5].cpu_affinity.as_deref(), Some("56-111,168-223"));
-    assert_eq!(node.links.gpus[5].numa_affinity.as_deref(), Some("1"));
-
-    let node = read_nvidia_smi(Source::new("topo.txt", NVIDIA_SMI_PAIRS), &options, &CATALOG).unwrap();
-    let names: Vec<&str> = node.links.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
-    assert_eq!(names, ["GPU0", "GPU2", "GPU1", "GPU3"]);
-    assert_eq!(node.links.gpu_link(0, 1), Some(Link::NvLink(12)));
-    assert_eq!(node.links.gpu_link(1, 2), Some(Link::System));
-    assert_eq!(node.links.nearest_cards(1), [0]);
 }
 
 #[test]

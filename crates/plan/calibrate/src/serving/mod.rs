@@ -1,7 +1,7 @@
 //! The serving side: measured latencies of engines, errors of the model on them, and its constants.
 //!
 //! [`ServingCases`] reads a table of measurements, fills in what its sources leave out and skips what
-//! cannot be predicted, with a reason. [`validate_serving`] scores constants on the rest, [`fit_serving`] finds
+//! cannot be predicted, with a reason. [`serving_report`] scores constants on the rest, [`fit_serving`] finds
 //! better ones, [`fit_without_each`] gives the constants with each source held out ([`HeldOut`] keeps them), and [`fit_site`]
 //! adjusts deployments to a site's own rows. [`ServingErrors`] are the errors of sources held out, from which predictions get
 //! 80 % intervals and limits a confidence; [`held_out_report`] counts how many rows such intervals hold, and [`beside`] scores another
@@ -26,6 +26,6 @@ pub use fill::Campaign;
 pub use fit::{fit_serving, fit_without_each};
 pub use held_out::HeldOut;
 pub use interval::{Chips, Likeness, Measure, ServingErrors, Spread};
-pub use report::{Scores, ServingOutcome, ServingReport, serving_report, validate_serving};
+pub use report::{Scores, ServingOutcome, ServingReport, serving_report};
 pub use site::fit_site;
 pub use skip::ServingSkip;

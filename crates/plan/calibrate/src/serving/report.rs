@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_catalog::Catalog;
 use bedplate_perf::serving::ServingConstants;
 use serde_json::{Value, json};
 
 use super::{LogErrors, ServingCase, ServingCases, ServingSkipped};
-use crate::{CalibrateError, Score};
+use crate::Score;
 
 /// The three figures of serving, scored.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -77,15 +76,6 @@ pub struct ServingReport {
     pub disaggregated: Scores,
     /// Trusted rows of aggregated engines by kind: `engine`, `gpu`, `model`, `weights`, `layout`.
     pub by: BTreeMap<&'static str, BTreeMap<String, Scores>>,
-}
-
-/// Scores constants on the rows of a CSV file.
-pub fn validate_serving(
-    text: &str,
-    constants: &ServingConstants,
-    catalog: &Catalog,
-) -> Result<ServingReport, CalibrateError> {
-    Ok(serving_report(&ServingCases::read(text, catalog)?, |_| constants))
 }
 
 /// A report in which each row is predicted by its own constants, such as those fitted without it.

@@ -5,7 +5,9 @@ use bedplate_transformer::ParameterPart;
 use bedplate_units::{Bytes, Seconds};
 
 use super::Replica;
-use super::transfer::GPUS_PER_HOST;
+
+/// GPUs that share the disks and the network of one host.
+const GPUS_PER_HOST: u32 = 8;
 
 /// The parts of a cold start.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +51,7 @@ impl Replica {
 }
 
 /// Bytes per second that one host reads from a class, by the figures the catalog has.
-pub(super) fn client_rate(class: &StorageClass) -> f64 {
+fn client_rate(class: &StorageClass) -> f64 {
     class
         .throughput_per_client
         .or(class.throughput_per_volume)

@@ -41,4 +41,4 @@ pub use pass::DecodeLine;
 pub use pools::{Pools, disaggregated};
 pub use replica::{Replica, StepTimer};
 pub use site::{Adjustment, Site};
-pub use transfer::{KvLink, KvTier};
+pub use transfer::KvLink;

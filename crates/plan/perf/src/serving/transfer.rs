@@ -1,9 +1,8 @@
-//! Moving a cache: from prompt workers to decode workers, and out of GPU memory and back.
+//! Moving a cache from prompt workers to decode workers.
 //!
 //! Every GPU that keeps a share of the cache sends its share over its own link, so the time is that of one
 //! GPU's bytes. Queueing is left to the caller: a simulator that shares links must model it.
 
-use bedplate_catalog::StorageClass;
 use bedplate_units::{Bytes, Seconds};
 
 use super::Replica;
@@ -19,17 +18,6 @@ pub enum KvLink {
     ScaleOut,
     /// Through host memory: out over PCIe or NVLink-C2C, across the network, and in again.
     Host,
-}
-
-/// Where blocks go that do not fit in GPU memory.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum KvTier<'a> {
-    /// Memory of the host, over PCIe or NVLink-C2C.
-    HostMemory,
-    /// A disk or file system; its class says how fast a client reads it.
-    Storage(&'a StorageClass),
-    /// Memory of another host.
-    RemoteMemory,
 }
 
 impl Replica {
@@ -51,24 +39,6 @@ impl Replica {
         Seconds::new(sent.get().max(received.get()))
     }
 
-    /// Seconds to bring the cache of `tokens` tokens back into GPU memory, or out of it.
-    pub fn kv_swap(&self, tokens: u64, tier: KvTier<'_>) -> Seconds {
-        let bytes = self.kv_bytes_per_gpu(tokens);
-        let links = self.links();
-        let host = bytes / links.host;
-        Seconds::new(match tier {
-            KvTier::HostMemory => host,
-            KvTier::RemoteMemory => host + links.send(bytes, false).busy(),
-            KvTier::Storage(class) => {
-                let node = f64::from(self.deployment().hardware.domain.clamp(1, GPUS_PER_HOST));
-                let rate = super::loading::client_rate(class) / node;
-                let latency = class.latency.map_or(0.0, |latency| latency.get());
-                // Reads and copies to the GPU overlap; the slower one counts.
-                latency + host.max(bytes / rate)
-            }
-        })
-    }
-
     /// Bytes of the cache of `tokens` tokens on each GPU that keeps it.
     fn kv_bytes_per_gpu(&self, tokens: u64) -> f64 {
         let parallel = self.deployment().parallel;
@@ -82,6 +52,3 @@ impl Replica {
         MachineLinks::new(&self.deployment().hardware, &TRAINING)
     }
 }
-
-/// GPUs that share the disks and the network of one host.
-pub(super) const GPUS_PER_HOST: u32 = 8;

@@ -30,17 +30,6 @@ impl Group {
         self.start(request, (mine, all))
     }
 
-    /// As [`all_gather_in_place`](Self::all_gather_in_place), while this rank computes.
-    pub fn start_all_gather_in_place<E: Number, B: Elements<E>>(
-        &self,
-        device: &Device,
-        mut all: B,
-    ) -> Result<Pending<B>, CommError> {
-        let target = self.span_mut(device, all.view_mut())?;
-        let request = self.all_gathering::<E>(self.own_part::<E>(target)?, target)?;
-        self.start(request, all)
-    }
-
     /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), while this rank computes.
     pub fn start_reduce_scatter_in_place<E: Number, B: Elements<E>>(
         &self,
@@ -66,30 +55,6 @@ impl Group {
         self.start(request, (all, mine))
     }
 
-    /// As [`all_to_all_v`](Self::all_to_all_v), while this rank computes.
-    pub fn start_all_to_all_v<E: Number, A: Elements<E>, B: Elements<E>>(
-        &self,
-        device: &Device,
-        (from, sent): (A, &[usize]),
-        (mut to, received): (B, &[usize]),
-    ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (self.span(device, from.view())?, self.span_mut(device, to.view_mut())?);
-        let request = self.unequal::<E>(source, sent, target, received)?;
-        self.start(request, (from, to))
-    }
-
-    /// As [`broadcast`](Self::broadcast), while this rank computes.
-    pub fn start_broadcast<E: Number, B: Elements<E>>(
-        &self,
-        device: &Device,
-        mut elements: B,
-        root: usize,
-    ) -> Result<Pending<B>, CommError> {
-        let span = self.span_mut(device, elements.view_mut())?;
-        let request = self.broadcasting::<E>(span, root)?;
-        self.start(request, elements)
-    }
-
     /// As [`send`](Self::send), while this rank computes.
     pub fn start_send<E: Number, B: Elements<E>>(
         &self,
@@ -112,18 +77,5 @@ impl Group {
         let span = self.span_mut(device, elements.view_mut())?;
         let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
         self.start(request, elements)
-    }
-
-    /// As [`exchange`](Self::exchange), while this rank computes.
-    pub fn start_exchange<E: Number, A: Elements<E>, B: Elements<E>>(
-        &self,
-        device: &Device,
-        (outgoing, to): (A, usize),
-        (mut incoming, from): (B, usize),
-    ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) =
-            (self.span(device, outgoing.view())?, self.span_mut(device, incoming.view_mut())?);
-        let request = self.between::<E>(Operation::Exchange, Some((to, source)), Some((from, target)))?;
-        self.start(request, (outgoing, incoming))
     }
 }

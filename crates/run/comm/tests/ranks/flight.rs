@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bedplate_comm::{FlightRecord, Reduction, Standstill, Transport, World, compare};
 use bedplate_kernels::Device;
+use bedplate_testkit::wait_until;
 use nix::sys::signal::Signal;
 
 use crate::fixture::{options, ranks};
@@ -21,6 +22,7 @@ fn rank_that_stays_away() {
     group.all_reduce(&device, elements.view_mut(), Reduction::Sum).unwrap();
     say("runs");
     if world.rank() == 2 {
+        // It is killed long before.
         thread::sleep(Duration::from_secs(600));
     }
     let error = thread::scope(|scope| {
@@ -34,11 +36,9 @@ fn rank_that_stays_away() {
 
 /// Its second call is the barrier. A fault that comes before would keep the rank from entering it.
 fn say_when_it_waits(world: &World) {
-    let began = Instant::now();
-    while !world.flight_record().calls.iter().any(|call| call.number == 1) {
-        assert!(began.elapsed() < Duration::from_secs(60), "the rank does not come to its barrier");
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the rank comes to its barrier", || {
+        world.flight_record().calls.iter().any(|call| call.number == 1)
+    });
     say("waits");
 }
 

@@ -16,6 +16,7 @@ fn a_rank_that_has_done_its_part_may_leave_before_a_slow_one_comes() {
             let mut all = device.zeros::<u8>(400);
             group.barrier().unwrap();
             if world.rank() == 1 {
+                // Nothing tells one rank that another has left: that is what is tested.
                 thread::sleep(Duration::from_millis(1500));
             }
             let is_root = world.rank() == 0;
@@ -33,6 +34,7 @@ fn numbers_of_a_rank_that_has_left_are_received() {
             if world.rank() == 0 {
                 return group.send(&device, elements.view(), 1).unwrap();
             }
+            // As above.
             thread::sleep(Duration::from_millis(1500));
             group.receive(&device, elements.view_mut(), 0).unwrap();
         });

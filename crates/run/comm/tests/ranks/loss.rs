@@ -108,6 +108,7 @@ fn a_gang_that_is_suspended_and_resumed_raises_no_alarm() {
         let mut ranks = running(3, transport, deadline);
         for _ in 0..cycles() {
             ranks.iter().for_each(|rank| rank.signal(Signal::SIGSTOP));
+            // Longer than a silent rank is waited for; then they run for a moment.
             thread::sleep(deadline + Duration::from_millis(300));
             ranks.iter().for_each(|rank| rank.signal(Signal::SIGCONT));
             thread::sleep(Duration::from_millis(100));

@@ -6,11 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_comm::{JoinError, Rendezvous, World, WorldOptions};
+use bedplate_testkit::wait_for;
 
 use crate::fixture::{SECRET, free_port, free_port_at, options};
 
 fn quick() -> WorldOptions {
     WorldOptions { join: Duration::from_secs(3), ..options(bedplate_comm::Transport::Automatic) }
+}
+
+/// A connection to rank 0 as soon as it listens.
+fn connected(port: u16) -> TcpStream {
+    wait_for("rank 0 to listen", || TcpStream::connect(("127.0.0.1", port)).ok())
 }
 
 /// Joins with what each rank believes; the errors, or nothing for those who joined.
@@ -83,12 +89,7 @@ fn strangers_that_say_nothing_or_nonsense_keep_nobody_from_joining() {
     let port = free_port();
     let options = options(bedplate_comm::Transport::Automatic);
     let strangers = thread::spawn(move || {
-        let connect = || loop {
-            match TcpStream::connect(("127.0.0.1", port)) {
-                Ok(stream) => return stream,
-                Err(_) => thread::sleep(Duration::from_millis(5)),
-            }
-        };
+        let connect = || connected(port);
         let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
         for nonsense in ["GET / HTTP/1.1\r\n\r\n", "\u{ff}\u{ff}\u{ff}\u{ff}", "\0\0\0\0", "\u{2}\0\0\0{}"] {
             let _ = connect().write_all(nonsense.as_bytes());
@@ -112,12 +113,7 @@ fn a_stranger_that_speaks_very_slowly_is_hung_up_on() {
     let options = WorldOptions { join: Duration::from_secs(16), ..quick() };
     thread::scope(|scope| {
         let host = scope.spawn(|| World::join(&Rendezvous::on_this_machine(0, 2, port, SECRET), &options));
-        let mut stranger = loop {
-            match TcpStream::connect(("127.0.0.1", port)) {
-                Ok(stream) => break stream,
-                Err(_) => thread::sleep(Duration::from_millis(5)),
-            }
-        };
+        let mut stranger = connected(port);
         // A long message, one byte after the other: each comes soon enough, the whole never.
         let mut sent = 0;
         stranger.write_all(&4000u32.to_le_bytes()).unwrap();

@@ -82,6 +82,7 @@ fn newcomers_for_whom_there_is_no_place_are_left_out() {
                 let new = Rendezvous::on_this_machine(0, 0, 0, SECRET);
                 let options = &options;
                 let started = scope.spawn(move || World::join_next(point, &new, options).err());
+                // It waits at the meeting point before anyone listens there, and rank 1 comes after both.
                 thread::sleep(Duration::from_millis(500));
                 started
             });

@@ -110,10 +110,8 @@ impl Peers for Silent {
     fn exchange(
         &self,
         device: &Device,
-        _: View<'_, u8>,
-        _: &[usize],
-        incoming: ViewMut<'_, u8>,
-        _: &[usize],
+        _: (View<'_, u8>, &[usize]),
+        (incoming, _): (ViewMut<'_, u8>, &[usize]),
     ) {
         self.leave(device, incoming);
     }

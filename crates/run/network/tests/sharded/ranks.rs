@@ -274,26 +274,6 @@ fn all_ranks_get_the_logits_of_any_row() {
 }
 
 #[test]
-fn a_number_that_is_not_finite_is_found_by_the_rank_that_has_its_row() {
-    let layout = Layout { tensor: 2, has_cut_rows: true, ..Layout::ONE };
-    let found = on_ranks("gpt2", layout, |device, network, _| {
-        let mut weights = Weights::<f32>::zeros(device, network);
-        network.initialise(device, 5, &mut weights);
-        // The position of the third token of every sequence.
-        let positions = network.blocks()[0].tensors[1].range.start;
-        let hidden = network.architecture().transformer.hidden as usize;
-        let at = positions + 2 * hidden;
-        device.write(weights.block_mut(0).range(at..at + 1), &[f32::NAN]);
-        let mut workspace = Workspace::new(device, network, shape(Recompute::None));
-        let mut room = workspace.room(0);
-        room.load(device, batches(network, 1)[0].tokens());
-        network.find_non_finite(device, &weights, &mut room).map(|found| (found.block, found.row))
-    });
-    let at = |row| Some(("embedding".to_owned(), row));
-    assert_eq!(found, [at(2), at(SEQUENCE + 2)]);
-}
-
-#[test]
 fn rows_that_cannot_be_cut_evenly_are_refused() {
     let device = Device::apart(1);
     let share = |degree| RankShare { degree, rank: 0 };

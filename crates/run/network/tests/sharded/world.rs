@@ -157,10 +157,8 @@ impl Peers for Threads {
     fn exchange(
         &self,
         device: &Device,
-        outgoing: View<'_, u8>,
-        sent: &[usize],
-        incoming: ViewMut<'_, u8>,
-        received: &[usize],
+        (outgoing, sent): (View<'_, u8>, &[usize]),
+        (incoming, received): (ViewMut<'_, u8>, &[usize]),
     ) {
         assert_eq!(sent.iter().sum::<usize>(), outgoing.len());
         let mut given: Vec<u8> = sent.iter().flat_map(|count| (*count as u64).to_ne_bytes()).collect();
