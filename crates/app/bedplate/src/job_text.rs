@@ -6,8 +6,8 @@ use bedplate_topology::compress_hostlist;
 
 /// The state of a job in a word or two.
 pub(crate) fn state_text(job: &JobSummary) -> String {
-    match job.state {
-        JobState::Waiting if job.is_held => "held".to_owned(),
+    match job.life.state {
+        JobState::Waiting if job.life.is_held => "held".to_owned(),
         state => state.name().replace('_', " "),
     }
 }
@@ -17,8 +17,8 @@ pub(crate) fn where_or_why(job: &JobSummary, now_ms: u64) -> String {
     if !job.nodes.is_empty() {
         return compress_hostlist(job.nodes.iter().map(NodeId::as_str));
     }
-    let reason = job.waits_because.as_ref().or(job.reason.as_ref()).map(|reason| reason.text.clone());
-    match (job.state, job.expected_start_ms) {
+    let reason = job.waits_because.as_ref().or(job.life.reason.as_ref()).map(|reason| reason.text.clone());
+    match (job.life.state, job.expected_start_ms) {
         (JobState::Waiting, Some(start)) => {
             let after = match start.saturating_sub(now_ms) {
                 0 => "starts now".to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn where_or_why(job: &JobSummary, now_ms: u64) -> String {
             reason.map_or(after.clone(), |reason| format!("{reason}; {after}"))
         }
         (JobState::Waiting, None) => reason.unwrap_or_else(|| "waits for its turn".to_owned()),
-        (_, _) => match (job.exit_status, reason) {
+        (_, _) => match (job.life.exit_status, reason) {
             (_, Some(reason)) => reason,
             (Some(status), None) if status != 0 => format!("exit code {status}"),
             _ => String::new(),

@@ -14,7 +14,7 @@ use std::time::Instant;
 use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, WeightFormat};
 use bedplate_network::{Architecture, Network, PackedWeights};
 use bedplate_serve::{Activations, Engine, EngineMemory, EngineOptions, Model, Replica};
-use bedplate_terminal::formats::{FormatName, KvName};
+use bedplate_terminal::formats::{KvName, weight_format};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
 use bedplate_transformer::Precision;
@@ -45,8 +45,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "qwen2.5-0.5b")]
     model: String,
     /// The format of matrices in memory
-    #[arg(long, value_name = "FORMAT", default_value = "bf16")]
-    weights: FormatName,
+    #[arg(long, value_name = "FORMAT", default_value = "bf16", value_parser = weight_format())]
+    weights: WeightFormat,
     /// The format of keys and values in memory [default: that of activations]
     #[arg(long, value_name = "FORMAT")]
     kv: Option<KvName>,
@@ -149,7 +149,7 @@ fn threads(arguments: &Arguments) -> usize {
 }
 
 fn options(arguments: &Arguments, device: &Device, architecture: &Architecture) -> EngineOptions {
-    let format = arguments.weights.format();
+    let format = arguments.weights;
     let usual = EngineOptions::default();
     let most = arguments.sequences.iter().copied().max().unwrap_or(1);
     let precision = if format == WeightFormat::F32 { Precision::Fp32 } else { Precision::Bf16 };

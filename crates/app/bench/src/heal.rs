@@ -117,7 +117,7 @@ fn lose(cluster: &TemporaryCluster, gang: &JobId, how: &Chaos) -> Result<f64, Cl
     let lost = before.nodes.first().cloned().unwrap_or_default();
     let began = Instant::now();
     driver.chaos(&lost, how)?;
-    wait_until(driver, gang, before.runs + 1)?;
+    wait_until(driver, gang, before.life.runs + 1)?;
     let away = began.elapsed().as_secs_f64();
     if *how == Chaos::Die {
         cluster.start_node(&lost)?;
@@ -156,7 +156,7 @@ fn submit(driver: &Local, job: Job) -> Result<JobId, CliError> {
 
 /// Until the job runs for the `number`th time or more.
 fn wait_until(driver: &Local, label: &JobId, number: u32) -> Result<(), CliError> {
-    let runs = |job: &JobSummary| job.state == JobState::Running && job.runs >= number;
+    let runs = |job: &JobSummary| job.life.state == JobState::Running && job.life.runs >= number;
     wait(&format!("job {label} does not run"), || Ok(runs(&driver.job(label)?.summary)))
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn places(job: &Job, run: &RunRow) -> Vec<RankPlace> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_control::record::{HeldShare, RunPhase};
+    use bedplate_control::record::HeldShare;
     use bedplate_control::wire::RunId;
     use bedplate_gangs::Time;
     use bedplate_job::{Gang, Role, Workload};
@@ -46,22 +46,8 @@ mod tests {
         let role = Role { nodes: 2, tasks_per_node, gpus_per_node: 2, ..Role::named("main") };
         let job = Job::new("a", workload, Gang::of(role));
         let share = |node: &str, devices| HeldShare { node: node.into(), role: 0, devices, joined: None };
-        let run = RunRow {
-            run: RunId { job: 1, number: 1 },
-            phase: RunPhase::Running,
-            shares: vec![share("n1", 0b11), share("n2", 0b1100)],
-            started: Time(0),
-            running: None,
-            ends: Time(1),
-            stops_as: None,
-            ended: None,
-            reason: None,
-            cpu_ms: 0,
-            energy_joules: None,
-            steps: None,
-            began: 1,
-            master_port: None,
-        };
+        let shares = vec![share("n1", 0b11), share("n2", 0b1100)];
+        let run = RunRow::begun(RunId { job: 1, number: 1 }, shares, Time(0));
         let places = places(&job, &run);
         let found: Vec<(u32, &str, &[u32])> =
             places.iter().map(|place| (place.rank, &place.node[..], &place.devices[..])).collect();

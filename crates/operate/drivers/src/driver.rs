@@ -161,8 +161,8 @@ impl JobQuery {
         same(&self.user, &job.user)
             && same(&self.account, &job.account)
             && same(&self.name, &job.name)
-            && (self.states.is_empty() || self.states.contains(&job.state))
-            && (self.with_ended || !job.state.is_final())
+            && (self.states.is_empty() || self.states.contains(&job.life.state))
+            && (self.with_ended || !job.life.state.is_final())
     }
 }
 

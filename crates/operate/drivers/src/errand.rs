@@ -149,7 +149,7 @@ impl<'a> Errand<'a> {
     ) -> Result<Brought<T>, NotBrought> {
         let id = sent.job?;
         let job = self.wait(&id, deadline)?;
-        if job.exit_status.is_some_and(|status| NO_PROGRAM.contains(&status)) {
+        if job.life.exit_status.is_some_and(|status| NO_PROGRAM.contains(&status)) {
             return Err(NotBrought::NoProgram { program: self.options.program.clone() });
         }
         let value = self.read(&id, &job, read)?;
@@ -159,13 +159,13 @@ impl<'a> Errand<'a> {
     fn wait(&self, id: &JobId, deadline: Instant) -> Result<JobSummary, NotBrought> {
         loop {
             let job = self.driver.job(id).map_err(because)?.summary;
-            if job.state.is_final() {
+            if job.life.state.is_final() {
                 return Ok(job);
             }
             if Instant::now() >= deadline {
                 let _ = self.driver.order(id, JobOrder::Cancel);
                 let why = job.waits_because.as_ref().map_or(String::new(), |why| format!(" ({why})"));
-                let state = job.state.name();
+                let state = job.life.state.name();
                 return Err(because(format!("its job {} did not end in time: {state}{why}", job.label)));
             }
             thread::sleep(self.driver.pause().min(Duration::from_millis(200)));
@@ -184,7 +184,7 @@ impl<'a> Errand<'a> {
             let mut text = Vec::new();
             let copied = self.driver.logs(id, &LogQuery::default(), &mut text).map_err(because);
             let outcome = copied.and_then(|_| read(&text).ok_or_else(|| printed_nothing(&text, job)));
-            let may_appear = self.folder.is_some() && job.exit_status.is_none_or(|status| status == 0);
+            let may_appear = self.folder.is_some() && job.life.exit_status.is_none_or(|status| status == 0);
             match outcome {
                 Err(_) if may_appear && Instant::now() < until => thread::sleep(Duration::from_millis(200)),
                 outcome => return outcome,
@@ -201,7 +201,8 @@ fn printed_nothing(text: &[u8], job: &JobSummary) -> NotBrought {
     let text = String::from_utf8_lossy(text);
     let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
     let last: String = last.chars().take(LONGEST_LINE).collect();
-    let ended = job.exit_status.filter(|status| *status != 0);
-    let ended = ended.map_or_else(|| job.state.name().to_owned(), |status| format!("ended with {status}"));
+    let ended = job.life.exit_status.filter(|status| *status != 0);
+    let ended =
+        ended.map_or_else(|| job.life.state.name().to_owned(), |status| format!("ended with {status}"));
     because(format!("its job {} printed no facts ({ended}); last it printed: {last}", job.label))
 }

@@ -291,10 +291,10 @@ impl Driver for Slurm {
         let told = files::reports(record);
         let note = record.note();
         let mut summary = record.summary();
-        summary.checkpoint = told.checkpoint;
+        summary.life.checkpoint = told.checkpoint;
         if let Some(last) = past.last().filter(|_| records.len() == 1) {
-            summary.runs = last.number;
-            summary.restarts = last.number.saturating_sub(1);
+            summary.life.runs = last.number;
+            summary.life.restarts = last.number.saturating_sub(1);
         }
         let runs = if past.is_empty() { self.runs(id, record) } else { past };
         Ok(JobDetail {

@@ -1,10 +1,12 @@
 //! What a driver tells about jobs, nodes and the cluster. Fields that a cluster does not know are absent.
 
 use bedplate_breakdown::{Breakdown, Predicted};
+use bedplate_control::JobLine;
+pub use bedplate_control::record::Life;
 pub use bedplate_control::wire::HostMachine as HostView;
 use bedplate_diag::Reason;
 use bedplate_finding::OpenFinding;
-use bedplate_report::{Checkpoint, StepHistory};
+use bedplate_report::StepHistory;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,44 +37,7 @@ fn one() -> u32 {
 }
 
 /// A job in a line.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct JobSummary {
-    pub id: JobId,
-    /// What people call it: in an array `12_3`.
-    pub label: String,
-    pub name: String,
-    pub user: String,
-    pub account: String,
-    pub partition: String,
-    pub qos: String,
-    pub submitted_ms: u64,
-    pub state: JobState,
-    #[serde(default)]
-    pub is_held: bool,
-    /// How often it was started.
-    #[serde(default)]
-    pub runs: u32,
-    /// How often it came back after failures and losses.
-    #[serde(default)]
-    pub restarts: u32,
-    pub checkpoint: Option<Checkpoint>,
-    pub started_ms: Option<u64>,
-    pub ended_ms: Option<u64>,
-    /// Of the rank that failed first; 0 when all succeeded.
-    pub exit_status: Option<i32>,
-    /// Why it is in this state.
-    pub reason: Option<Reason>,
-    pub nodes_asked: u64,
-    pub gpus_asked: u64,
-    /// The nodes it has now, in the order of its ranks.
-    pub nodes: Vec<NodeId>,
-    /// When its time is up, while it runs.
-    pub ends_ms: Option<u64>,
-    /// When it should start, while it waits.
-    pub expected_start_ms: Option<u64>,
-    /// Why it waits, in short; `explain` says more.
-    pub waits_because: Option<Reason>,
-}
+pub type JobSummary = JobLine<JobId, NodeId>;
 
 /// A job with its history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

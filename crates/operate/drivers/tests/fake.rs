@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use bedplate_diag::Reason;
 use bedplate_drivers::{
     Capability, ClusterEvent, ClusterView, Driver, DriverError, Explained, HostView, JobDetail, JobId,
-    JobOrder, JobQuery, JobState, JobSummary, LogQuery, NodeDetail, NodeId, NodeState, NodeSummary,
+    JobOrder, JobQuery, JobState, JobSummary, Life, LogQuery, NodeDetail, NodeId, NodeState, NodeSummary,
     RankPlace, See, Submitted, Watched,
 };
 use bedplate_job::Job;
@@ -47,9 +47,9 @@ fn no(code: &str, message: String) -> DriverError {
 }
 
 fn start(job: &mut JobSummary) {
-    job.state = JobState::Running;
-    job.runs += 1;
-    job.started_ms = Some(1);
+    job.life.state = JobState::Running;
+    job.life.runs += 1;
+    job.life.started_ms = Some(1);
     job.nodes = vec![NodeId::from("n1")];
 }
 
@@ -73,12 +73,12 @@ impl Driver for Fake {
             name: job.name.clone(),
             user: "ada".into(),
             submitted_ms: number as u64,
-            is_held: job.policy.is_held,
+            life: Life { is_held: job.policy.is_held, ..Life::default() },
             nodes_asked: job.gang.nodes(),
             gpus_asked: job.gang.gpus(),
             ..JobSummary::default()
         };
-        if !summary.is_held {
+        if !summary.life.is_held {
             start(&mut summary);
         }
         self.jobs.lock().expect("no panic").entry(id.clone()).or_insert(summary);
@@ -91,8 +91,8 @@ impl Driver for Fake {
         let is_wanted = |job: &&JobSummary| {
             query.name.as_ref().is_none_or(|name| *name == job.name)
                 && query.user.as_ref().is_none_or(|user| *user == job.user)
-                && (query.states.is_empty() || query.states.contains(&job.state))
-                && (query.with_ended || !job.state.is_final())
+                && (query.states.is_empty() || query.states.contains(&job.life.state))
+                && (query.with_ended || !job.life.state.is_final())
         };
         let mut found: Vec<JobSummary> = jobs.values().filter(is_wanted).cloned().collect();
         found.sort_by_key(|job| job.submitted_ms);
@@ -118,20 +118,20 @@ impl Driver for Fake {
 
     fn order(&self, id: &JobId, order: JobOrder) -> Result<(), DriverError> {
         order.needs().map_or(Ok(()), |capability| self.needs(capability))?;
-        if self.summary(id)?.state.is_final() {
+        if self.summary(id)?.life.state.is_final() {
             return Err(no("has_ended", format!("job {id} has ended")));
         }
         let mut jobs = self.jobs.lock().expect("no panic");
         let job = jobs.get_mut(id).expect("it was just found");
         match order {
             JobOrder::Cancel => {
-                (job.state, job.ended_ms) = (JobState::Cancelled, Some(2));
-                job.reason = Some(Reason::new("cancelled", "cancelled"));
+                (job.life.state, job.life.ended_ms) = (JobState::Cancelled, Some(2));
+                job.life.reason = Some(Reason::new("cancelled", "cancelled"));
                 job.nodes.clear();
             }
-            JobOrder::Hold => job.is_held = true,
+            JobOrder::Hold => job.life.is_held = true,
             JobOrder::Release | JobOrder::Requeue => {
-                job.is_held = false;
+                job.life.is_held = false;
                 start(job);
             }
         }
@@ -175,7 +175,7 @@ impl Driver for Fake {
         let priority = serde_json::Value::Null;
         let explained =
             Explained { wait, priority, ahead: None, expected_start_ms: None, remedies: Vec::new() };
-        Ok((self.summary(id)?.state == JobState::Waiting).then_some(explained))
+        Ok((self.summary(id)?.life.state == JobState::Waiting).then_some(explained))
     }
 
     fn watch(&self, watched: &Watched, see: See<'_>) -> Result<(), DriverError> {
@@ -183,7 +183,7 @@ impl Driver for Fake {
         let mut seen = ClusterEvent::Beat;
         while see(seen).is_continue() {
             let job = watched.job.clone().unwrap_or_default();
-            let state = self.summary(&job)?.state;
+            let state = self.summary(&job)?.life.state;
             seen = ClusterEvent::Job { job, state, at_ms: 0 };
         }
         Ok(())

@@ -87,7 +87,7 @@ fn logs_are_read_by_rank(cluster: &RealKubernetes, driver: &Kubernetes) {
     let role = Role { nodes: 2, gpus_per_node: 8, ..Role::named(Role::ONLY) };
     let job = Job::new("speaks", Workload::command(["sleep", "3600"]), Gang::of(role));
     let id = driver.submit(&job, "speaks").expect("it can run here").id;
-    suite::until(driver, &id, |job| job.state == JobState::Running);
+    suite::until(driver, &id, |job| job.life.state == JobState::Running);
     let ranks = driver.ranks(&id).expect("it runs").len() as u32;
     let read = |query: LogQuery| {
         let mut text = Vec::new();
@@ -155,7 +155,7 @@ fn kueue_admits_and_its_reasons_are_told() {
         driver.submit(&job, name).expect("it can run here").id
     };
     let first = queued("first", 2, false);
-    suite::until(&driver, &first, |job| job.state == JobState::Running);
+    suite::until(&driver, &first, |job| job.life.state == JobState::Running);
     let second = queued("second", 1, false);
     let explain = || driver.explain(&second).expect("it can").expect("it waits");
     let explained =
@@ -171,13 +171,13 @@ fn kueue_admits_and_its_reasons_are_told() {
         Some("held")
     );
     driver.order(&first, JobOrder::Cancel).expect("it runs");
-    suite::until(&driver, &first, |job| job.state == JobState::Cancelled);
+    suite::until(&driver, &first, |job| job.life.state == JobState::Cancelled);
     driver.order(&second, JobOrder::Release).expect("it is held");
-    suite::until(&driver, &second, |job| job.state == JobState::Running);
+    suite::until(&driver, &second, |job| job.life.state == JobState::Running);
     driver.order(&second, JobOrder::Requeue).expect("it runs");
-    suite::until(&driver, &second, |job| job.state == JobState::Running && job.runs == 2);
+    suite::until(&driver, &second, |job| job.life.state == JobState::Running && job.life.runs == 2);
     driver.order(&second, JobOrder::Cancel).expect("it runs");
-    suite::until(&driver, &second, |job| job.state == JobState::Cancelled);
+    suite::until(&driver, &second, |job| job.life.state == JobState::Cancelled);
 }
 
 /// The server's own validation, by a dry run, of jobs of every shape.

@@ -18,9 +18,16 @@ type Script = Vec<&'static str>;
 
 /// Serves each connection by the next script; hands over the requests.
 fn server(scripts: Vec<Script>) -> (ClusterPlace, Receiver<String>) {
+    let (place, requests, _) = server_that_tells(scripts);
+    (place, requests)
+}
+
+/// The same, which also tells each connection that it has closed.
+fn server_that_tells(scripts: Vec<Script>) -> (ClusterPlace, Receiver<String>, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("the test speaks with itself");
     let address = listener.local_addr().expect("the test speaks with itself").to_string();
     let (send, requests) = channel();
+    let (close, closed) = channel();
     thread::spawn(move || {
         for script in scripts {
             let (stream, _) = listener.accept().expect("the test speaks with itself");
@@ -30,9 +37,11 @@ fn server(scripts: Vec<Script>) -> (ClusterPlace, Receiver<String>) {
                 let _ = send.send(request);
                 reader.get_mut().write_all(answer.as_bytes()).expect("the test speaks with itself");
             }
+            drop(reader);
+            let _ = close.send(());
         }
     });
-    (ClusterPlace { address, fingerprint: None, token: "secret".into() }, requests)
+    (ClusterPlace { address, fingerprint: None, token: "secret".into() }, requests, closed)
 }
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
@@ -84,10 +93,10 @@ fn what_passes_is_waited_out_and_a_closed_connection_is_replaced() {
     let busy = answer("503 Service Unavailable", r#"{"error":{"code":"api/busy","message":"disk full"}}"#);
     let nodes = answer("200 OK", r#"{"nodes":[]}"#);
     // The first connection is kept after `busy`, answers, and is closed before the second question.
-    let (place, requests) = server(vec![vec![busy, nodes], vec![nodes]]);
+    let (place, requests, closed) = server_that_tells(vec![vec![busy, nodes], vec![nodes]]);
     let local = Local::new(place);
     assert!(local.nodes().unwrap().is_empty());
-    thread::sleep(Duration::from_millis(50));
+    closed.recv().unwrap();
     assert!(local.nodes().unwrap().is_empty());
     assert_eq!(requests.iter().take(3).count(), 3);
 }
@@ -131,7 +140,7 @@ fn jobs_come_page_by_page() {
     };
     let jobs = Local::new(place).jobs(&query).unwrap();
     assert_eq!(jobs.len(), 2);
-    assert_eq!((jobs[0].state, jobs[0].nodes.len()), (JobState::Running, 2));
+    assert_eq!((jobs[0].life.state, jobs[0].nodes.len()), (JobState::Running, 2));
     let asked = requests.recv().unwrap();
     assert!(
         asked.starts_with("GET /v1/jobs?limit=1000&state=running,waiting&user=a%20b&ended=true HTTP"),
@@ -148,7 +157,7 @@ fn a_job_is_told_with_its_runs_and_notes() {
     );
     let (place, _requests) = server(vec![vec![answer("200 OK", &told)]]);
     let detail = Local::new(place).job(&"7".into()).unwrap();
-    assert_eq!((detail.summary.runs, detail.runs.len(), detail.notes.len()), (3, 2, 1));
+    assert_eq!((detail.summary.life.runs, detail.runs.len(), detail.notes.len()), (3, 2, 1));
     assert_eq!(detail.text.as_deref(), Some("name = 1"));
     let again = serde_json::to_value(&detail).unwrap();
     assert_eq!(serde_json::from_value::<bedplate_drivers::JobDetail>(again).unwrap(), detail);

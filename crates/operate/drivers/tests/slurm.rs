@@ -150,7 +150,7 @@ fn folder() -> PathBuf {
 }
 
 fn state(driver: &dyn Driver, id: &JobId) -> Option<JobState> {
-    driver.job(id).ok().map(|job| job.summary.state)
+    driver.job(id).ok().map(|job| job.summary.life.state)
 }
 
 fn is_transient<T: std::fmt::Debug>(outcome: Result<T, DriverError>) -> DriverError {
@@ -191,11 +191,11 @@ fn a_forgotten_job_is_found_in_accounting(slurm: &RealSlurm, drivers: &[&Slurm])
     for driver in drivers {
         let job = driver.job(&id).expect("accounting knows it").summary;
         assert_eq!(
-            (job.state, job.name.as_str(), job.nodes_asked, job.runs),
+            (job.life.state, job.name.as_str(), job.nodes_asked, job.life.runs),
             (JobState::Failed, "fails", 2, 1)
         );
         // REST of this version tells 0 for every job, which is not believed.
-        assert!(matches!(job.exit_status, Some(3) | None), "{job:?}");
+        assert!(matches!(job.life.exit_status, Some(3) | None), "{job:?}");
         let query = JobQuery { with_ended: true, ..JobQuery::default() };
         assert!(driver.jobs(&query).expect("it lists").iter().any(|job| job.id == id));
         let again = driver.submit(&sleeper("fails", 0), "fails").expect("the same job");
@@ -205,7 +205,7 @@ fn a_forgotten_job_is_found_in_accounting(slurm: &RealSlurm, drivers: &[&Slurm])
         let trace = driver.trace(0).expect("there is accounting");
         assert!(trace.lines().any(|row| row.starts_with(&format!("{id}|fails|"))), "{trace}");
     }
-    assert_eq!(drivers[0].job(&id).expect("accounting knows it").summary.exit_status, Some(3));
+    assert_eq!(drivers[0].job(&id).expect("accounting knows it").summary.life.exit_status, Some(3));
 }
 
 fn a_restarted_controller_is_gone_and_comes_back(slurm: &RealSlurm, running: &JobId, drivers: &[&Slurm]) {

@@ -37,4 +37,4 @@ pub use record::{Record, Restored};
 pub use rules::{ControlRules, Folders};
 pub use submit::{Accepted, ClientOrder, JobName, OrderRefusal, Past, Submission};
 pub use usage::UsageBy;
-pub use view::{Counts, JobFilter, JobView, NodeView};
+pub use view::{Counts, JobFilter, JobLine, JobView, NodeView};

@@ -66,13 +66,16 @@ pub struct ArrayPlace {
     pub index: u32,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
     pub state: JobState,
+    #[serde(default)]
     pub is_held: bool,
     /// The number of its newest run; none yet when zero.
+    #[serde(default)]
     pub runs: u32,
     /// How often it came back after failures and losses; its retries are counted by it.
+    #[serde(default)]
     pub restarts: u32,
     pub checkpoint: Option<Checkpoint>,
     /// Milliseconds: when its first run started, when it ended for good.
@@ -109,23 +112,6 @@ impl Charges {
     }
 }
 
-impl Default for Life {
-    fn default() -> Self {
-        Self {
-            state: JobState::Waiting,
-            is_held: false,
-            runs: 0,
-            restarts: 0,
-            checkpoint: None,
-            started_ms: None,
-            ended_ms: None,
-            exit_status: None,
-            reason: None,
-            charges: Charges::default(),
-        }
-    }
-}
-
 /// One run of a job. Its devices do not change; a gang that changes its nodes begins a new run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRow {
@@ -153,6 +139,26 @@ pub struct RunRow {
 }
 
 impl RunRow {
+    /// A run that begins now: nothing has happened to it yet.
+    pub fn begun(run: RunId, shares: Vec<HeldShare>, now: Time) -> Self {
+        Self {
+            began: run.number,
+            run,
+            phase: RunPhase::Preparing,
+            shares,
+            started: now,
+            running: None,
+            ends: now,
+            stops_as: None,
+            ended: None,
+            reason: None,
+            cpu_ms: 0,
+            energy_joules: None,
+            steps: None,
+            master_port: None,
+        }
+    }
+
     pub fn gpus(&self) -> u32 {
         self.shares.iter().map(|share| share.devices.count_ones()).sum()
     }

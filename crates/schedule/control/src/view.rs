@@ -5,7 +5,7 @@ use bedplate_finding::OpenFinding;
 use bedplate_gangs::{JobId, NodeState, Question, Time, WaitExplanation};
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::control::{Control, LiveJob};
 use crate::node::Presence;
@@ -13,11 +13,11 @@ use crate::reason;
 use crate::record::{JobState, Life};
 use crate::wire::HostMachine;
 
-/// A job in a line.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct JobView {
-    pub id: u64,
-    /// `12`, or `12_3` in an array.
+/// A job in a line. Clusters differ in how they call jobs and nodes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct JobLine<Job, Node> {
+    pub id: Job,
+    /// What people call it: `12`, or `12_3` in an array.
     pub label: String,
     pub name: String,
     pub user: String,
@@ -30,14 +30,17 @@ pub struct JobView {
     pub nodes_asked: u64,
     pub gpus_asked: u64,
     /// The nodes it has now, in the order of its ranks.
-    pub nodes: Vec<String>,
+    pub nodes: Vec<Node>,
     /// When its time is up, while it runs.
     pub ends_ms: Option<u64>,
-    /// When it starts by its reservation, while it waits.
+    /// When it should start, while it waits.
     pub expected_start_ms: Option<u64>,
     /// Why it waits, in short; `explain` says more.
     pub waits_because: Option<Reason>,
 }
+
+/// A job of this control plane.
+pub type JobView = JobLine<u64, String>;
 
 /// A node in a line.
 #[derive(Debug, Clone, PartialEq, Serialize)]

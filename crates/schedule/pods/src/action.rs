@@ -33,6 +33,13 @@ pub struct Waiting {
     pub message: String,
 }
 
+/// Something that whoever runs the cluster should know, and the node that it is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SchedulerRemark {
+    pub text: String,
+    pub node: Option<String>,
+}
+
 /// What came of binding a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindOutcome {

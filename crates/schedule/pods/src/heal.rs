@@ -15,7 +15,7 @@ use bedplate_blame::{
 use bedplate_gangs::{JobId, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
-use crate::{Node, Pod, PodAction, PodPhase, Waiting};
+use crate::{Node, Pod, PodAction, PodPhase, SchedulerRemark, Waiting};
 
 /// How long a node may be not ready before its pods are given up: what runs there may only restart its agent.
 const PATIENCE: Span = Span::seconds(10);
@@ -43,7 +43,7 @@ pub(crate) struct Healing {
     /// When jobs lost a node that have not been whole since.
     struck: BTreeMap<String, Time>,
     /// What a person must look at, of the last judgement.
-    remarks: Vec<String>,
+    remarks: Vec<SchedulerRemark>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,12 +211,14 @@ impl Healing {
         let name = &node.name;
         match verdict {
             NodeVerdict::Keep => {}
-            NodeVerdict::Common { nodes } => self.remarks.push(format!(
+            NodeVerdict::Common { nodes } => self.remark(format!(
                 "{nodes} nodes have findings at once: they stay in service, and a person must look"
             )),
-            NodeVerdict::TooManyOut { out } => self.remarks.push(format!(
-                "{out} nodes are out already: {name} stays in service, and a person must look"
-            )),
+            NodeVerdict::TooManyOut { out } => {
+                let text =
+                    format!("{out} nodes are out already: {name} stays in service, and a person must look");
+                self.remarks.push(SchedulerRemark { text, node: Some(name.clone()) });
+            }
             NodeVerdict::Suspect { .. } | NodeVerdict::Flapping { .. } | NodeVerdict::Unhealthy => {
                 if !node.is_cordoned && !self.condemned.contains_key(name) {
                     self.condemned.insert(name.clone(), Condemned { why, asked: None });
@@ -239,11 +241,11 @@ impl Healing {
     }
 
     /// What is to be said to whoever runs the cluster.
-    pub(crate) fn remark(&mut self, what: String) {
-        self.remarks.push(what);
+    pub(crate) fn remark(&mut self, text: String) {
+        self.remarks.push(SchedulerRemark { text, node: None });
     }
 
-    pub(crate) fn remarks(&mut self) -> Vec<String> {
+    pub(crate) fn remarks(&mut self) -> Vec<SchedulerRemark> {
         std::mem::take(&mut self.remarks)
     }
 

@@ -32,7 +32,7 @@ mod scheduler;
 mod shape;
 mod words;
 
-pub use action::{BindOutcome, PodAction, Waiting};
+pub use action::{BindOutcome, PodAction, SchedulerRemark, Waiting};
 pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};
 pub use node::{Effect, Node, NodeFinding, Taint};
 pub use others::{AskedBinding, Judged};

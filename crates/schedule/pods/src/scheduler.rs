@@ -21,7 +21,7 @@ use crate::heal::Healing;
 use crate::others::Allowed;
 use crate::shape::{NodeChoice, NodeMatcher, RoleSplit};
 use crate::words::{no_exact_fit, refused, waits};
-use crate::{GangPolicy, Node, Pod, Resources};
+use crate::{GangPolicy, Node, Pod, Resources, SchedulerRemark};
 
 /// When a binding is asked for again of which nobody knows whether it was done.
 const AGAIN: Span = Span::seconds(1);
@@ -184,7 +184,7 @@ impl PodScheduler {
     }
 
     /// What whoever runs the cluster should look at; each is said once for every decision that it came up in.
-    pub fn remarks(&mut self) -> Vec<String> {
+    pub fn remarks(&mut self) -> Vec<SchedulerRemark> {
         self.healing.remarks()
     }
 

@@ -191,12 +191,12 @@ fn milliseconds(time: Seconds) -> u64 {
 fn kill_rank(driver: &Local, job: &JobId, rank: u32) -> Result<String, CliError> {
     let no_rank = || ChaosError::NoRank { job: job.clone(), rank };
     let summary = driver.job(job)?.summary;
-    if summary.ended_ms.is_some() || summary.nodes.is_empty() {
+    if summary.life.ended_ms.is_some() || summary.nodes.is_empty() {
         return Err(no_rank().into());
     }
     let place = driver.ranks(job)?.into_iter().find(|place| place.rank == rank).ok_or_else(no_rank)?;
     let number = summary.id.as_str().parse().map_err(|_| no_rank())?;
-    let run = RunId { job: number, number: place.run.unwrap_or(summary.runs) };
+    let run = RunId { job: number, number: place.run.unwrap_or(summary.life.runs) };
     driver.chaos(&place.node, &Chaos::KillRank { run: Some(run), rank: Some(rank) })?;
     Ok(format!("job {job}: rank {rank} on {} dies", place.node))
 }

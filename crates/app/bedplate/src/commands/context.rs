@@ -13,7 +13,7 @@ use bedplate_terminal::present::{Column, Facts, Table};
 use bedplate_terminal::{CliError, Console, choice};
 use serde_json::{Value, json};
 
-use crate::connection::contexts_path;
+use crate::connection::{contexts_path, of_environment};
 
 #[derive(clap::Subcommand)]
 #[command(after_help = "\
@@ -214,9 +214,14 @@ fn list(contexts: &Contexts, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&as_json(contexts));
     }
-    if contexts.current.is_none() {
-        let state = state_directory(None);
-        console.say(&format!("none is current: commands talk to the cluster of {}", state.path().display()));
+    match (of_environment(), &contexts.current) {
+        (Some(context), _) => {
+            console.say(&format!("the environment overrides contexts: commands talk to {}", place(&context)));
+        }
+        (None, None) => {
+            console.say(&format!("none is current: commands talk to {}", place(&default_context())))
+        }
+        (None, Some(_)) => {}
     }
     if contexts.all.is_empty() {
         return Ok(());
@@ -234,8 +239,13 @@ fn list(contexts: &Contexts, console: &mut Console) -> Result<(), CliError> {
     console.table(&table)
 }
 
+/// The cluster that commands talk to while no context is current.
+fn default_context() -> ClusterContext {
+    of_environment().unwrap_or_else(|| ClusterContext::of_state(state_directory(None).0))
+}
+
 fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Result<(), CliError> {
-    let default = ClusterContext::of_state(state_directory(None).0);
+    let default = default_context();
     let name = name.or(contexts.current.as_deref());
     let context = match name {
         Some(name) => contexts.find(name).map_err(DriverError::from)?,

@@ -98,10 +98,10 @@ fn table(jobs: &[JobSummary], now_ms: u64, width: Option<usize>) -> Table {
 
 /// How long it runs or ran; while it runs, with the time that it has.
 fn time_text(job: &JobSummary, now_ms: u64) -> String {
-    let Some(started) = job.started_ms else { return String::new() };
-    let until = job.ended_ms.unwrap_or(now_ms);
+    let Some(started) = job.life.started_ms else { return String::new() };
+    let until = job.life.ended_ms.unwrap_or(now_ms);
     let used = clock(until.saturating_sub(started));
-    match job.ends_ms.filter(|_| job.ended_ms.is_none()) {
+    match job.ends_ms.filter(|_| job.life.ended_ms.is_none()) {
         // A limit of years is none.
         Some(ends) if ends.saturating_sub(started) < 3 * 365 * 86_400_000 => {
             format!("{used}/{}", clock(ends.saturating_sub(started)))

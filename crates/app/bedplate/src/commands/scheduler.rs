@@ -136,7 +136,7 @@ fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), CliError
         provisioning_class: arguments.provisioning_class.clone(),
         listen: arguments.listen,
         tells_load: arguments.external_metrics,
-        remark: Box::new(|remark| tracing::info!("{}", printable_line(&remark))),
+        remark: Box::new(|remark| tracing::info!(node = remark.node, "{}", printable_line(&remark.text))),
     };
     let ending = StopHandle::default();
     let told = ending.clone();

@@ -82,7 +82,7 @@ fn take_all_nodes(driver: &Local) -> Result<(), CliError> {
     blocker.working_directory = Some("/".into());
     let blocker = driver.submit(&blocker, "blocker")?.id;
     let began = Instant::now();
-    while driver.job(&blocker)?.summary.started_ms.is_none() && began.elapsed() < PATIENCE {
+    while driver.job(&blocker)?.summary.life.started_ms.is_none() && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())

@@ -49,21 +49,14 @@ fn life_of(number: u64, text: &std::sync::Arc<str>, ended_ms: u64) -> [Record; 4
         text: text.clone(),
         life,
     };
+    let share = HeldShare { node: format!("n{}", 1 + number % 8), role: 0, devices: 0, joined: None };
     let run = RunRow {
-        run: RunId { job: number, number: 1 },
         phase: RunPhase::Ended,
-        shares: vec![HeldShare { node: format!("n{}", 1 + number % 8), role: 0, devices: 0, joined: None }],
-        started: Time(began),
         running: Some(Time(began)),
         ends: Time(ended_ms),
-        stops_as: None,
         ended: Some(Time(ended_ms)),
-        reason: None,
         cpu_ms: 1,
-        energy_joules: None,
-        steps: None,
-        began: 1,
-        master_port: None,
+        ..RunRow::begun(RunId { job: number, number: 1 }, vec![share], Time(began))
     };
     let note =
         |text: &str, at_ms| Record::Note(Note { at_ms, job: Some(number), node: None, text: text.into() });

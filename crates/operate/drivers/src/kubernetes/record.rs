@@ -6,7 +6,7 @@ use bedplate_kubernetes::names;
 use bedplate_units::WrittenTime;
 use serde_json::Value;
 
-use crate::{JobId, JobState, JobSummary, NodeId, RankPlace};
+use crate::{JobId, JobState, JobSummary, Life, NodeId, RankPlace};
 
 /// Everything that is known of one job.
 pub(super) struct Record {
@@ -224,15 +224,17 @@ impl Record {
             partition: if own.is_empty() { self.queue().to_owned() } else { own },
             qos: of_pods(names::QOS),
             submitted_ms: self.submitted_ms(),
-            state,
-            is_held: self.is_held() && !state.is_final(),
-            runs: self.restarts() + u32::from(started_ms.is_some()),
-            restarts: self.restarts(),
-            checkpoint: None,
-            started_ms,
-            ended_ms: self.ended_ms().filter(|_| state.is_final()),
-            exit_status: self.exit_status(),
-            reason: self.reason(),
+            life: Life {
+                state,
+                is_held: self.is_held() && !state.is_final(),
+                runs: self.restarts() + u32::from(started_ms.is_some()),
+                restarts: self.restarts(),
+                started_ms,
+                ended_ms: self.ended_ms().filter(|_| state.is_final()),
+                exit_status: self.exit_status(),
+                reason: self.reason(),
+                ..Life::default()
+            },
             nodes_asked: self.nodes_asked(),
             gpus_asked: self.gpus_asked(),
             nodes: if is_running { self.nodes() } else { Vec::new() },

@@ -66,7 +66,7 @@ impl Kubernetes {
         }
         let on_node = |nodes: &[crate::NodeId]| watched.node.as_ref().is_none_or(|node| nodes.contains(node));
         let jobs = self.jobs(&JobQuery { with_ended: true, ..JobQuery::default() })?.into_iter();
-        Ok(jobs.filter(|job| on_node(&job.nodes)).map(|job| (job.id, job.state)).collect())
+        Ok(jobs.filter(|job| on_node(&job.nodes)).map(|job| (job.id, job.life.state)).collect())
     }
 }
 

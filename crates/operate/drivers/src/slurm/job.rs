@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::note::Note;
 use super::reason;
 use super::value::{field, moment, number, resource, text, words};
-use crate::{JobId, JobState, JobSummary, NodeId};
+use crate::{JobId, JobState, JobSummary, Life, NodeId};
 
 /// No list of nodes is longer.
 const MOST_NODES: usize = 100_000;
@@ -190,15 +190,17 @@ impl JobRecord {
             partition: self.partition.clone(),
             qos: self.qos.clone(),
             submitted_ms: ms(self.submitted_s).unwrap_or(0),
-            state,
-            is_held: self.is_held(),
-            runs: self.restarts + u32::from(has_started),
-            restarts: self.restarts,
-            checkpoint: None,
-            started_ms: ms(self.started_s).filter(|_| has_started),
-            ended_ms: ms(self.ended_s).filter(|_| is_final),
-            exit_status: self.exit_status(),
-            reason: self.why(),
+            life: Life {
+                state,
+                is_held: self.is_held(),
+                runs: self.restarts + u32::from(has_started),
+                restarts: self.restarts,
+                started_ms: ms(self.started_s).filter(|_| has_started),
+                ended_ms: ms(self.ended_s).filter(|_| is_final),
+                exit_status: self.exit_status(),
+                reason: self.why(),
+                ..Life::default()
+            },
             nodes_asked: self.nodes_asked,
             gpus_asked: self.gpus_asked,
             nodes: match is_final || waits {

@@ -35,7 +35,7 @@ impl Slurm {
         to: &mut dyn Write,
     ) -> Result<u64, DriverError> {
         let record = self.record(id)?;
-        if let Some(run) = query.run.filter(|run| *run != record.summary().runs && *run > 0) {
+        if let Some(run) = query.run.filter(|run| *run != record.summary().life.runs && *run > 0) {
             let text =
                 format!("Slurm keeps one file for all runs of a job, so there is none for run {run} alone");
             return Err(refused("no_such_run", text));

@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(old, new);
         let summary = old.summary();
         assert_eq!(
-            (summary.label.as_str(), summary.state, summary.exit_status),
+            (summary.label.as_str(), summary.life.state, summary.life.exit_status),
             ("9_3", JobState::Failed, Some(3))
         );
         assert_eq!((summary.nodes_asked, summary.gpus_asked), (2, 16));
@@ -157,8 +157,8 @@ mod tests {
     fn a_version_that_does_not_tell_the_exit_code_is_not_believed() {
         let job = json!({ "job_id": 12, "state": { "current": "FAILED" }, "exit_code": { "status": "SUCCESS", "return_code": 0 }, "time": {}, "nodes": "n1" });
         let summary = from_json(&job).unwrap().summary();
-        assert_eq!((summary.state, summary.exit_status), (JobState::Failed, None));
-        assert_eq!(summary.reason.unwrap().text, "it failed; Slurm does not tell its exit code");
+        assert_eq!((summary.life.state, summary.life.exit_status), (JobState::Failed, None));
+        assert_eq!(summary.life.reason.unwrap().text, "it failed; Slurm does not tell its exit code");
     }
 
     #[test]

@@ -239,7 +239,7 @@ mod tests {
         let jobs = read_queue(&format!("{text}\n")).unwrap();
         let summary = jobs[0].summary();
         assert_eq!((summary.id.as_str(), summary.label.as_str()), ("1010_3", "1010_3"));
-        assert_eq!((summary.state, summary.runs, summary.gpus_asked), (JobState::Running, 2, 16));
+        assert_eq!((summary.life.state, summary.life.runs, summary.gpus_asked), (JobState::Running, 2, 16));
         assert_eq!(summary.nodes, ["n1".into(), "n2".into()]);
         assert_eq!((jobs[0].limit_min, summary.ends_ms), (Some(10), Some(1_794_810_016_000)));
         assert!(read_queue("slurm is tired\n").unwrap_err().contains("1 fields"));
@@ -273,9 +273,9 @@ mod tests {
         ]);
         let job = read_history(&text).unwrap().remove(0);
         let summary = job.summary();
-        assert_eq!((summary.state, summary.runs), (JobState::Cancelled, 1));
-        assert_eq!(summary.reason.unwrap().text, "it was cancelled by user number 1000");
-        assert_eq!((summary.ended_ms, summary.exit_status), (Some(30_000), None));
+        assert_eq!((summary.life.state, summary.life.runs), (JobState::Cancelled, 1));
+        assert_eq!(summary.life.reason.unwrap().text, "it was cancelled by user number 1000");
+        assert_eq!((summary.life.ended_ms, summary.life.exit_status), (Some(30_000), None));
         assert!(summary.nodes.is_empty());
         assert_eq!(history_array("12_[0-3%2]").unwrap().waiting, "0-3%2");
     }

@@ -29,11 +29,11 @@ impl Slurm {
 
     fn states(&self, watched: &Watched) -> Result<BTreeMap<JobId, JobState>, DriverError> {
         if let Some(id) = &watched.job {
-            return Ok(BTreeMap::from([(id.clone(), self.job(id)?.summary.state)]));
+            return Ok(BTreeMap::from([(id.clone(), self.job(id)?.summary.life.state)]));
         }
         let query = JobQuery { with_ended: false, ..JobQuery::default() };
         let on_node = |nodes: &[crate::NodeId]| watched.node.as_ref().is_none_or(|node| nodes.contains(node));
         let jobs = self.jobs(&query)?.into_iter().filter(|job| on_node(&job.nodes));
-        Ok(jobs.map(|job| (job.id, job.state)).collect())
+        Ok(jobs.map(|job| (job.id, job.life.state)).collect())
     }
 }

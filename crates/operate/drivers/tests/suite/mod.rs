@@ -59,12 +59,12 @@ pub(crate) fn until(driver: &dyn Driver, id: &JobId, is_so: impl Fn(&JobSummary)
 }
 
 fn runs(driver: &dyn Driver, id: &JobId) -> JobSummary {
-    until(driver, id, |job| job.state == JobState::Running)
+    until(driver, id, |job| job.life.state == JobState::Running)
 }
 
 fn cancel(driver: &dyn Driver, id: &JobId) {
     driver.order(id, JobOrder::Cancel).expect("every cluster cancels");
-    until(driver, id, |job| job.state == JobState::Cancelled);
+    until(driver, id, |job| job.life.state == JobState::Cancelled);
 }
 
 fn nodes_are_listed_and_unknown_ones_are_refused(driver: &dyn Driver) {
@@ -94,8 +94,8 @@ fn a_job_is_taken_in_once_and_found_again(driver: &dyn Driver) {
 fn a_running_job_has_places_and_ends_when_it_is_cancelled(driver: &dyn Driver) {
     let id = submit(driver, "places");
     let running = runs(driver, &id);
-    assert_eq!((running.nodes.len(), running.runs), (1, 1));
-    assert!(running.started_ms.is_some() && running.ended_ms.is_none());
+    assert_eq!((running.nodes.len(), running.life.runs), (1, 1));
+    assert!(running.life.started_ms.is_some() && running.life.ended_ms.is_none());
     if driver.can(Capability::Ranks) {
         let ranks = driver.ranks(&id).expect("it can");
         assert_eq!((ranks.len(), ranks[0].rank, &ranks[0].node), (1, 0, &running.nodes[0]));
@@ -110,8 +110,8 @@ fn a_running_job_has_places_and_ends_when_it_is_cancelled(driver: &dyn Driver) {
     }
     cancel(driver, &id);
     let ended = driver.job(&id).expect("history remembers it").summary;
-    assert!(ended.ended_ms.is_some() && ended.nodes.is_empty(), "{ended:?}");
-    assert_eq!(ended.reason.map(|reason| reason.code).as_deref(), Some("cancelled"));
+    assert!(ended.life.ended_ms.is_some() && ended.nodes.is_empty(), "{ended:?}");
+    assert_eq!(ended.life.reason.map(|reason| reason.code).as_deref(), Some("cancelled"));
     let names = |with_ended| {
         let query = JobQuery { name: Some(own("places")), with_ended, ..JobQuery::default() };
         driver.jobs(&query).expect("it lists").len()
@@ -129,7 +129,7 @@ fn a_held_job_waits_until_it_is_released(driver: &dyn Driver) {
     held.policy.is_held = true;
     let id = driver.submit(&held, &own("held")).expect("it can run here").id;
     let summary = driver.job(&id).expect("it was submitted").summary;
-    assert_eq!((summary.state, summary.is_held), (JobState::Waiting, true));
+    assert_eq!((summary.life.state, summary.life.is_held), (JobState::Waiting, true));
     if driver.can(Capability::Explain) {
         let explained = driver.explain(&id).expect("it can").expect("it waits");
         assert_eq!(explained.wait.code, "held");
@@ -147,7 +147,7 @@ fn a_requeued_job_runs_again(driver: &dyn Driver) {
     let id = submit(driver, "requeued");
     runs(driver, &id);
     driver.order(&id, JobOrder::Requeue).expect("it can");
-    until(driver, &id, |job| job.state == JobState::Running && job.runs == 2);
+    until(driver, &id, |job| job.life.state == JobState::Running && job.life.runs == 2);
     cancel(driver, &id);
 }
 

@@ -45,7 +45,7 @@ impl Work<'_> {
     }
 
     fn ended(&self, id: &JobId) -> JobDetail {
-        self.until(id, |job| job.summary.state.is_final())
+        self.until(id, |job| job.summary.life.state.is_final())
     }
 
     fn until(&self, id: &JobId, is_so: impl Fn(&JobDetail) -> bool) -> JobDetail {
@@ -61,7 +61,7 @@ impl Work<'_> {
     fn a_gang_runs_whole_and_its_output_is_read(&self) {
         let script = "echo rank $RANK of $WORLD_SIZE says $WORD; while [ ! -e go ]; do sleep 0.1; done";
         let id = self.submit(&self.job("gang", 2, script));
-        let running = self.until(&id, |job| job.summary.state == JobState::Running).summary;
+        let running = self.until(&id, |job| job.summary.life.state == JobState::Running).summary;
         assert_eq!((running.nodes.len(), running.nodes_asked, running.gpus_asked), (2, 2, 16));
         let ranks = self.driver.ranks(&id).expect("it can");
         let nodes: Vec<_> = ranks.iter().map(|place| place.node.clone()).collect();
@@ -71,8 +71,11 @@ impl Work<'_> {
         assert_eq!((node.gpus, node.gpus_free, &node.jobs[..]), (8, 0, &[id.clone()][..]));
         std::fs::write(self.folder.join("go"), "").expect("the folder is the test's");
         let ended = self.ended(&id).summary;
-        assert_eq!((ended.state, ended.exit_status, ended.runs), (JobState::Succeeded, Some(0), 1));
-        assert!(ended.started_ms <= ended.ended_ms && ended.ended_ms.is_some(), "{ended:?}");
+        assert_eq!(
+            (ended.life.state, ended.life.exit_status, ended.life.runs),
+            (JobState::Succeeded, Some(0), 1)
+        );
+        assert!(ended.life.started_ms <= ended.life.ended_ms && ended.life.ended_ms.is_some(), "{ended:?}");
         let text = self.log(&id, &LogQuery::default());
         assert!(text.contains("rank 0 of 4 says it's, \"hello\"\n"), "{text}");
         let rest = self.log(&id, &LogQuery { offset: text.len() as u64, ..LogQuery::default() });
@@ -83,8 +86,8 @@ impl Work<'_> {
 
     fn a_failure_is_told_with_its_exit_code(&self) {
         let ended = self.ended(&self.submit(&self.job("fails", 1, "exit 7"))).summary;
-        assert_eq!((ended.state, ended.exit_status), (JobState::Failed, Some(7)));
-        assert!(ended.reason.is_some_and(|reason| !reason.text.is_empty()));
+        assert_eq!((ended.life.state, ended.life.exit_status), (JobState::Failed, Some(7)));
+        assert!(ended.life.reason.is_some_and(|reason| !reason.text.is_empty()));
     }
 
     fn an_array_is_taken_in_as_its_tasks(&self) {
@@ -93,7 +96,7 @@ impl Work<'_> {
         let taken = self.driver.submit(&job, &key("array")).expect("it can run here");
         assert_eq!((taken.count, taken.jobs.len()), (3, 3));
         for task in &taken.jobs {
-            assert_eq!(self.ended(task).summary.state, JobState::Succeeded, "{task}");
+            assert_eq!(self.ended(task).summary.life.state, JobState::Succeeded, "{task}");
         }
         let whole = self.driver.job(&JobId(taken.label.clone())).expect("it was submitted");
         assert_eq!(whole.tasks.len(), 3, "{:?}", whole.tasks);
@@ -111,8 +114,8 @@ impl Work<'_> {
             assert!(!explained.wait.text.is_empty());
         }
         let (second, first) = (self.ended(&second).summary, self.ended(&first).summary);
-        assert_eq!((first.state, second.state), (JobState::Succeeded, JobState::Succeeded));
-        assert!(second.started_ms >= first.ended_ms, "{first:?} {second:?}");
+        assert_eq!((first.life.state, second.life.state), (JobState::Succeeded, JobState::Succeeded));
+        assert!(second.life.started_ms >= first.life.ended_ms, "{first:?} {second:?}");
     }
 
     fn what_is_too_large_is_refused_or_explained(&self) {
@@ -122,7 +125,7 @@ impl Work<'_> {
                 let explained = self.driver.explain(&taken.id).expect("it can").expect("it waits");
                 assert!(!explained.wait.text.is_empty() && !explained.remedies.is_empty(), "{explained:?}");
                 self.driver.order(&taken.id, JobOrder::Cancel).expect("every cluster cancels");
-                assert_eq!(self.ended(&taken.id).summary.state, JobState::Cancelled);
+                assert_eq!(self.ended(&taken.id).summary.life.state, JobState::Cancelled);
             }
         }
     }
@@ -148,8 +151,9 @@ impl Work<'_> {
         assert_eq!(told.predicted, Some(expected));
         let mean = told.steps.and_then(|steps| steps.mean).expect("both steps came with one");
         assert!((mean[Part::Compute].exposed.get() - 0.5).abs() < 1e-9);
-        let told = self.until(&id, |job| job.summary.checkpoint.is_some() && job.summary.state.is_final());
-        assert_eq!(told.summary.checkpoint.map(|checkpoint| checkpoint.step), Some(2));
+        let told =
+            self.until(&id, |job| job.summary.life.checkpoint.is_some() && job.summary.life.state.is_final());
+        assert_eq!(told.summary.life.checkpoint.map(|checkpoint| checkpoint.step), Some(2));
     }
 
     fn a_log_is_followed_to_its_end(&self) {
@@ -157,13 +161,13 @@ impl Work<'_> {
             return;
         }
         let id = self.submit(&self.job("followed", 1, "echo begin; sleep 1; echo end"));
-        self.until(&id, |job| job.summary.state != JobState::Waiting);
+        self.until(&id, |job| job.summary.life.state != JobState::Waiting);
         let text = match self.try_follow(&id) {
             Ok(text) => text,
             Err(error) => panic!("{error}"),
         };
         assert!(text.contains("begin\n") && text.contains("end\n"), "{text}");
-        assert_eq!(self.ended(&id).summary.state, JobState::Succeeded);
+        assert_eq!(self.ended(&id).summary.life.state, JobState::Succeeded);
     }
 
     fn try_follow(&self, id: &JobId) -> Result<String, DriverError> {

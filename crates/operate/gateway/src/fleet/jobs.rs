@@ -12,7 +12,7 @@ use bedplate_drivers::{Driver, DriverError, JobId, JobOrder, JobState, LogQuery,
 use bedplate_job::Job;
 use bedplate_replay::requests::{Scaling, replica_to_close, seconds};
 use bedplate_supervise::{RestartBackoff, RestartPolicy};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Fleet, Shared};
 use crate::error::GatewayError;
@@ -123,7 +123,7 @@ impl Keeper {
                 Ok(()) => self.has_complained = false,
                 Err(error) if !self.has_complained => {
                     self.has_complained = true;
-                    self.say(&format!("{error}; the replicas stay as they are"));
+                    warn!("{error}; the replicas stay as they are");
                 }
                 Err(_) => {}
             }
@@ -131,10 +131,6 @@ impl Keeper {
             thread::sleep(self.driver.pause());
         }
         self.end();
-    }
-
-    fn say(&self, remark: &str) {
-        info!("{remark}");
     }
 
     fn go_on(&mut self) -> Result<(), DriverError> {
@@ -160,7 +156,7 @@ impl Keeper {
                 }
                 detail => detail?,
             };
-            let (state, run) = (detail.summary.state, detail.summary.runs);
+            let (state, run) = (detail.summary.life.state, detail.summary.life.runs);
             if state != JobState::Running || self.replicas[at].run != run {
                 self.forget_address(at);
                 self.replicas[at].run = run;
@@ -169,7 +165,7 @@ impl Keeper {
                 self.find_address(at, run)?;
             }
             if state.is_final() {
-                let reason = detail.summary.reason.as_ref().map(ToString::to_string);
+                let reason = detail.summary.life.reason.as_ref().map(ToString::to_string);
                 self.give_up(at, reason.as_deref().unwrap_or(state.name()));
             }
         }
@@ -201,11 +197,13 @@ impl Keeper {
     fn give_up(&mut self, at: usize, why: &str) {
         let replica = self.replicas.remove(at);
         let delay = self.restarts.dies(Instant::now()).unwrap_or_default();
-        self.say(&format!(
-            "job {} has ended ({why}); another one is submitted in {:.1} s",
-            replica.job,
+        let Replica { job, run, .. } = replica;
+        warn!(
+            %job,
+            run,
+            "job {job} has ended ({why}); another one is submitted in {:.1} s",
             delay.as_secs_f64()
-        ));
+        );
     }
 
     /// Cancels jobs that have nothing more to do.
@@ -253,8 +251,8 @@ impl Keeper {
     fn submit(&mut self) -> Result<JobId, DriverError> {
         let job = (self.job)();
         let submitted = self.driver.submit(&job, &new_submission_key())?;
-        self.say(&format!("submitted job {}", submitted.label));
         let id = submitted.id;
+        info!(job = %id, "submitted job {}", submitted.label);
         self.replicas.push(Replica { job: id.clone(), run: 0, url: None, generation: self.generation });
         Ok(id)
     }
@@ -270,7 +268,7 @@ impl Keeper {
     fn update(&mut self) -> Result<(), DriverError> {
         if self.generation < self.shared.lock().updates && self.replacement.is_none() {
             self.generation += 1;
-            self.say("replaces the replicas one after the other");
+            info!("replaces the replicas one after the other");
         }
         let old = self.replicas.iter().position(|replica| replica.generation < self.generation);
         match (old, &self.replacement) {
@@ -300,7 +298,7 @@ impl Keeper {
             self.retire(at);
         }
         self.replicas.iter_mut().for_each(|replica| replica.generation = self.generation);
-        self.say(&format!("the new job {} was not ready in time; the others stay as they are", new.job));
+        warn!(job = %new.job, "the new job {} was not ready in time; the others stay as they are", new.job);
     }
 
     fn publish(&self) {
@@ -316,7 +314,7 @@ impl Keeper {
         for (job, url) in all {
             url.map(|url| self.members.remove(&url));
             if let Err(error) = self.driver.order(&job, JobOrder::Cancel) {
-                self.say(&format!("job {job} could not be cancelled: {error}"));
+                warn!(%job, "job {job} could not be cancelled: {error}");
             }
         }
         self.publish();

@@ -190,7 +190,7 @@ fn findings_of_half_the_cluster_take_no_node_out_and_somebody_is_told() {
     server.settle();
     assert!(server.taken_out.is_empty());
     let said = server.scheduler.remarks();
-    assert!(said.iter().any(|said| said.contains("3 nodes have findings at once")), "{said:?}");
+    assert!(said.iter().any(|said| said.text.contains("3 nodes have findings at once")), "{said:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub(super) fn run(arguments: &Jobs, console: &mut Console) -> Result<(), CliErro
         let job = driver.job(label)?;
         let explained = driver.explain(label)?;
         if console.is_json() {
-            told.push(json!({ "job": label, "state": job.summary.state, "explanation": explained }));
+            told.push(json!({ "job": label, "state": job.summary.life.state, "explanation": explained }));
             continue;
         }
         console.line(&format!("job {label} ({}): {}", job.summary.name, state_text(&job.summary)))?;

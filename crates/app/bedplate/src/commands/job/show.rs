@@ -51,7 +51,7 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
     let mut facts = Facts::default();
     facts
         .add("state", state_text(job))
-        .add_known("why", job.reason.as_ref())
+        .add_known("why", job.life.reason.as_ref())
         .add("user", format!("{}, account {}", job.user, job.account))
         .add("queue", format!("partition {}, QOS {}", job.partition, job.qos))
         .add("asked for", format!("{} nodes, {} GPUs", job.nodes_asked, job.gpus_asked));
@@ -61,24 +61,27 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
             .add_known("should start", job.expected_start_ms.map(|start| format!("{} UTC", moment(start)))),
     };
     facts.add("submitted", format!("{} UTC", moment(job.submitted_ms)));
-    if let Some(started) = job.started_ms {
-        let ran = clock(job.ended_ms.unwrap_or(now_ms).saturating_sub(started));
+    if let Some(started) = job.life.started_ms {
+        let ran = clock(job.life.ended_ms.unwrap_or(now_ms).saturating_sub(started));
         facts.add("started", format!("{} UTC; has run {ran}", moment(started)));
     }
-    if let Some(ended) = job.ended_ms {
+    if let Some(ended) = job.life.ended_ms {
         facts.add("ended", format!("{} UTC", moment(ended)));
     }
-    facts.add_known("exit code", job.exit_status);
-    if job.runs > 1 || job.restarts > 0 {
-        let retries =
-            if job.restarts > 0 { format!(", {} after failures", job.restarts) } else { String::new() };
-        facts.add("runs", format!("{}{retries}", job.runs));
+    facts.add_known("exit code", job.life.exit_status);
+    if job.life.runs > 1 || job.life.restarts > 0 {
+        let retries = if job.life.restarts > 0 {
+            format!(", {} after failures", job.life.restarts)
+        } else {
+            String::new()
+        };
+        facts.add("runs", format!("{}{retries}", job.life.runs));
     }
-    if let Some(checkpoint) = &job.checkpoint {
+    if let Some(checkpoint) = &job.life.checkpoint {
         let path = checkpoint.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
         facts.add("checkpoint", format!("step {}{path}", checkpoint.step));
     }
-    if !job.state.is_final() {
+    if !job.life.state.is_final() {
         facts.add_known(
             "phase",
             detail.steps.as_ref().and_then(|steps| steps.phase).map(|phase| phase.name()),

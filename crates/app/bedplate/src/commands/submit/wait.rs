@@ -31,7 +31,7 @@ pub(crate) fn wait_for(
             all => console.json(&json!(all))?,
         }
     }
-    for end in ends.iter().filter(|end| !console.is_json() && end.state != JobState::Succeeded) {
+    for end in ends.iter().filter(|end| !console.is_json() && end.life.state != JobState::Succeeded) {
         console.say(&ending(end));
     }
     match ends.iter().map(exit_code).max() {
@@ -52,22 +52,26 @@ pub(crate) fn follow(
     loop {
         let detail = driver.job(id)?;
         let job = &detail.summary;
-        if job.runs != run {
+        if job.life.runs != run {
             // A later run has a log of its own.
-            (run, offset) = (job.runs, 0);
+            (run, offset) = (job.life.runs, 0);
             if run > 1 {
                 console.say(&format!(
                     "run {run} begins: {}",
-                    job.reason.as_ref().map_or("it came back", |reason| &reason.text)
+                    job.life.reason.as_ref().map_or("it came back", |reason| &reason.text)
                 ));
             }
         }
         if run > 0 {
-            let query =
-                LogQuery { run: Some(run), offset, follow: !job.state.is_final(), ..LogQuery::default() };
+            let query = LogQuery {
+                run: Some(run),
+                offset,
+                follow: !job.life.state.is_final(),
+                ..LogQuery::default()
+            };
             offset = copy_log(driver, id, &query, console)?;
         }
-        if job.state.is_final() {
+        if job.life.state.is_final() {
             return wait_for(driver, submitted, console);
         }
         if run == 0 {
@@ -94,7 +98,7 @@ fn copy_log(driver: &dyn Driver, id: &JobId, query: &LogQuery, console: &Console
 fn wait_for_one(driver: &dyn Driver, id: &JobId) -> Result<JobDetail, CliError> {
     loop {
         let detail = driver.job(id)?;
-        if detail.summary.state.is_final() {
+        if detail.summary.life.state.is_final() {
             return Ok(detail);
         }
         wait_for_change(driver, &detail)?;
@@ -103,7 +107,7 @@ fn wait_for_one(driver: &dyn Driver, id: &JobId) -> Result<JobDetail, CliError> 
 
 /// Returns when the job's state is another than it was, or may be.
 fn wait_for_change(driver: &dyn Driver, detail: &JobDetail) -> Result<(), CliError> {
-    let known = detail.summary.state;
+    let known = detail.summary.life.state;
     let id = &detail.summary.id;
     if !driver.can(Capability::Watch) {
         thread::sleep(ASK_AGAIN);
@@ -127,16 +131,16 @@ fn wait_for_change(driver: &dyn Driver, detail: &JobDetail) -> Result<(), CliErr
 }
 
 fn state_now(driver: &dyn Driver, id: &JobId) -> Option<JobState> {
-    driver.job(id).ok().map(|detail| detail.summary.state)
+    driver.job(id).ok().map(|detail| detail.summary.life.state)
 }
 
 /// How a job ended, as a sentence.
 pub(crate) fn ending(job: &JobSummary) -> String {
-    let mut text = format!("job {}: {}", job.label, job.state.name().replace('_', " "));
-    if let Some(status) = job.exit_status.filter(|status| *status != 0) {
+    let mut text = format!("job {}: {}", job.label, job.life.state.name().replace('_', " "));
+    if let Some(status) = job.life.exit_status.filter(|status| *status != 0) {
         text += &format!(" with exit code {status}");
     }
-    if let Some(reason) = &job.reason {
+    if let Some(reason) = &job.life.reason {
         text += &format!(": {reason}");
     }
     text
@@ -144,7 +148,7 @@ pub(crate) fn ending(job: &JobSummary) -> String {
 
 /// The exit code that stands for a job's end: its own, and 1 where it has none.
 fn exit_code(job: &JobSummary) -> u8 {
-    match (job.state, job.exit_status) {
+    match (job.life.state, job.life.exit_status) {
         (JobState::Succeeded, _) => 0,
         (_, Some(status)) if status != 0 => u8::try_from(status).unwrap_or(1),
         _ => 1,

@@ -70,7 +70,7 @@ pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usiz
 }
 
 fn header(picture: &Picture, now_ms: u64) -> String {
-    let count = |state: JobState| picture.jobs.iter().filter(|job| job.state == state).count();
+    let count = |state: JobState| picture.jobs.iter().filter(|job| job.life.state == state).count();
     let gpus: u32 = picture.nodes.iter().map(|node| node.gpus).sum();
     let linked: Vec<&NodeSummary> = picture.nodes.iter().filter(|node| node.is_linked).collect();
     let used: u32 = linked.iter().map(|node| node.gpus.saturating_sub(node.gpus_free)).sum();
@@ -117,7 +117,7 @@ fn node_cell(node: &NodeSummary) -> String {
 fn ordered(jobs: &[JobSummary], order: Order) -> Vec<&JobSummary> {
     let mut jobs: Vec<&JobSummary> = jobs.iter().collect();
     match order {
-        Order::State => jobs.sort_by_key(|job| job.state == JobState::Waiting),
+        Order::State => jobs.sort_by_key(|job| job.life.state == JobState::Waiting),
         Order::Gpus => jobs.sort_by_key(|job| std::cmp::Reverse(job.gpus_asked)),
         Order::User => jobs.sort_by(|a, b| a.user.cmp(&b.user)),
     }
@@ -139,13 +139,13 @@ fn job_line(job: &JobSummary, width: usize, now_ms: u64) -> String {
 
 /// How much of its time a running job has used; why another one is where it is.
 fn progress(job: &JobSummary, now_ms: u64) -> String {
-    let (Some(started), Some(ends)) = (job.started_ms, job.ends_ms) else {
+    let (Some(started), Some(ends)) = (job.life.started_ms, job.ends_ms) else {
         return where_or_why(job, now_ms);
     };
     let used = now_ms.saturating_sub(started);
     let limit = ends.saturating_sub(started).max(1);
-    let step = job.checkpoint.as_ref().map(|checkpoint| format!(" step {}", checkpoint.step));
-    let runs = if job.runs > 1 { format!(" run {}", job.runs) } else { String::new() };
+    let step = job.life.checkpoint.as_ref().map(|checkpoint| format!(" step {}", checkpoint.step));
+    let runs = if job.life.runs > 1 { format!(" run {}", job.life.runs) } else { String::new() };
     let bar = bar(used as f64 / limit as f64, 10);
     format!("{bar} {}{}{runs} {}", clock(used), step.unwrap_or_default(), where_or_why(job, now_ms))
 }

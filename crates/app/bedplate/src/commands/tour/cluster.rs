@@ -98,7 +98,7 @@ impl Story {
         driver.chaos(&lost, &Chaos::Die)?;
         let has_gone_on = |ranks: &[u64]| ranks.iter().skip(made).any(|ranks| *ranks < RANKS);
         let has_grown = |ranks: &[u64]| has_gone_on(ranks) && ranks.last() == Some(&RANKS);
-        let is_over = |job: &JobSummary| job.state.is_final();
+        let is_over = |job: &JobSummary| job.life.state.is_final();
         wait_until(driver, &training, |job| is_over(job) || has_gone_on(&Learned::read(&folder).ranks))?;
         let recovery_s = began.elapsed().as_secs_f64();
         let ranks = Learned::read(&folder).ranks;
@@ -117,7 +117,7 @@ impl Story {
             &format!("after {whole_s:.1} s there are four again, on {}", where_or_why(&after, now_ms()),),
         )?;
         let explanation = self.explain(cluster, context, console)?;
-        let end = wait_until(driver, &training, |job| job.state.is_final())?;
+        let end = wait_until(driver, &training, |job| job.life.state.is_final())?;
         self.command(console, &format!("job show {training}"))?;
         self.run(&format!("job show {training}"), cluster, context, console)?;
         let learned = Learned::read(&folder);
@@ -129,7 +129,7 @@ impl Story {
             "from_step": from_step,
             "whole_s": whole_s,
             "ranks": learned.ranks,
-            "end": end.state,
+            "end": end.life.state,
             "explanation": explanation,
             "losses": learned.losses,
             "samples": learned.before_and_after(),
@@ -268,7 +268,7 @@ fn wait_until(
         if is_so(&job) {
             return Ok(job);
         }
-        if began.elapsed() > PATIENCE || (job.state.is_final() && !is_so(&job)) {
+        if began.elapsed() > PATIENCE || (job.life.state.is_final() && !is_so(&job)) {
             let what = format!("job {label} of the tour is stuck: {:?}", job);
             return Err(ProgramError::Bug { what }.into());
         }

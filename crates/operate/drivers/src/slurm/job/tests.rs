@@ -37,7 +37,7 @@ fn every_version_tells_of_the_same_job() {
     assert_eq!(old, new);
     let summary = new.summary();
     assert_eq!(
-        (summary.id.as_str(), summary.state, summary.runs, summary.restarts),
+        (summary.id.as_str(), summary.life.state, summary.life.runs, summary.life.restarts),
         ("1010_3", JobState::Running, 2, 1)
     );
     assert_eq!((summary.nodes.len(), summary.gpus_asked, summary.ends_ms), (2, 16, Some(1_794_810_015_000)));
@@ -68,20 +68,20 @@ fn state(words: Value) -> JobSummary {
 
 #[test]
 fn flags_behind_a_state_decide() {
-    assert_eq!(state(json!(["CANCELLED", "COMPLETING"])).state, JobState::Stopping);
-    assert_eq!(state(json!("COMPLETING")).state, JobState::Stopping);
-    assert_eq!(state(json!(["RUNNING", "CONFIGURING"])).state, JobState::Starting);
-    assert_eq!(state(json!(["PENDING", "REQUEUE_HOLD"])).state, JobState::Waiting);
-    assert_eq!(state(json!("OUT_OF_MEMORY")).reason.unwrap().code, "out_of_memory");
-    assert_eq!(state(json!("NODE_FAIL")).state, JobState::NodeLost);
-    assert_eq!(state(json!("PREEMPTED")).reason.unwrap().code, "preempted");
+    assert_eq!(state(json!(["CANCELLED", "COMPLETING"])).life.state, JobState::Stopping);
+    assert_eq!(state(json!("COMPLETING")).life.state, JobState::Stopping);
+    assert_eq!(state(json!(["RUNNING", "CONFIGURING"])).life.state, JobState::Starting);
+    assert_eq!(state(json!(["PENDING", "REQUEUE_HOLD"])).life.state, JobState::Waiting);
+    assert_eq!(state(json!("OUT_OF_MEMORY")).life.reason.unwrap().code, "out_of_memory");
+    assert_eq!(state(json!("NODE_FAIL")).life.state, JobState::NodeLost);
+    assert_eq!(state(json!("PREEMPTED")).life.reason.unwrap().code, "preempted");
 }
 
 #[test]
 fn a_state_of_a_later_version_is_said_as_it_is() {
     let summary = state(json!(["LEVITATING"]));
-    assert_eq!(summary.state, JobState::Running, "it has nodes");
-    assert_eq!(summary.reason.unwrap().text, "Slurm calls its state LEVITATING");
+    assert_eq!(summary.life.state, JobState::Running, "it has nodes");
+    assert_eq!(summary.life.reason.unwrap().text, "Slurm calls its state LEVITATING");
 }
 
 #[test]
@@ -94,17 +94,17 @@ fn exits_are_told_as_shells_count() {
     };
     let failed = ended("FAILED", 3 << 8);
     assert_eq!(
-        (failed.exit_status, failed.reason.unwrap().text.as_str()),
+        (failed.life.exit_status, failed.life.reason.unwrap().text.as_str()),
         (Some(3), "it ended with exit code 3")
     );
     let killed = ended("FAILED", 9);
     assert_eq!(
-        (killed.exit_status, killed.reason.unwrap().text.as_str()),
+        (killed.life.exit_status, killed.life.reason.unwrap().text.as_str()),
         (Some(137), "a signal ended it (9)")
     );
-    assert_eq!(ended("COMPLETED", 0).exit_status, Some(0));
+    assert_eq!(ended("COMPLETED", 0).life.exit_status, Some(0));
     let cancelled = ended("CANCELLED", 15);
-    assert_eq!((cancelled.exit_status, cancelled.nodes.len(), cancelled.runs), (None, 0, 2));
+    assert_eq!((cancelled.life.exit_status, cancelled.nodes.len(), cancelled.life.runs), (None, 0, 2));
 }
 
 #[test]
