@@ -58,6 +58,7 @@ const TOOLS: &[Tool] = &[
         ],
     ),
     tool(".persist(", "run/host/src/replace.rs", "`host::Replacement`", &[]),
+    tool("Span::current(", "run/host/src/threads.rs", "`host::spawn_within`", &[]),
     tool("libloading", "run/host/src/library.rs", "`host::Library`", &[]),
     tool("duration_since(UNIX_EPOCH)", "run/host/src/clock.rs", "`host::clock`", &[]),
     tool(

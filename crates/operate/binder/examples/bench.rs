@@ -152,7 +152,7 @@ impl Bench {
                 provisioning_class: None,
                 listen: None,
                 tells_load: false,
-                remark: Box::new(|remark| say(&format!("scheduler: {remark}"))),
+                remark: Box::new(|remark| say(&format!("scheduler: {}", remark.text))),
             };
             bedplate_binder::run(&connection, options, &told).map_err(|error| error.to_string())
         });

@@ -27,4 +27,4 @@ pub use lease::LeaseRules;
 pub use manifests::{ManifestOptions, manifests};
 pub use run::{BinderOptions, StopHandle, run};
 
-pub use bedplate_pods::SiteRules;
+pub use bedplate_pods::{SchedulerRemark, SiteRules};

@@ -13,7 +13,7 @@ use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
 use bedplate_kubernetes::kube::runtime::watcher::Event;
 use bedplate_kubernetes::kube::{self, Client};
 use bedplate_kubernetes::{ApiConnection, KubernetesError};
-use bedplate_pods::{AskedBinding, BindOutcome, Judged, PodScheduler, SiteRules};
+use bedplate_pods::{AskedBinding, BindOutcome, Judged, PodScheduler, SchedulerRemark, SiteRules};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::sync::watch as flag;
@@ -46,7 +46,7 @@ pub struct BinderOptions {
     /// Whether autoscalers are told there how many requests replicas have under way.
     pub tells_load: bool,
     /// Where remarks go.
-    pub remark: Box<dyn FnMut(String)>,
+    pub remark: Box<dyn FnMut(SchedulerRemark)>,
 }
 
 /// How to end a scheduler from outside.
@@ -136,8 +136,8 @@ struct Binder {
     listen: Option<SocketAddr>,
     tells_load: bool,
     shown: Arc<Shown>,
-    remark: Box<dyn FnMut(String)>,
-    said: BTreeSet<String>,
+    remark: Box<dyn FnMut(SchedulerRemark)>,
+    said: BTreeSet<SchedulerRemark>,
     scheduler: PodScheduler,
     inbox: UnboundedReceiver<News>,
     news: UnboundedSender<News>,
@@ -295,7 +295,7 @@ impl Binder {
                     earliest = Instant::now() + BREATH.max(took * 2);
                     self.shown.figures.decided(took, self.scheduler.waiting(), &actions);
                     actions.into_iter().for_each(|action| hands.begin(action));
-                    self.scheduler.remarks().into_iter().for_each(|remark| self.say(remark));
+                    self.scheduler.remarks().into_iter().for_each(|remark| self.say_once(remark));
                 }
             }
         }
@@ -330,7 +330,10 @@ impl Binder {
                 return Ok(false);
             }
             News::Found { lookup, answer } => self.found(lookup, answer),
-            News::TakenOut { node, why } => self.say(format!("took {node} out of service: {why}")),
+            News::TakenOut { node, why } => {
+                let text = format!("took {node} out of service: {why}");
+                self.say_once(SchedulerRemark { text, node: Some(node) });
+            }
             News::CalledByOtherName { name } => {
                 self.say(format!("the API server calls {name}, and the certificate was made before that was known: start again"));
             }
@@ -373,13 +376,17 @@ impl Binder {
         }
     }
 
+    fn say(&mut self, text: String) {
+        self.say_once(SchedulerRemark { text, node: None });
+    }
+
     /// Says something once; after many things it may say them again.
-    fn say(&mut self, what: String) {
+    fn say_once(&mut self, remark: SchedulerRemark) {
         if self.said.len() > 1000 {
             self.said.clear();
         }
-        if self.said.insert(what.clone()) {
-            (self.remark)(what);
+        if self.said.insert(remark.clone()) {
+            (self.remark)(remark);
         }
     }
 

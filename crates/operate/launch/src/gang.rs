@@ -58,7 +58,11 @@ pub enum LauncherOrder {
         absence: Absence,
     },
     /// Tell the user.
-    Say(String),
+    Say {
+        text: String,
+        node: Option<usize>,
+        rank: Option<u32>,
+    },
     /// The record has changed.
     Save,
     /// Too few nodes are left: the job must go back to the queue.
@@ -274,8 +278,8 @@ impl LaunchedGang {
             return;
         }
         if !end.is_success() {
-            self.orders
-                .push(LauncherOrder::Say(format!("rank {rank} on node {} {end}", self.members[node].name)));
+            let text = format!("rank {rank} on node {} {end}", self.members[node].name);
+            self.orders.push(LauncherOrder::Say { text, node: Some(node), rank: Some(rank) });
             return self.fail(Failure::Rank { rank, node, end }, now);
         }
         self.members[node].done.insert(rank);
@@ -327,7 +331,8 @@ impl LaunchedGang {
             && now.since(*advanced) > patience
         {
             let node = self.straggler();
-            self.orders.push(LauncherOrder::Say(format!("no step has ended for {patience}")));
+            let text = format!("no step has ended for {patience}");
+            self.orders.push(LauncherOrder::Say { text, node, rank: None });
             self.fail(Failure::Stuck { node }, now);
         }
         self.advance(now);
@@ -412,7 +417,7 @@ impl LaunchedGang {
         let was_used = |member: &Member| !member.address.is_empty() || member.state == MemberState::Awaited;
         if !self.members.iter().any(was_used) {
             let text = "no node could be used: is this program installed at the same place on all nodes?";
-            self.orders.push(LauncherOrder::Say(text.to_owned()));
+            self.say(text);
             return self.end(1);
         }
         if self.record.returns >= self.blame.policy().most_restarts {
@@ -420,13 +425,18 @@ impl LaunchedGang {
             let text = format!(
                 "{why}, and the job went back to the queue {returns} times without a newer checkpoint"
             );
-            self.orders.push(LauncherOrder::Say(text));
+            self.say(text);
             return self.end(1);
         }
         self.record.returns += 1;
         self.phase = Phase::Over;
         self.orders.push(LauncherOrder::Save);
         self.orders.push(LauncherOrder::Requeue { why });
+    }
+
+    /// Something about the whole job.
+    fn say(&mut self, text: impl Into<String>) {
+        self.orders.push(LauncherOrder::Say { text: text.into(), node: None, rank: None });
     }
 
     fn end(&mut self, code: u8) {
@@ -458,7 +468,7 @@ impl LaunchedGang {
             self.record.checkpoint.as_ref().map(|checkpoint| format!(" from step {}", checkpoint.step));
         let text =
             format!("run {} starts on {}{}", self.record.runs, names.join(","), from.unwrap_or_default());
-        self.orders.push(LauncherOrder::Say(text));
+        self.say(text);
         for (index, node) in self.slots.clone().into_iter().enumerate() {
             let message = ToNode::Start(Box::new(self.part(index)));
             let member = &mut self.members[node];

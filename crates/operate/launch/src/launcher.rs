@@ -316,7 +316,9 @@ impl Launcher {
         match order {
             LauncherOrder::Send { node, message } => self.send(node, &message),
             LauncherOrder::LeaveOut { node, reason, absence } => self.leave_out(node, &reason, absence),
-            LauncherOrder::Say(text) => self.say(&text),
+            LauncherOrder::Say { text, node, rank } => {
+                self.say_about(node.map(|node| self.name(node)), rank, &text);
+            }
             LauncherOrder::Save => {
                 if let Err(error) = self.file.write(self.gang.record()) {
                     self.say(&error.to_string());
@@ -341,7 +343,7 @@ impl Launcher {
     /// A node that still answers ends by itself. The step of one that does not is left without its `srun`, which would
     /// go on to end steps of this number, even in the job's next life.
     fn leave_out(&mut self, node: usize, reason: &str, absence: Absence) {
-        self.say(reason);
+        self.say_about(Some(self.name(node)), None, reason);
         self.send(node, &ToNode::Quit);
         if let Some(stream) = self.links.remove(&node) {
             let _ = stream.shutdown(Shutdown::Write);
@@ -370,12 +372,16 @@ impl Launcher {
     fn tell_of_drain(&self, node: &str, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => {
-                self.say(&format!("node {node} is drained: it finishes what it runs and takes nothing new"))
+                let text = format!("node {node} is drained: it finishes what it runs and takes nothing new");
+                self.say_about(Some(node), None, &text);
             }
-            Err(why) => self.say(&format!(
-                "node {node} cannot be drained ({why}): tell an administrator of the cluster to run \
-                 `scontrol update nodename={node} state=drain reason=…`"
-            )),
+            Err(why) => {
+                let text = format!(
+                    "node {node} cannot be drained ({why}): tell an administrator of the cluster to run \
+                     `scontrol update nodename={node} state=drain reason=…`"
+                );
+                self.say_about(Some(node), None, &text);
+            }
         }
     }
 
@@ -430,6 +436,11 @@ impl Launcher {
     }
 
     fn say(&self, text: &str) {
-        info!(job = self.options.allocation.job, "launch: {text}");
+        self.say_about(None, None, text);
+    }
+
+    fn say_about(&self, node: Option<&str>, rank: Option<u32>, text: &str) {
+        let run = Some(self.gang.record().runs).filter(|run| *run > 0);
+        info!(job = self.options.allocation.job, run, node, rank, "launch: {text}");
     }
 }

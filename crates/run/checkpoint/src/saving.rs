@@ -3,13 +3,13 @@
 //! The calling thread fills buffers and hands them on; writers sum them up, write them and give them back. The last writer to end makes the
 //! file durable and tells the outcome. After a failed write the writers only give buffers back, so the caller never hangs.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
-use bedplate_host::panics;
+use bedplate_host::{panics, spawn_within};
 use bedplate_network::Region;
 
 use crate::CheckpointError;
@@ -129,8 +129,7 @@ impl Saving {
                 tell: tell.clone(),
                 entry: entry.clone(),
             };
-            let spawned = thread::Builder::new().name("checkpoint".into()).spawn(move || writer.run());
-            if let Err(source) = spawned {
+            if let Err(source) = spawn_within("checkpoint", move || writer.run()) {
                 shared.is_over.store(true, Ordering::Relaxed);
                 return Err(CheckpointError::Write { place, source });
             }
@@ -398,10 +397,6 @@ mod tests {
         let mut dropped = saving(u64::MAX, false, &is_abandoned);
         dropped.advance(&Ones);
         drop(dropped);
-        let began = Instant::now();
-        while !is_abandoned.load(Ordering::Relaxed) {
-            assert!(began.elapsed() < Duration::from_secs(60));
-            thread::sleep(Duration::from_millis(1));
-        }
+        bedplate_testkit::wait_until("its files are gone", || is_abandoned.load(Ordering::Relaxed));
     }
 }

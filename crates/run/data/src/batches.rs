@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bedplate_host::panics;
+use bedplate_host::{panics, spawn_within};
 
 use crate::error::DataError;
 use crate::stream::{Sample, Stream};
@@ -182,10 +182,8 @@ impl Batches {
         schedule.check()?;
         let (ready_sender, ready) = sync_channel(ahead.max(1));
         let (used, used_receiver) = channel();
-        let reader = std::thread::Builder::new()
-            .name("batches".to_owned())
-            .spawn(move || read(&stream, schedule, mask, &ready_sender, &used_receiver))
-            .expect("the system starts one more thread");
+        let work = move || read(&stream, schedule, mask, &ready_sender, &used_receiver);
+        let reader = spawn_within("batches", work).expect("the system starts one more thread");
         Ok(Self { ready: Some(ready), used: Some(used), reader: Some(reader), waited: Duration::ZERO })
     }
 

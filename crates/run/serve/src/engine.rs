@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_batching::{Request, Scheduler};
-use bedplate_host::panics;
+use bedplate_host::{panics, spawn_within};
 use bedplate_kernels::{Bf16, Device, Element, KvFormat, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
@@ -187,9 +187,7 @@ impl Engine {
         let (commands, received) = channel();
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
-        let around = tracing::Span::current();
-        let thread = thread::Builder::new().name("engine".into()).spawn(move || {
-            let _around = around.entered();
+        let thread = spawn_within("engine", move || {
             let mut core = Core::new(parts, seen.state.clone(), seen.log.clone());
             let ended = panics::caught(|| serve(&mut core, &received, &seen));
             let reason = match ended {

@@ -184,14 +184,7 @@ impl Peers for TensorRanks {
         unreachable!("{ONLY_SUMS}")
     }
 
-    fn exchange(
-        &self,
-        _device: &Device,
-        _outgoing: View<'_, u8>,
-        _sent: &[usize],
-        _incoming: ViewMut<'_, u8>,
-        _received: &[usize],
-    ) {
+    fn exchange(&self, _: &Device, _: (View<'_, u8>, &[usize]), _: (ViewMut<'_, u8>, &[usize])) {
         unreachable!("{ONLY_SUMS}")
     }
 }

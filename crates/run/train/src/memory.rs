@@ -170,11 +170,12 @@ impl Needs {
 
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { state, activations, .. } = self;
-        let total = self.total();
+        let Self { state, activations, program, .. } = self;
         write!(
             f,
-            "{total} of memory: {state} for weights, gradients and moments, {activations} for activations"
+            "{} of memory: {state} for weights, gradients and moments, {activations} for activations, {program} for the \
+             program, its products and batches",
+            self.total()
         )?;
         match self.copies.is_zero() {
             true => Ok(()),
@@ -456,6 +457,12 @@ mod tests {
         let text = refusal(LARGEST_LLAMA, &config(), 64e9);
         assert!(text.contains("6.494 TB for weights, gradients and moments"), "{text}");
         assert!(text.contains("64 GB is free") && text.contains("no setting"), "{text}");
+        let needs =
+            Needs::of_shape(&architecture(LARGEST_LLAMA).transformer, &config(), LogitsAtOnce::Cached);
+        assert!(
+            text.contains(&format!("{} for the program, its products and batches", needs.program)),
+            "{text}"
+        );
         let error = check_small(&architecture(LARGEST_LLAMA).transformer, &config(), Some(Bytes::new(64e9)));
         assert_eq!(error.unwrap_err().page().code, "train/too-large");
     }

@@ -53,10 +53,8 @@ impl Peers for Company {
     fn exchange(
         &self,
         device: &Device,
-        outgoing: View<'_, u8>,
-        sent: &[usize],
-        incoming: ViewMut<'_, u8>,
-        received: &[usize],
+        (outgoing, sent): (View<'_, u8>, &[usize]),
+        (incoming, received): (ViewMut<'_, u8>, &[usize]),
     ) {
         let group = self.0.experts.as_ref().expect(HAS_GROUP);
         self.call(|| group.all_to_all_v(device, outgoing, sent, incoming, received));

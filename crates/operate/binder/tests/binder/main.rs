@@ -512,6 +512,7 @@ fn the_server_goes_and_comes(world: &World, _: &Audit) {
     let scheduler = world.scheduler();
     world.gang(&Gang { runs_for: Some("2s"), ..Gang::new("before", 4, 8) });
     world.kubernetes.stop_server().expect("it stops");
+    // An outage lasts: watches break, and connections are refused again and again.
     std::thread::sleep(Duration::from_secs(2));
     world.kubernetes.start_server().expect("it starts");
     world.gang(&Gang { runs_for: Some("2s"), ..Gang::new("after", 8, 8) });

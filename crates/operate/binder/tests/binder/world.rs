@@ -8,7 +8,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bedplate_binder::{
-    BinderError, BinderOptions, LeaseRules, ManifestOptions, SiteRules, StopHandle, manifests,
+    BinderError, BinderOptions, LeaseRules, ManifestOptions, SchedulerRemark, SiteRules, StopHandle,
+    manifests,
 };
 use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
@@ -371,9 +372,9 @@ impl Running {
         let (handle, said) = (stop.clone(), Arc::clone(&remarks));
         let thread = std::thread::spawn(move || {
             let connection = connect(&kubeconfig);
-            let remark = move |what: String| {
-                println!("scheduler: {what}");
-                said.lock().expect("nothing panics under it").push(what);
+            let remark = move |remark: SchedulerRemark| {
+                println!("scheduler: {}", remark.text);
+                said.lock().expect("nothing panics under it").push(remark.text);
             };
             let options = BinderOptions {
                 name: "bedplate".to_owned(),

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use tracing::info;
+
+use tracing::{info, warn};
 
 use super::place::{Leaver, ReplicaPlace};
 use super::process::{Ended, ReplicaProcess};
@@ -62,10 +63,6 @@ impl Supervisor {
         self.end();
     }
 
-    fn say(&self, remark: &str) {
-        info!("{remark}");
-    }
-
     fn look_after(&mut self, at: usize) {
         if let Some(process) = &mut self.places[at].current {
             let looked = process.look(&self.members, &self.options);
@@ -101,7 +98,7 @@ impl Supervisor {
             self.shared.lock().state.failure.get_or_insert_with(|| format!("replica {at} {why}"));
             return;
         }
-        self.say(&format!("replica {at} {why}; it is started again in {:.1} s", delay.as_secs_f64()));
+        warn!(replica = at, "replica {at} {why}; it is started again in {:.1} s", delay.as_secs_f64());
     }
 
     fn reap(&mut self) {
@@ -114,7 +111,7 @@ impl Supervisor {
         if self.to_update.is_empty() && self.leavers.is_empty() && self.updates < wished {
             self.updates += 1;
             self.to_update = (0..self.places.len()).collect();
-            self.say("replaces the replicas one after the other");
+            info!("replaces the replicas one after the other");
         }
     }
 
@@ -148,7 +145,7 @@ impl Supervisor {
         self.to_update.pop_front();
         if self.to_update.is_empty() {
             self.shared.lock().state.updates += 1;
-            self.say("all replicas have been replaced");
+            info!("all replicas have been replaced");
         }
     }
 
@@ -158,7 +155,7 @@ impl Supervisor {
         }
         self.to_update.clear();
         self.shared.lock().state.updates += 1;
-        self.say(&format!("the new replica {at} {why}; the others stay as they are"));
+        warn!(replica = at, "the new replica {at} {why}; the others stay as they are");
     }
 
     fn publish(&self) {

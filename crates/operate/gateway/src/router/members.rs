@@ -9,7 +9,6 @@ use bedplate_diag::nearest;
 use bedplate_http::HeaderValue;
 use serde_json::Value;
 use tokio::runtime::Handle;
-use tracing::warn;
 
 use super::asked::AskedRequest;
 use super::checks;
@@ -161,10 +160,6 @@ impl Members {
     /// Whether any replica gets requests.
     pub fn has_one_in(&self) -> bool {
         self.set().list.iter().any(|member| member.replica_health() == ReplicaHealth::In)
-    }
-
-    pub(super) fn tell(&self, remark: &str) {
-        warn!("{remark}");
     }
 }
 

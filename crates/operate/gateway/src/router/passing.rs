@@ -13,6 +13,7 @@ use bedplate_http::{Answer, Body, HeaderMap, Method, StatusCode, typed};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::warn;
 
 use super::asked::AskedRequest;
 use super::front::Front;
@@ -107,7 +108,7 @@ pub(super) async fn pass(
                 member.counts.failures.add(1);
                 return Err(ApiError::ReplicaLost { why: error.to_string() });
             }
-            Err(failure) => last = Some(note(front, &member, failure)),
+            Err(failure) => last = Some(note(&member, failure)),
         }
         member.counts.given_up.add(1);
         tried.push(member.url.clone());
@@ -119,18 +120,18 @@ pub(super) async fn pass(
     }
 }
 
-fn note(front: &Front, member: &RouterMember, failure: Failure) -> Failure {
+fn note(member: &RouterMember, failure: Failure) -> Failure {
     if let Failure::Lost(error) = &failure {
-        lost(front, member, error);
+        lost(member, error);
     }
     failure
 }
 
 /// Counts a failure, and against the replica too where it is the connection's.
-fn lost(front: &Front, member: &RouterMember, error: &ClientError) {
+fn lost(member: &RouterMember, error: &ClientError) {
     member.counts.failures.add(1);
     if matches!(error, ClientError::Unreachable { .. }) && member.fails(error) {
-        front.members.tell(&format!("replica {} is out of service: it {error}", member.url));
+        warn!(replica = %member.url, "replica {} is out of service: it {error}", member.url);
     }
 }
 

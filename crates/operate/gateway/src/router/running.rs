@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::sleep;
+use tracing::warn;
 
 use super::front::{self, Front};
 use super::members::{self, Members};
@@ -116,7 +117,7 @@ async fn follow(path: PathBuf, named: Vec<ReplicaUrl>, members: Members) {
                 is_told = false;
             }
             Ok(Err(error)) if !is_told => {
-                members.tell(&format!("{error}; the replicas stay as they are"));
+                warn!("{error}; the replicas stay as they are");
                 is_told = true;
             }
             _ => {}

@@ -1,6 +1,6 @@
 //! Replicas as processes behind a router: killed, stopped, replaced.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -244,8 +244,9 @@ fn replicas_that_never_start_end_the_fleet_with_the_reason() {
 
 #[test]
 fn a_replica_ends_with_the_one_who_started_it() {
-    let mut child = replica(0).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    let mut child = replica(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(said.map_while(Result::ok).any(|line| line.starts_with("http://")), "it serves");
     drop(child.stdin.take());
     wait_until("it ends", || child.try_wait().unwrap().is_some());
 }

@@ -26,6 +26,8 @@ struct MadeUp(Arc<Mutex<Jobs>>);
 struct Jobs {
     jobs: BTreeMap<u32, Running>,
     is_away: bool,
+    /// Questions that it did not answer.
+    unanswered: u32,
     never_starts: bool,
 }
 
@@ -70,7 +72,10 @@ impl MadeUp {
 
     fn find<T>(&self, id: &JobId, act: impl FnOnce(&Running) -> T) -> Result<T, DriverError> {
         self.with(|jobs| match jobs.is_away {
-            true => Err(self.cannot(Capability::Watch)),
+            true => {
+                jobs.unanswered += 1;
+                Err(self.cannot(Capability::Watch))
+            }
             false => Ok(act(&jobs.jobs[&id.as_str().parse().unwrap()])),
         })
     }
@@ -266,7 +271,7 @@ fn an_update_without_room_in_the_cluster_leaves_the_old_jobs() {
 fn a_cluster_that_does_not_answer_changes_nothing_and_jobs_end_with_the_fleet() {
     let site = Site::start(2, 2);
     site.cluster.with(|jobs| jobs.is_away = true);
-    std::thread::sleep(Duration::from_millis(200));
+    wait_until("the fleet has asked in vain", || site.cluster.with(|jobs| jobs.unanswered > 3));
     assert_eq!(site.chat("x", json!({})).status, 200);
     site.cluster.with(|jobs| jobs.is_away = false);
     assert_eq!(site.in_service(), 2);

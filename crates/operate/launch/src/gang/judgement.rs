@@ -22,8 +22,7 @@ impl LaunchedGang {
         let absence = if verdict.takes_out() { Absence::Unwell } else { Absence::Avoided };
         let name = self.members[node].name.clone();
         if let NodeVerdict::TooManyOut { out } = verdict {
-            let text = format!("{out} nodes are left out already: look whether the check itself is at fault");
-            self.orders.push(LauncherOrder::Say(text));
+            self.say(format!("{out} nodes are left out already: look whether the check itself is at fault"));
         }
         self.leave_out(node, format!("node {name} is not well: {finding}"), absence);
     }
@@ -37,14 +36,13 @@ impl LaunchedGang {
         }
         match self.blame.restart(JobId(self.rules.job), RestartCause::Failure, ran) {
             Restart::Exhausted { restarts } => {
-                let text = format!("the job was restarted {restarts} times without a newer checkpoint");
-                self.orders.push(LauncherOrder::Say(text));
+                self.say(format!("the job was restarted {restarts} times without a newer checkpoint"));
                 self.end(exit_code(failure));
             }
             Restart::After(pause) => {
                 self.phase = Phase::Pausing { until: now + pause };
                 if pause > Span::ZERO {
-                    self.orders.push(LauncherOrder::Say(format!("the next run starts in {pause}")));
+                    self.say(format!("the next run starts in {pause}"));
                 }
                 self.advance(now);
             }
@@ -57,9 +55,7 @@ impl LaunchedGang {
         self.orders.push(LauncherOrder::Save);
         if self.record.failures > self.rules.retries {
             let retries = self.rules.retries;
-            self.orders.push(LauncherOrder::Say(format!(
-                "the job failed by itself, with {retries} retries allowed"
-            )));
+            self.say(format!("the job failed by itself, with {retries} retries allowed"));
             return false;
         }
         let Some((node, kind)) = accused(failure) else { return true };
@@ -67,9 +63,7 @@ impl LaunchedGang {
         match self.blame.job_failed(fault, self.surroundings(), now).job {
             JobVerdict::GoOn => true,
             JobVerdict::End { nodes } => {
-                self.orders.push(LauncherOrder::Say(format!(
-                    "the job failed on {nodes} nodes: the fault is its own"
-                )));
+                self.say(format!("the job failed on {nodes} nodes: the fault is its own"));
                 false
             }
             JobVerdict::Avoid(_) => {

@@ -109,7 +109,7 @@ impl Story {
                 LauncherOrder::LeaveOut { reason, absence, .. } => {
                     Some(format!("out, {absence:?}: {reason}"))
                 }
-                LauncherOrder::Say(text) => Some(text),
+                LauncherOrder::Say { text, .. } => Some(text),
                 LauncherOrder::Save => None,
                 LauncherOrder::Requeue { why } => Some(format!("requeue: {why}")),
                 LauncherOrder::End { code } => Some(format!("end {code}")),

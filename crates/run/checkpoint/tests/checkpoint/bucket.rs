@@ -38,6 +38,7 @@ fn go(server: &Server, place: &Place) {
     assert!(output.status.success(), "{}", shown(&output));
     for number in 0..4 {
         let mut writer = in_process(server, place, "bucket::writer", &server.secret).spawn().unwrap();
+        // Each is killed at another moment of its writing.
         thread::sleep(Duration::from_millis(300 + 137 * number));
         writer.kill().unwrap();
         writer.wait().unwrap();

@@ -1,11 +1,11 @@
 //! Object stores started on this machine: moto, which keeps everything in memory, and garage, a real server.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use std::{fs, thread};
 
 use bedplate_testkit::wait_until;
 
@@ -61,7 +61,13 @@ pub(crate) fn garage(program: &str, folder: &Path) -> Server {
     command.arg("-c").arg(&path).args(["server", "--single-node", "--default-bucket"]);
     command.env("GARAGE_DEFAULT_ACCESS_KEY", &key).env("GARAGE_DEFAULT_SECRET_KEY", &secret);
     command.env("GARAGE_DEFAULT_BUCKET", BUCKET);
-    started(&mut command, port, "garage", (key, secret))
+    let server = started(&mut command, port, "garage", (key, secret));
+    wait_until("the bucket is made", || {
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&path).args(["bucket", "info", BUCKET]);
+        command.output().is_ok_and(|output| output.status.success())
+    });
+    server
 }
 
 fn started(
@@ -72,8 +78,14 @@ fn started(
 ) -> Server {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let server = Server { child, endpoint: format!("http://127.0.0.1:{port}"), region, key, secret };
-    wait_until("the object store listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    thread::sleep(Duration::from_millis(500));
+    wait_until("the object store answers", || {
+        let ask = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+        let mut answer = [0; 5];
+        TcpStream::connect(("127.0.0.1", port)).is_ok_and(|mut stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream.write_all(ask.as_bytes()).is_ok() && stream.read_exact(&mut answer).is_ok()
+        }) && answer == *b"HTTP/"
+    });
     server
 }
 
