@@ -88,15 +88,10 @@ impl Connection {
 
     fn choose(&self) -> Result<Chosen, CliError> {
         let unnamed = |context| Chosen { name: None, context };
-        if self.context.is_none() {
-            if let Some(server) = self.server.as_ref().filter(|server| !server.is_empty()) {
-                let token = variable("BEDPLATE_TOKEN").map(Token::Text);
-                let fingerprint = variable("BEDPLATE_FINGERPRINT");
-                return Ok(unnamed(ClusterContext::at(server.clone(), fingerprint, token)));
-            }
-            if let Some(directory) = self.state_dir.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-                return Ok(unnamed(ClusterContext::of_state(directory.clone())));
-            }
+        if self.context.is_none()
+            && let Some(context) = given(self.server.clone(), self.state_dir.clone())
+        {
+            return Ok(unnamed(context));
         }
         let contexts = Contexts::load(&contexts_path()).map_err(DriverError::from)?;
         match self.context.clone().or_else(|| contexts.current.clone()) {
@@ -107,6 +102,20 @@ impl Connection {
             None => Ok(unnamed(ClusterContext::of_state(state_directory(None).0))),
         }
     }
+}
+
+/// The cluster at an address, or else of a state directory; empty ones count as absent.
+fn given(server: Option<String>, state_dir: Option<PathBuf>) -> Option<ClusterContext> {
+    if let Some(server) = server.filter(|server| !server.is_empty()) {
+        let token = variable("BEDPLATE_TOKEN").map(Token::Text);
+        return Some(ClusterContext::at(server, variable("BEDPLATE_FINGERPRINT"), token));
+    }
+    state_dir.filter(|path| !path.as_os_str().is_empty()).map(ClusterContext::of_state)
+}
+
+/// The cluster that the environment names, which overrides the current context.
+pub(crate) fn of_environment() -> Option<ClusterContext> {
+    given(variable("BEDPLATE_SERVER"), variable("BEDPLATE_STATE").map(PathBuf::from))
 }
 
 /// Where the user keeps the names of clusters.

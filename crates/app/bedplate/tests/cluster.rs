@@ -455,6 +455,14 @@ fn a_context_names_a_cluster_and_its_commands_go_there() {
         assert!(String::from_utf8_lossy(&output.stdout).contains("n1"), "{name}");
     }
     assert_eq!(run(&["node", "list"]).status.code(), Some(3), "no context is current");
+    let said = |output: Output| String::from_utf8(output.stderr).unwrap();
+    assert!(said(run(&["context", "list"])).contains("none is current: commands talk to"));
+    let listed = Command::new(PROGRAM)
+        .args(["context", "list"])
+        .env("BEDPLATE_CONTEXTS", &contexts)
+        .env("BEDPLATE_STATE", "/elsewhere")
+        .output();
+    assert!(said(listed.unwrap()).contains("commands talk to /elsewhere"));
     succeeded(&run(&["context", "use", "lab"]));
     succeeded(&run(&["submit", "--nodes", "1", "--wait", "--", "true"]));
     succeeded(&run(&["usage"]));

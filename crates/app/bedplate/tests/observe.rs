@@ -11,6 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use bedplate_fakenvml::FakeNvml;
+use bedplate_gangs::JobId;
+use bedplate_journal::Reader;
 use bedplate_testkit::wait_to_see;
 use serde_json::{Value, json};
 
@@ -71,6 +73,30 @@ impl Watched {
 
     fn until(&self, arguments: &[&str], is_so: impl Fn(&Value) -> bool) -> Value {
         wait_to_see(&arguments.join(" "), || self.json(arguments), is_so)
+    }
+
+    /// What a GPU fails once the file `go` is there; started again it runs on.
+    fn failing(&self, user: &str) -> String {
+        let folder = self.folder.display();
+        let fault = json!({ "version": 1, "report": "fault", "address": "0000:12:00.0", "uuid": "GPU-two",
+            "code": "cuda/device-fault", "message": "an illegal address" });
+        format!(
+            "until [ -e {folder}/go ]; do sleep 0.1; done; [ -e {folder}/{user} ] && exec sleep 600; \
+             touch {folder}/{user}; echo '{fault}' >> \"$BEDPLATE_REPORT\"; exit 3"
+        )
+    }
+
+    /// A job of this user on half of the GPUs of the second node.
+    fn submit_as(&self, user: &str, script: &str) -> String {
+        let token = self.tell(&["token", "add", user, "--role", "user"]);
+        let beacon = fs::read_to_string(self.folder.join("state/daemon.json")).unwrap();
+        let port = serde_json::from_str::<Value>(&beacon).unwrap()["port"].clone();
+        let mut command = Command::new(PROGRAM);
+        command.args(["submit", "--nodelist", "n2", "--gpus-per-node", "4", "--", "sh", "-c", script]);
+        command.current_dir(&self.folder).env_remove("BEDPLATE_STATE").env("BEDPLATE_TOKEN", token.trim());
+        let output = command.env("BEDPLATE_SERVER", format!("http://127.0.0.1:{port}")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }
 
     fn nvml(&self, node: &str) -> FakeNvml {
@@ -145,11 +171,48 @@ fn an_xid_drains_its_node_and_the_gang_moves() {
     cluster.until(&["node", "show", &node], |node| {
         node["state"] == "idle" && node["findings"].as_array().is_some_and(Vec::is_empty)
     });
-    // What was known stays known; what is new counts.
-    thread::sleep(Duration::from_secs(2));
-    assert_eq!(cluster.json(&["node", "show", &node])["state"], "idle");
+    // What was known stays known, however often the node says so; what is new counts.
+    let heard = |node: &Value| node["heard_ms"].as_u64().expect("it has said something");
+    let before = heard(&cluster.json(&["node", "show", &node]));
+    let shown = cluster.until(&["node", "show", &node], |node| heard(node) > before + 2_000);
+    assert_eq!(shown["state"], "idle");
     cluster.log(&node, "NVRM: Xid (PCI:0000:10:00): 95, pid=1, name=x, Uncontained memory error");
     cluster.until(&["node", "show", &node], |node| node["state"] == "drained");
+}
+
+/// Jobs of two users on one node say that a GPU failed them.
+#[test]
+fn a_gpu_that_fails_a_rank_is_named_with_its_xid_the_restart_is_free_and_the_node_suspected() {
+    let cluster = Watched::up("fault", 5);
+    let journal = Reader::open(&cluster.folder.join("state/journal.sqlite")).unwrap();
+    let failed = |job: &str| {
+        let shown = cluster.until(&["job", "show", job], |job| job["runs"][0]["ended_ms"].is_u64());
+        let notes = shown["notes"].as_array().unwrap().iter().map(|note| note["text"].as_str().unwrap());
+        let named = notes.filter(|note| note.starts_with("the GPU at")).map(str::to_owned).next();
+        let row = journal.job(JobId(job.parse().unwrap())).unwrap().unwrap();
+        let charges = row.life.charges;
+        let held: Vec<(String, String)> =
+            charges.failures.into_iter().map(|charge| (charge.node, charge.kind)).collect();
+        assert_eq!(held, [("n2".to_owned(), "reported-device".to_owned())]);
+        assert_eq!((charges.restarts, shown["ended_ms"].is_null()), (0, true), "{shown:#}");
+        named.unwrap_or_else(|| panic!("{shown:#}"))
+    };
+    let said =
+        "the GPU at 0000:12:00.0 (GPU-two) on n2 failed rank 0: an illegal address [cuda/device-fault]";
+
+    let first = cluster.submit_as("ada", &cluster.failing("ada"));
+    cluster.until(&["job", "show", &first], |job| job["state"] == "running");
+    cluster.nvml("n2").raise_xid(2, 92).unwrap();
+    cluster.until(&["node", "show", "n2"], |node| node["findings"][0]["rule"] == "gpu/xid-92");
+    fs::write(cluster.folder.join("go"), "").unwrap();
+    assert_eq!(failed(&first), format!("{said}; the node saw xid-92 on GPU 2 of node n2"));
+    cluster.until(&["job", "show", &first], |job| job["state"] == "running" && job["nodes"][0] == "n2");
+    assert_eq!(cluster.json(&["node", "show", "n2"])["reason"], Value::Null, "one user's word");
+
+    let second = cluster.submit_as("bob", &cluster.failing("bob"));
+    assert_eq!(failed(&second), said, "the XID was on a GPU of the other job");
+    let node = cluster.until(&["node", "show", "n2"], |node| !node["reason"].is_null());
+    assert_eq!(node["reason"]["code"], "suspected", "{node:#}");
 }
 
 #[test]
@@ -211,6 +274,7 @@ fn an_exporter_that_was_stopped_goes_on_and_takes_the_pause_for_no_fault() {
     wait();
     let pid = nix::unistd::Pid::from_raw(exporter.0.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    // Longer than anything it watches may be silent.
     thread::sleep(Duration::from_secs(3));
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
     let text = wait();

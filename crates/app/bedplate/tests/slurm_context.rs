@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use bedplate_http::blocking::fetch;
 use bedplate_peers::{Slurm, SlurmShape};
 use bedplate_testkit::wait_to_see;
 use serde_json::Value;
@@ -253,8 +254,14 @@ fn a_finding_drains_its_node(site: &Site) {
     let mut url = String::new();
     let output = exporter.stdout.take().expect("it was asked for");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut url).expect("it says where it is");
-    // The log is read from its end on, which its thread may not have found yet.
-    std::thread::sleep(Duration::from_millis(500));
+    // The log is read from its end on.
+    let address = url.trim().trim_start_matches("http://").trim_end_matches("/metrics");
+    let scraped = || fetch(address, "/metrics", Duration::from_secs(10), 16 << 20).unwrap_or_default();
+    let is_read = |text: &String| {
+        let mut lines = text.lines().filter(|line| line.contains("collector=\"kernel-log\""));
+        lines.any(|line| line.starts_with("bedplate_collector_up{") && line.ends_with(" 1"))
+    };
+    wait_to_see("the log is read", scraped, is_read);
     let line = "4,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, name=x, GPU has fallen off the bus.\n";
     fs::write(root.join("dev/kmsg"), line).expect("the folder of a Slurm is its starter's");
     let node = site.until("node show n3 --context commands", |node| node["state"] == "drained");

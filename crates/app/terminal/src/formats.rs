@@ -1,18 +1,22 @@
 //! Formats of weights and of keys and values, as flags name them.
 
 use bedplate_kernels::{KvFormat, WeightFormat};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum FormatName {
-    F32,
-    Bf16,
-    F16,
-    /// 8 bits with an exponent (e4m3), and a scale for each output
-    Fp8,
-    /// 8 bits with a scale for every 32 numbers
-    Int8,
-    /// 4 bits with a scale for every 32 numbers
-    Int4,
+/// Reads the name of a format of weights.
+pub fn weight_format() -> impl TypedValueParser<Value = WeightFormat> {
+    let values = PossibleValuesParser::new(WeightFormat::ALL.map(described));
+    values.try_map(|name| WeightFormat::ALL.into_iter().find(|format| format.name() == name).ok_or("unknown"))
+}
+
+fn described(format: WeightFormat) -> PossibleValue {
+    let value = PossibleValue::new(format.name());
+    match format {
+        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => value,
+        WeightFormat::Fp8 => value.help("8 bits with an exponent (e4m3), and a scale for each output"),
+        WeightFormat::Int8 => value.help("8 bits with a scale for every 32 numbers"),
+        WeightFormat::Int4 => value.help("4 bits with a scale for every 32 numbers"),
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -24,18 +28,5 @@ pub enum KvName {
 impl KvName {
     pub fn format(name: Option<Self>) -> KvFormat {
         name.map_or(KvFormat::Stored, |KvName::Fp8| KvFormat::Fp8)
-    }
-}
-
-impl FormatName {
-    pub fn format(self) -> WeightFormat {
-        match self {
-            FormatName::F32 => WeightFormat::F32,
-            FormatName::Bf16 => WeightFormat::Bf16,
-            FormatName::F16 => WeightFormat::F16,
-            FormatName::Fp8 => WeightFormat::Fp8,
-            FormatName::Int8 => WeightFormat::Int8,
-            FormatName::Int4 => WeightFormat::Int4,
-        }
     }
 }

@@ -202,13 +202,14 @@ fn xids_of_the_driver_and_of_the_kernel_log_are_counted_once() {
             && value(text, "DCGM_EXP_XID_ERRORS_COUNT{gpu=\"1\",xid=\"79\"}").is_some()
     });
     assert_eq!(value(&text, "DCGM_FI_DEV_XID_ERRORS{gpu=\"1\"}"), Some(79.0));
-    // Whichever came second is the same one.
-    std::thread::sleep(Duration::from_millis(200));
-    let text = exporter.text();
+    // Whichever came second is the same one. What the driver says later comes after what it said before.
+    host.nvml.raise_xid(0, 31).unwrap();
+    let text =
+        text_when(&exporter, |text| value(text, "DCGM_EXP_XID_ERRORS_COUNT{gpu=\"0\",xid=\"31\"}").is_some());
     assert_eq!(value(&text, "DCGM_EXP_XID_ERRORS_COUNT{gpu=\"1\",xid=\"79\"}"), Some(1.0));
     let heard = heard.lock().unwrap();
     let rules: Vec<&str> = heard.iter().map(|open| open.finding.rule.as_str()).collect();
-    assert_eq!(rules, ["gpu/xid-13", "gpu/xid-79"]);
+    assert_eq!(rules, ["gpu/xid-13", "gpu/xid-31", "gpu/xid-79"]);
 }
 
 #[test]

@@ -71,6 +71,8 @@ fn size(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -78,10 +80,12 @@ mod tests {
     fn left(limits: FolderLimits, hours_later: u32) -> Vec<String> {
         let name = format!("bedplate-folders-{}-{hours_later}-{}", std::process::id(), limits.bytes);
         let runs = std::env::temp_dir().join(name);
-        for (run, bytes) in [("1.1", 100), ("2.1", 100), ("3.2", 100), ("stray", 100)] {
-            fs::create_dir_all(runs.join(run).join("n1")).unwrap();
-            fs::write(runs.join(run).join("n1/rank-0.out"), vec![b'x'; bytes]).unwrap();
-            std::thread::sleep(Duration::from_millis(20));
+        let began = SystemTime::now() - Duration::from_secs(1);
+        for (at, run) in (0..).zip(["1.1", "2.1", "3.2", "stray"]) {
+            let folder = runs.join(run).join("n1");
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("rank-0.out"), vec![b'x'; 100]).unwrap();
+            File::open(&folder).unwrap().set_modified(began + Duration::from_millis(20) * at).unwrap();
         }
         let alive = BTreeSet::from([RunId { job: 2, number: 1 }]);
         prune(&runs, "n1", &alive, limits, SystemTime::now() + HOUR * hours_later);

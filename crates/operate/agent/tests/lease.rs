@@ -52,6 +52,7 @@ fn delayed_messages_still_come_and_keep_the_lease() {
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");
     cluster.tell("n1", &ToAgent::Chaos(Chaos::Delay { by_ms: 150, for_ms: 60_000 }));
+    // Longer than a lease lasts that nothing renews.
     std::thread::sleep(Duration::from_millis(cluster.silence_ms + 500));
     assert_eq!(cluster.processes().len(), 2);
     cluster.stop(run, &["n1"], 0);

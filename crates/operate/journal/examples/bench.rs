@@ -134,21 +134,13 @@ fn restore(path: &Path) -> Result<(), Box<dyn Error>> {
 fn life_of(id: u64) -> [Record; 3] {
     let has_ended = !id.is_multiple_of(11);
     let phase = if has_ended { RunPhase::Ended } else { RunPhase::Running };
+    let share = HeldShare { node: format!("node-{}", id % 500), role: 0, devices: 0xff, joined: None };
     let run = RunRow {
-        run: RunId { job: id, number: 1 },
         phase,
-        shares: vec![HeldShare { node: format!("node-{}", id % 500), role: 0, devices: 0xff, joined: None }],
-        started: Time(id),
-        ends: Time(0),
-        stops_as: None,
         running: Some(Time(id)),
         ended: has_ended.then(|| Time(id + 60_000)),
-        reason: None,
         cpu_ms: 1,
-        energy_joules: None,
-        steps: None,
-        began: 1,
-        master_port: None,
+        ..RunRow::begun(RunId { job: id, number: 1 }, vec![share], Time(id))
     };
     let state = if has_ended { JobState::Succeeded } else { JobState::Running };
     let life = Life {

@@ -141,21 +141,13 @@ fn job(id: u64) -> Record {
 }
 
 fn run(number: usize, worked: &Worked) -> Record {
+    let share = HeldShare { node: "n1".into(), role: 0, devices: (1 << worked.gpus) - 1, joined: None };
+    let run = RunId { job: worked.job, number: number as u32 };
     Record::Run(RunRow {
-        run: RunId { job: worked.job, number: number as u32 },
         phase: if worked.to.is_some() { RunPhase::Ended } else { RunPhase::Running },
-        shares: vec![HeldShare { node: "n1".into(), role: 0, devices: (1 << worked.gpus) - 1, joined: None }],
-        started: Time(MIDNIGHT + worked.from * HOUR),
-        ends: Time(0),
-        stops_as: None,
-        running: None,
         ended: worked.to.map(|to| Time(MIDNIGHT + to * HOUR)),
-        reason: None,
-        cpu_ms: 0,
         energy_joules: worked.energy,
-        steps: None,
-        began: 1,
-        master_port: None,
+        ..RunRow::begun(run, vec![share], Time(MIDNIGHT + worked.from * HOUR))
     })
 }
 

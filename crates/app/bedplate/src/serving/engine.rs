@@ -9,7 +9,7 @@ use bedplate_serve::{
     Activations, AdapterFolder, Engine, EngineMemory, EngineOptions, Model, WorkerGroup, free_memory,
 };
 use bedplate_terminal::CliError;
-use bedplate_terminal::formats::{FormatName, KvName};
+use bedplate_terminal::formats::{KvName, weight_format};
 use bedplate_units::Bytes;
 
 use super::seed;
@@ -21,8 +21,8 @@ pub(crate) struct EngineArguments {
     #[arg(value_name = "MODEL_DIR")]
     pub(crate) folder: PathBuf,
     /// The format of matrices in memory [default: that of the files]
-    #[arg(long, value_name = "FORMAT", help_heading = "Engine")]
-    weights: Option<FormatName>,
+    #[arg(long, value_name = "FORMAT", value_parser = weight_format(), help_heading = "Engine")]
+    weights: Option<WeightFormat>,
     /// Make weights from this seed instead of reading files, for measurements of a shape: the folder needs `config.json` and `tokenizer.json` only
     #[arg(long, value_name = "SEED", help_heading = "Engine")]
     random_weights: Option<u64>,
@@ -119,8 +119,7 @@ const USUAL_CONTEXT: u64 = 32_768;
 impl EngineArguments {
     fn options(&self, model: &Model) -> EngineOptions {
         let bytes = |bytes: Option<Bytes>| bytes.map_or(0, |bytes| bytes.get() as u64);
-        let weights = self.weights.map(FormatName::format);
-        let stays_f32 = match weights {
+        let stays_f32 = match self.weights {
             Some(format) => format == WeightFormat::F32,
             None => !matches!(model.dtype.as_deref(), Some("bfloat16" | "float16")),
         };
@@ -136,7 +135,7 @@ impl EngineArguments {
             device: self.device,
             threads: self.threads.unwrap_or(0),
             activations,
-            weights,
+            weights: self.weights,
             random_weights: self.random_weights,
             context_limit: context,
             block_tokens: self.block,

@@ -253,6 +253,7 @@ impl Collector for Neuron {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_testkit::{wait_for, wait_until};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -271,25 +272,16 @@ mod tests {
         let written = Command::new("sh").args(["-c", write]).arg(&program).arg(script).status();
         assert!(written.unwrap().success());
         let mut neuron = Neuron::new(program, Naming::new("n1", HostnameLabel::Capital));
-        let began = Instant::now();
-        let child = loop {
+        let child = wait_for("the command to start", || {
             neuron.collect(&mut SeriesBatch::default()).unwrap();
-            let text = std::fs::read_to_string(&pid).unwrap_or_default();
-            if let Ok(pid) = text.trim().parse::<i32>() {
-                break pid;
-            }
-            assert!(began.elapsed() < Duration::from_secs(60), "the command does not start");
-            thread::sleep(Duration::from_millis(20));
-        };
+            std::fs::read_to_string(&pid).ok()?.trim().parse::<i32>().ok()
+        });
         assert_eq!(neuron.collect(&mut SeriesBatch::default()), Ok(()), "at first it may be silent");
         neuron.started = Instant::now().checked_sub(STALE);
         assert_eq!(neuron.collect(&mut SeriesBatch::default()), Err(Failed));
         neuron.end();
         let is_there = || nix::sys::signal::kill(Pid::from_raw(child), None).is_ok() && !is_zombie(child);
-        while is_there() {
-            assert!(began.elapsed() < Duration::from_secs(60), "its child is left");
-            thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("its child is gone", || !is_there());
         std::fs::remove_dir_all(folder).unwrap();
     }
 

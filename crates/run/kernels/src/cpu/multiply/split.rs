@@ -1,7 +1,7 @@
 //! Products of `f32` by the processor's tile unit (AMX), which multiplies bf16.
 //!
 //! A number is the sum of three bf16, exactly: what rounding to bf16 leaves is rounded in turn, and 24 bits are three times eight. Of
-//! the nine products of such parts six count; the other three together are below 2^-25 of the whole, half of what rounding the
+//! the nine products of such parts six count; the other three together are below 2^-24 of the whole, what rounding the
 //! product to `f32` may cost. The five small ones are summed first, where they are summed among their like, then the large one on
 //! top of them, block by block of the depth: as many roundings at the size of the sum as multiply-adds make. Six bf16 products take
 //! the tile unit three eighths of the time that two vector units take for one in `f32`.
@@ -438,6 +438,17 @@ mod tests {
         (largest, (all.iter().map(|error| error * error).sum::<f64>() / all.len() as f64).sqrt())
     }
 
+    /// The most that such an error can be: half for each rounding at the size of the sum.
+    ///
+    /// A step's sixteen pairs are two chains of multiply-adds, whose first products fit into `f32`; the chains are added, and each
+    /// step to the sum. The small products are rounded at 2^-7 of its size, which at these depths is less than half a rounding in
+    /// all, and those that do not count are less than one. First parts are larger than their numbers by 2^-8 at most.
+    fn most(depth: usize) -> f64 {
+        let of_chain = depth.min(STEP).div_ceil(2) - 1;
+        let roundings = of_chain + 1 + depth.div_ceil(STEP);
+        0.5 * 1.02 * (roundings as f64 + 1.5)
+    }
+
     fn elements(count: usize) -> impl Strategy<Value = Vec<f32>> {
         // Of all sizes that products of two still have in f32.
         proptest::collection::vec(
@@ -461,7 +472,7 @@ mod tests {
             let vectors = Vectors::<Avx512, 8>::NEW;
             let (_, of_vectors) = errors(depth, left, right, &product(&vectors, depth, left, right));
             prop_assert!(mean <= 1.5 * of_vectors + 0.1, "{mean} beside {of_vectors} at depth {depth}");
-            prop_assert!(largest <= 2.0, "{largest} at depth {depth}");
+            prop_assert!(largest <= most(depth), "{largest} at depth {depth}");
         }
     }
 
