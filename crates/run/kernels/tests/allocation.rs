@@ -2,8 +2,8 @@
 
 use bedplate_kernels::{
     Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, Element, Gelu,
-    HeadGradients, Heads, KvFormat, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Qkv, Rotary, Sight,
-    Turn, VisibleKeys, WeightFormat,
+    HeadGradients, Heads, KvFormat, Matrix, MatrixMut, Packed, PackedExperts, PagedRows, PagedShape, Qkv,
+    Rotary, Sight, Turn, VisibleKeys, WeightFormat,
 };
 use bedplate_testkit::counting::{self, CountingAllocator, assert_at_most};
 
@@ -55,7 +55,7 @@ struct Buffers<E> {
     rounded: Buffer<Bf16>,
     rotary: Rotary,
     /// A matrix in each format, one after the other for each expert.
-    packed: Vec<Vec<Packed>>,
+    packed: Vec<(Packed, PackedExperts)>,
     pool: Buffer<E>,
     /// One sequence that has all rows, and its blocks.
     starts: Buffer<u32>,
@@ -136,14 +136,14 @@ impl<E: Element> Buffers<E> {
 
     /// After `run_experts`, which made the offsets.
     fn run_packed(&mut self, device: &Device) {
-        for weights in &self.packed {
+        for (weight, experts) in &self.packed {
             let (x, out) = (all(&self.x, ROWS), all_mut(&mut self.out, ROWS));
-            device.linear_packed(x, &weights[0], None, Some(all(&self.d, ROWS)), out);
+            device.linear_packed(x, weight, None, Some(all(&self.d, ROWS)), out);
             let x = all(&self.x, ROWS).rows(0..1);
-            device.linear_packed(x, &weights[0], None, None, all_mut(&mut self.out, ROWS).rows(0..1));
+            device.linear_packed(x, weight, None, None, all_mut(&mut self.out, ROWS).rows(0..1));
             let (x, out) = (all(&self.slot_rows, CHOICES), all_mut(&mut self.d_slot_rows, CHOICES));
-            device.expert_linear_packed(x, self.offsets.view(), weights, out);
-            device.unpack_rows(self.tokens.view(), &weights[0], all_mut(&mut self.out, ROWS));
+            device.expert_linear_packed(x, self.offsets.view(), experts, out);
+            device.unpack_rows(self.tokens.view(), weight, all_mut(&mut self.out, ROWS));
         }
     }
 
@@ -285,9 +285,10 @@ impl<E: Element> Buffers<E> {
     }
 }
 
-fn pack<E: Element>(device: &Device, format: WeightFormat) -> Vec<Packed> {
+fn pack<E: Element>(device: &Device, format: WeightFormat) -> (Packed, PackedExperts) {
     let weight = device.zeros::<E>(COLUMNS * COLUMNS);
-    (0..EXPERTS).map(|_| device.pack(weight.view(), COLUMNS, format)).collect()
+    let packed = || device.pack(weight.view(), COLUMNS, format);
+    (packed(), device.pack_experts((0..EXPERTS).map(|_| packed()).collect()))
 }
 
 fn elements(device: &Device, elements: &[u32]) -> Buffer<u32> {

@@ -1,7 +1,8 @@
 //! Linear layers of experts: one launch for all, whose blocks find their expert by the offsets.
 
 use super::Cuda;
-use super::linear::{ExpertSplit, Side, Steps};
+use super::grouped::{GroupedWeight, RowsOfExperts};
+use super::linear::{ExpertSplit, Extras, Side, Steps};
 use crate::device::{ExpertBackwardWeight, ExpertForward};
 use crate::{Element, Matrix, View};
 
@@ -12,7 +13,21 @@ impl Cuda {
         let split = self.split(offsets, out.columns * weights.lines.stride, false);
         let right = Steps { line: weights.lines.stride, depth: 1 };
         let sizes = [x.rows, out.columns, x.columns];
-        self.multiply_experts((x, along(x)), (weights, right), sizes, false, Some(split), out);
+        let (address, bytes) = (weights.lines.address, weights.lines.bytes);
+        let weight = GroupedWeight {
+            format: weights.format,
+            outputs: out.columns,
+            inputs: x.columns,
+            table: 0,
+            first: address,
+            each: bytes * split.each,
+            scales: 0,
+        };
+        let rows = RowsOfExperts { offsets: split.offsets, experts: split.experts, order: None };
+        let is_dense = weights.lines.is_aligned() && weights.lines.stride == x.columns;
+        if !is_dense || !self.multiply_grouped(x, Some(rows), weight, Extras::default(), out) {
+            self.multiply_experts((x, along(x)), (weights, right), sizes, false, Some(split), out);
+        }
     }
 
     pub(crate) fn expert_linear_backward_input<E: Element>(

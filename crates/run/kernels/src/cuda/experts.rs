@@ -1,5 +1,6 @@
 //! Tokens on their way to experts and back.
 
+use super::driver::KernelLaunch;
 use super::kernel::{THREADS, address, blocks_of, flag, word};
 use super::source::{KernelFormat, KernelSource::Experts};
 use super::{Cuda, format_of};
@@ -49,8 +50,10 @@ impl Cuda {
         let SumSlots { y, slots, weights, per_token, mode, out } = sum;
         let (from, to) = (self.rows(&y), self.rows_mut(&out));
         let formats = [format_of::<E>(), format_of::<O>(), format_of::<O>()];
+        let wide = from.is_aligned() && to.is_aligned() && out.columns.is_multiple_of(8);
+        let grid = [out.rows, out.columns.div_ceil(8 * 128), 1];
         self.kernel(Experts, formats, "sum_slots").launch(
-            blocks_of(out.rows, THREADS),
+            KernelLaunch { grid, ..blocks_of(1, 128) },
             &[
                 address(from.address),
                 word(from.stride),
@@ -62,6 +65,7 @@ impl Cuda {
                 address(to.address),
                 word(to.stride),
                 word(out.columns),
+                flag(wide),
                 address(self.report.address()),
             ],
         );

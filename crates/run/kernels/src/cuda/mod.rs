@@ -23,6 +23,7 @@ mod experts;
 mod fault;
 mod fp8;
 mod graph;
+mod grouped;
 mod kernel;
 pub(crate) mod library;
 mod linear;

@@ -2,6 +2,7 @@
 
 use super::blas::Sums;
 use super::driver::Argument::Words;
+use super::grouped::{GroupedWeight, RowsOfExperts};
 use super::kernel::{THREADS, address, blocks_of, float, word};
 use super::linear::{ExpertSplit, Extras, Side, Steps};
 use super::memory::MatrixLines;
@@ -9,7 +10,7 @@ use super::source::KernelFormat;
 use super::source::KernelSource::{Packed as Few, Round, Stream, Vector};
 use super::{Cuda, format_of};
 use crate::device::{ExpertForward, LinearForward, PackedStorage};
-use crate::{Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
+use crate::{Buffer, Element, ExpertRows, Matrix, MatrixMut, Packed, PackedExperts, View, WeightFormat};
 
 /// Whole numbers that share a scale.
 const GROUP: usize = 32;
@@ -141,6 +142,9 @@ impl Cuda {
         if self.is_vector(x, weight) {
             return self.multiply_vectors(x, Before::Nothing, weight, extras, out);
         }
+        if weight.format.is_whole() && self.multiply_grouped(x, None, self.alone(weight), extras, out) {
+            return;
+        }
         let is_fp8 = weight.format == WeightFormat::Fp8 && x.rows > FEWEST_OF_FP8;
         if is_fp8 && self.multiply_fp8(x, weight, extras, out) {
             return;
@@ -259,6 +263,8 @@ impl Cuda {
         let (residual, distance) = extras.residual.map_or((0, 0), |lines| (lines.address, lines.stride));
         let formats = [x.format, out.format, weight.format.kernel_format()];
         let is_whole = x.lines.is_aligned() && weight.inputs.is_multiple_of(GROUP);
+        // Words of four bits that lie as the other kernel takes them are read one by one.
+        let is_dealt = weight.format == WeightFormat::Int4 && weight.inputs.div_ceil(GROUP).is_multiple_of(4);
         self.kernel(Few, formats, "few_rows").launch(
             launch,
             &[
@@ -271,7 +277,13 @@ impl Cuda {
                 word(distance),
                 address(out.lines.address),
                 word(out.lines.stride),
-                word(if is_whole { 2 } else { 1 }),
+                word(if is_dealt {
+                    0
+                } else if is_whole {
+                    2
+                } else {
+                    1
+                }),
             ],
         );
     }
@@ -321,48 +333,90 @@ impl Cuda {
 
     pub(crate) fn expert_linear_packed<X: Element, O: Element>(
         &self,
-        layer: ExpertForward<'_, X, &[Packed], O>,
+        layer: ExpertForward<'_, X, &PackedExperts, O>,
     ) {
         let ExpertForward { x, offsets, weights, out } = layer;
         let (x, out, offsets) = (self.side(&x), self.side_mut(&out), self.at(offsets));
-        let Some(first) = weights.first().filter(|_| x.rows > 0) else { return };
-        let (each, kind) = (first.outputs * first.inputs, first.format.kernel_format());
-        let mut split = ExpertSplit { offsets, experts: weights.len(), each, table: 0, is_deep: false };
-        let lines = |address, bytes| MatrixLines { address, stride: first.inputs, bytes };
-        let right = if kind == x.format {
-            split.table = self.table(weights);
-            Side { lines: lines(0, 2), format: kind, rows: first.outputs, columns: first.inputs, scales: 0 }
-        } else {
-            let bytes = x.lines.bytes;
-            let to = self.sides[1].of(&self.context, bytes * each * weights.len());
-            for (expert, weight) in weights.iter().enumerate() {
-                let to = to + (bytes * each * expert) as u64;
+        let Some(first) = weights.each.first().filter(|_| x.rows > 0) else { return };
+        let experts = weights.each.len();
+        let rows = RowsOfExperts { offsets, experts, order: None };
+        if self.multiply_grouped(x, Some(rows), self.grouped(weights), Extras::default(), out) {
+            return;
+        }
+        let (each, bytes) = (first.outputs * first.inputs, x.lines.bytes);
+        let is_like = first.format.kernel_format() == x.format;
+        let address = if is_like { 0 } else { self.sides[1].of(&self.context, bytes * each * experts) };
+        if !is_like {
+            for (expert, weight) in weights.each.iter().enumerate() {
+                let to = address + (bytes * each * expert) as u64;
                 self.widen(weight, 0, first.outputs, to, first.inputs, x.format);
             }
-            Side {
-                lines: lines(to, bytes),
+            let weight = GroupedWeight {
                 format: x.format,
-                rows: first.outputs,
-                columns: first.inputs,
-                scales: 0,
+                table: 0,
+                first: address,
+                each: bytes * each,
+                ..self.grouped(weights)
+            };
+            if self.multiply_grouped(x, Some(rows), weight, Extras::default(), out) {
+                return;
             }
-        };
+        }
+        let lines = MatrixLines { address, stride: first.inputs, bytes };
+        let right = Side { lines, format: x.format, rows: first.outputs, columns: first.inputs, scales: 0 };
+        let table = if is_like { self.table(weights) } else { 0 };
+        let split = ExpertSplit { offsets, experts, each, table, is_deep: false };
         let steps = |side: Side| Steps { line: side.lines.stride, depth: 1 };
         let sizes = [x.rows, first.outputs, first.inputs];
         self.multiply_experts((x, steps(x)), (right, steps(right)), sizes, false, Some(split), out);
     }
 
-    /// The addresses of matrices, in scratch memory.
-    fn table(&self, weights: &[Packed]) -> u64 {
-        const AT_ONCE: usize = 32;
-        let to = self.small.of(&self.context, 8 * weights.len());
-        for (index, some) in weights.chunks(AT_ONCE).enumerate() {
-            let mut words = [0; AT_ONCE];
-            words.iter_mut().zip(some).for_each(|(word, weight)| *word = self.elements(weight));
-            let arguments = [Words(&words), address(to + (8 * AT_ONCE * index) as u64), word(some.len())];
-            self.kernel(Stream, [KernelFormat::F32; 3], "words").launch(blocks_of(1, AT_ONCE), &arguments);
+    /// Whether gate, up and what is made of them were made in one go.
+    pub(crate) fn swiglu_experts<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        rows: ExpertRows<'_>,
+        weights: &PackedExperts,
+        out: &MatrixMut<'_, E>,
+    ) -> bool {
+        if out.rows == 0 || weights.each.is_empty() {
+            return false;
         }
-        to
+        let order = Some((self.at(rows.order), rows.per_token));
+        let rows = RowsOfExperts { offsets: self.at(rows.offsets), experts: weights.each.len(), order };
+        self.multiply_gated(self.side(&x), rows, self.grouped(weights), self.side_mut(out))
+    }
+
+    /// Matrices of experts, of which there is one.
+    fn grouped(&self, weights: &PackedExperts) -> GroupedWeight {
+        GroupedWeight { table: self.table(weights), ..self.alone(&weights.each[0]) }
+    }
+
+    /// A matrix of its own.
+    fn alone(&self, weight: &Packed) -> GroupedWeight {
+        GroupedWeight {
+            format: weight.format.kernel_format(),
+            outputs: weight.outputs,
+            inputs: weight.inputs,
+            table: 0,
+            first: self.elements(weight),
+            each: 0,
+            scales: self.body(weight).scales,
+        }
+    }
+
+    fn table(&self, weights: &PackedExperts) -> u64 {
+        self.at(weights.table.as_ref().expect("experts were put together by this device").view())
+    }
+
+    /// Where matrices begin, two words for each.
+    pub(crate) fn table_of(&self, each: &[Packed]) -> Buffer<u32> {
+        let addresses = each.iter().map(|weight| self.elements(weight));
+        let words: Vec<u32> =
+            addresses.flat_map(|address| [address as u32, (address >> 32) as u32]).collect();
+        let mut table = self.zeros(words.len());
+        self.write(table.view_mut(), &words);
+        table
     }
 
     pub(crate) fn unpack_rows<O: Element>(

@@ -14,7 +14,8 @@ impl Cuda {
         let (from, to, (rows, columns)) = (self.rows(&logits), self.rows_mut(&probabilities), logits.shape());
         let mut launch = blocks_of(rows.div_ceil(ROWS), 32 * ROWS);
         launch.shared = ROWS * columns;
-        self.kernel(Experts, [KernelFormat::F32; 3], "route").launch(
+        let name = if columns <= 512 { "route_few" } else { "route" };
+        self.kernel(Experts, [KernelFormat::F32; 3], name).launch(
             launch,
             &[
                 address(from.address),

@@ -9,6 +9,8 @@ pub(super) enum KernelSource {
     Pointwise,
     Experts,
     Gemm,
+    Grouped,
+    GroupedHopper,
     Packed,
     Vector,
     Round,
@@ -52,6 +54,8 @@ impl KernelSource {
             KernelSource::Pointwise => "pointwise",
             KernelSource::Experts => "experts",
             KernelSource::Gemm => "gemm",
+            KernelSource::Grouped => "grouped",
+            KernelSource::GroupedHopper => "grouped_hopper",
             KernelSource::Packed => "packed",
             KernelSource::Vector => "vector",
             KernelSource::Round => "round",
@@ -70,7 +74,9 @@ impl KernelSource {
             KernelSource::Norm => parts!("norm"),
             KernelSource::Pointwise => parts!("pointwise"),
             KernelSource::Experts => parts!("experts"),
-            KernelSource::Gemm => parts!("gemm"),
+            KernelSource::Gemm => parts!("tensor", "gemm"),
+            KernelSource::Grouped => parts!("tensor", "grouped"),
+            KernelSource::GroupedHopper => parts!("tensor", "grouped", "hopper", "grouped_hopper"),
             KernelSource::Packed => parts!("packed"),
             KernelSource::Vector => parts!("vector"),
             KernelSource::Round => parts!("round"),
@@ -85,7 +91,7 @@ impl KernelSource {
     /// Whether it uses instructions that only Hopper has.
     #[cfg(test)]
     pub(super) fn is_hopper(self) -> bool {
-        matches!(self, KernelSource::FlashForward | KernelSource::FlashBackward)
+        matches!(self, KernelSource::FlashForward | KernelSource::FlashBackward | KernelSource::GroupedHopper)
     }
 }
 
@@ -124,14 +130,16 @@ pub(super) fn architecture(major: i32, minor: i32) -> String {
 pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
     use KernelFormat::{Bf16, F16, F32, Fp8, Int4, Int8};
     use KernelSource::{
-        Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise, Round,
-        Sampling, Stream, Vector,
+        Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Grouped, GroupedHopper, Norm, Packed,
+        Paged, Pointwise, Round, Sampling, Stream, Vector,
     };
-    let plain = [Stream, Experts, Attention, Gemm, Norm, Pointwise, Round, Paged, Vector];
+    let plain =
+        [Stream, Experts, Attention, Gemm, Norm, Pointwise, Round, Paged, Vector, Grouped, GroupedHopper];
     let variant = |source, formats| Variant { source, formats, dim: 0, group: 0 };
     let mut all: Vec<Variant> = plain.map(|source| variant(source, [Bf16; 3])).into();
     all.push(variant(Sampling, [F32; 3]));
     all.extend([Bf16, F16, Fp8, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
+    all.extend([Fp8, Int8, Int4].map(|weight| variant(Grouped, [Bf16, Bf16, weight])));
     let sizes = [(64, 4), (128, 4), (128, 8)];
     for formats in [[Bf16; 3], [Bf16, Bf16, Fp8]] {
         all.extend(sizes.map(|(dim, group)| Variant { source: Decode, formats, dim, group }));

@@ -69,7 +69,7 @@ pub(crate) use memory::{AddressSpace, Owner};
 pub use memory::{Buffer, MappedFile, Matrix, MatrixMut, Rows, View, ViewMut};
 pub(crate) use norm::{HeadNormBackward, NormBackward, NormForward};
 pub(crate) use packed::PackedStorage;
-pub use packed::{Packed, WeightFormat};
+pub use packed::{ExpertRows, Packed, PackedExperts, WeightFormat};
 pub use paged::{KvFormat, PagedRows, PagedShape, Sight};
 pub(crate) use paged::{PagedForward, StoreKv};
 pub(crate) use rotary::Rotation;

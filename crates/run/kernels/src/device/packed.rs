@@ -6,7 +6,7 @@
 //! does not change with the requests beside it.
 
 use crate::device::{Backend, ExpertForward, LinearForward};
-use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::{Buffer, Device, Element, Matrix, MatrixMut, View, ViewMut};
 use crate::{cpu, cuda};
 use bedplate_breakdown::Part;
 
@@ -55,6 +55,21 @@ pub(crate) enum PackedStorage {
     Cuda(cuda::PackedBody),
 }
 
+/// The matrices of a layer's experts, all of one size and format.
+pub struct PackedExperts {
+    pub(crate) each: Vec<Packed>,
+    /// On a GPU, where each begins: two words for each.
+    pub(crate) table: Option<Buffer<u32>>,
+}
+
+/// Which rows experts take: slots of tokens, as [`Device::dispatch`] sorts them.
+#[derive(Clone, Copy)]
+pub struct ExpertRows<'a> {
+    pub order: View<'a, u32>,
+    pub per_token: usize,
+    pub offsets: View<'a, u32>,
+}
+
 impl Packed {
     pub fn outputs(&self) -> usize {
         self.outputs
@@ -74,6 +89,14 @@ impl Packed {
             PackedStorage::Cpu(body) => body.bytes(),
             PackedStorage::Cuda(body) => body.bytes(),
         }
+    }
+}
+
+impl PackedExperts {
+    fn check(&self, offsets: View<'_, u32>, outputs: usize, inputs: usize) {
+        assert_eq!(offsets.len(), self.each.len() + 1, "offsets of experts");
+        let is_fitting = |weight: &Packed| (weight.outputs, weight.inputs) == (outputs, inputs);
+        assert!(self.each.first().is_none_or(is_fitting), "weights of experts");
     }
 }
 
@@ -148,20 +171,52 @@ impl Device {
         self.linear_packed(activated.matrix(), weight, bias, residual, out);
     }
 
+    /// Puts the matrices of experts together, which have one size and format.
+    pub fn pack_experts(&self, each: Vec<Packed>) -> PackedExperts {
+        let kind = |weight: &Packed| (weight.outputs, weight.inputs, weight.format);
+        assert!(each.windows(2).all(|two| kind(&two[0]) == kind(&two[1])), "experts are alike");
+        let table = match &self.backend {
+            Backend::Cpu(_) => None,
+            Backend::Cuda(cuda) => Some(cuda.table_of(&each)),
+        };
+        PackedExperts { each, table }
+    }
+
     /// `out[r] = x[r] W_e^T` for the rows `r` of each expert `e`: `offsets[e]..offsets[e + 1]`.
     pub fn expert_linear_packed<X: Element, O: Element>(
         &self,
         x: Matrix<'_, X>,
         offsets: View<'_, u32>,
-        weights: &[Packed],
+        weights: &PackedExperts,
         out: MatrixMut<'_, O>,
     ) {
         assert_eq!(x.rows, out.rows, "rows of experts");
-        assert_eq!(offsets.len(), weights.len() + 1, "offsets of experts");
-        let is_fitting = |weight: &Packed| (weight.outputs, weight.inputs) == (out.columns, x.columns);
-        assert!(weights.iter().all(is_fitting), "weights of experts");
+        weights.check(offsets, out.columns, x.columns);
         let layer = ExpertForward { x, offsets, weights, out };
         on_backend!(self, Compute, expert_linear_packed(layer));
+    }
+
+    /// What [`swiglu`](Device::swiglu) makes of the experts' products with the rows of the tokens in their slots. The tokens' rows and
+    /// the products may go to the rooms that are given, or nowhere.
+    pub fn swiglu_experts<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        rows: ExpertRows<'_>,
+        weights: &PackedExperts,
+        (mut gathered, mut gate_up): (MatrixMut<'_, E>, MatrixMut<'_, E>),
+        activated: MatrixMut<'_, E>,
+    ) {
+        assert_eq!(activated.rows, rows.order.len(), "slots of experts");
+        weights.check(rows.offsets, 2 * activated.columns, x.columns);
+        if let Backend::Cuda(cuda) = &self.backend {
+            let fused = || cuda.swiglu_experts(x, rows, weights, &activated);
+            if cuda.time(Part::Compute, fused) {
+                return;
+            }
+        }
+        self.gather_rows(x, rows.order, rows.per_token, gathered.reborrow());
+        self.expert_linear_packed(gathered.matrix(), rows.offsets, weights, gate_up.reborrow());
+        self.swiglu(gate_up.matrix(), activated);
     }
 
     /// `out[t] = W[tokens[t]]`: rows of a packed matrix that is also a table. Panics at a token beyond it.

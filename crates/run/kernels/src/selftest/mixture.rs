@@ -2,10 +2,9 @@
 
 use super::sample::CheckInputs;
 use super::{Check, checks};
-use crate::{Accumulate, Balance, Buffer, Element, WeightFormat};
+use crate::{Accumulate, Balance, Buffer, Element, ExpertRows, PackedExperts, WeightFormat};
 
-pub(super) const CHECKS: &[Check] =
-    checks![route in f32, dispatch in f32, combine, gate, expert_linear, expert_linear_packed];
+pub(super) const CHECKS: &[Check] = checks![route in f32, dispatch in f32, combine, gate, expert_linear, expert_linear_packed, swiglu_experts];
 
 fn route(s: &CheckInputs<'_>) -> Vec<f32> {
     let (rows, count, per_token) = (33, 40, 3);
@@ -130,11 +129,43 @@ fn expert_linear_packed<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
     let x = s.grid::<E>(rows, inputs);
     let weights: Vec<Buffer<E>> = (0..count).map(|_| s.vector(outputs * inputs)).collect();
     let each = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::Int8].map(|format| {
-        let packed: Vec<_> =
-            weights.iter().map(|weight| s.device.pack(weight.view(), outputs, format)).collect();
+        let experts = experts(s, &weights, outputs, format);
         let mut out = s.grid::<E>(rows, outputs);
-        s.device.expert_linear_packed(x.matrix(), offsets.view(), &packed, out.matrix_mut());
+        s.device.expert_linear_packed(x.matrix(), offsets.view(), &experts, out.matrix_mut());
         out.read()
     });
     each.concat()
+}
+
+/// Numbers of tokens for which a GPU has kernels of their own, some of whose tiles stick out.
+fn swiglu_experts<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
+    let [count, per_token, inputs, width] = [7, 2, 192, 136];
+    let [gate_up, down] = [2 * width * inputs, width * inputs]
+        .map(|len| (0..count).map(|_| s.vector::<E>(len)).collect::<Vec<Buffer<E>>>());
+    let (gate_up, down) =
+        (experts(s, &gate_up, 2 * width, WeightFormat::Bf16), experts(s, &down, width, WeightFormat::Bf16));
+    let each = [1, 12, 31, 60, 900].map(|tokens| {
+        let slots = tokens * per_token;
+        let Sorted { order, offsets, .. } = sorted(s, slots, count);
+        let rows = ExpertRows { order: order.view(), per_token, offsets: offsets.view() };
+        let x = s.grid::<E>(tokens, inputs);
+        let (mut gathered, mut room) = (s.grid::<E>(slots, inputs), s.grid::<E>(slots, 2 * width));
+        let (mut activated, mut out) = (s.grid::<E>(slots, width), s.grid::<E>(slots, width));
+        let rooms = (gathered.matrix_mut(), room.matrix_mut());
+        s.device.swiglu_experts(x.matrix(), rows, &gate_up, rooms, activated.matrix_mut());
+        let slotted = s.grid::<E>(slots, inputs);
+        s.device.expert_linear_packed(slotted.matrix(), offsets.view(), &down, out.matrix_mut());
+        [activated.read(), out.read()].concat()
+    });
+    each.concat()
+}
+
+fn experts<E: Element>(
+    s: &CheckInputs<'_>,
+    weights: &[Buffer<E>],
+    outputs: usize,
+    format: WeightFormat,
+) -> PackedExperts {
+    let each = weights.iter().map(|weight| s.device.pack(weight.view(), outputs, format));
+    s.device.pack_experts(each.collect())
 }

@@ -1,9 +1,9 @@
 //! The mixture of experts of a layer in a step of serving: only the experts that a token of the step visits are read.
 
-use bedplate_kernels::{Buffer, Element};
+use bedplate_kernels::{Element, ExpertRows};
 
 use super::packed::{PackedDense, PackedMixture};
-use super::pass::LayerPass;
+use super::pass::{LayerPass, first_rows};
 use super::room::{MixtureRoom, ServingRoom};
 use crate::table::{DenseParts, MixtureParts};
 
@@ -17,7 +17,8 @@ impl<E: Element> LayerPass<'_, E> {
     ) {
         self.choose(weights, parts, room);
         self.experts(weights, parts, room);
-        self.copy_stream(&mut room.streams);
+        // What the layer adds is added where the stream lies, which becomes the second one.
+        room.streams.swap(0, 1);
         let (hidden, slots) = (self.hidden(), self.rows * parts.per_token);
         let ServingRoom { mixture, streams, partial, .. } = room;
         let mixture = mixture.as_mut().expect(HAS_EXPERTS);
@@ -79,20 +80,13 @@ impl<E: Element> LayerPass<'_, E> {
         let ServingRoom { normed, mixture, .. } = room;
         let MixtureRoom { order, offsets, gathered, gate_up, activated, outputs, .. } =
             mixture.as_mut().expect(HAS_EXPERTS);
-        let of = |buffer: &mut Buffer<E>, columns: usize| slots * columns <= buffer.len();
-        debug_assert!(of(gathered, hidden) && of(gate_up, 2 * width));
-        let normed = self.matrix(normed, hidden);
-        let to = gathered.range_mut(0..slots * hidden).matrix(slots, hidden);
-        self.device.gather_rows(normed, order.range(0..slots), parts.per_token, to);
         let offsets = offsets.range(0..parts.experts + 1);
-        let from = gathered.range(0..slots * hidden).matrix(slots, hidden);
-        let to = gate_up.range_mut(0..slots * 2 * width).matrix(slots, 2 * width);
-        self.device.expert_linear_packed(from, offsets, &weights.gate_up, to);
-        let from = gate_up.range(0..slots * 2 * width).matrix(slots, 2 * width);
-        self.device.swiglu(from, activated.range_mut(0..slots * width).matrix(slots, width));
+        let rows = ExpertRows { order: order.range(0..slots), per_token: parts.per_token, offsets };
+        let rooms = (first_rows(gathered, slots, hidden), first_rows(gate_up, slots, 2 * width));
+        let to = first_rows(&mut *activated, slots, width);
+        self.device.swiglu_experts(self.matrix(normed, hidden), rows, &weights.gate_up, rooms, to);
         let from = activated.range(0..slots * width).matrix(slots, width);
-        let to = outputs.range_mut(0..slots * hidden).matrix(slots, hidden);
-        self.device.expert_linear_packed(from, offsets, &weights.down, to);
+        self.device.expert_linear_packed(from, offsets, &weights.down, first_rows(outputs, slots, hidden));
     }
 
     /// Adds what the shared expert gives.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use bedplate_kernels::{Buffer, Device, Element, Packed, View, WeightFormat};
+use bedplate_kernels::{Buffer, Device, Element, Packed, PackedExperts, View, WeightFormat};
 
 use crate::safetensors::Loader;
 use crate::table::{
@@ -57,8 +57,8 @@ pub(crate) struct PackedDense<E: Element> {
 
 pub(crate) struct PackedMixture<E: Element> {
     pub(crate) router: Packed,
-    pub(crate) gate_up: Vec<Packed>,
-    pub(crate) down: Vec<Packed>,
+    pub(crate) gate_up: PackedExperts,
+    pub(crate) down: PackedExperts,
     pub(crate) shared: Option<PackedDense<E>>,
     pub(crate) shared_gate: Option<Packed>,
 }
@@ -221,10 +221,12 @@ impl<'a, E: Element> Packer<'a, E> {
         hidden: usize,
     ) -> PackedMixture<E> {
         let plain = self.plain_format();
-        let mut experts = |all: &Range<usize>, outputs: usize| -> Vec<Packed> {
+        let mut experts = |all: &Range<usize>, outputs: usize| {
             let each = all.len() / parts.here.max(1);
             let range = |expert| all.start + expert * each..all.start + (expert + 1) * each;
-            (0..parts.here).map(|expert| self.matrix(flat, &range(expert), outputs, self.format)).collect()
+            let each = (0..parts.here).map(|expert| self.matrix(flat, &range(expert), outputs, self.format));
+            let each = each.collect();
+            self.device.pack_experts(each)
         };
         let (gate_up, down) = (experts(&parts.gate_up, 2 * parts.width), experts(&parts.down, hidden));
         PackedMixture {

@@ -398,12 +398,5 @@ impl<E: Element> LayerPass<'_, E> {
         self.adapters.add(self.device, self.layer, target, input, to, adapters.as_mut());
     }
 
-    /// The second stream becomes the first.
-    pub(super) fn copy_stream(&self, streams: &mut [Buffer<E>; 2]) {
-        let numbers = 0..self.rows * self.hidden();
-        let [from, to] = streams;
-        self.device.copy(from.range(numbers.clone()), to.range_mut(numbers));
-    }
-
     pub(super) const ADD: Accumulate = Accumulate::Add;
 }

@@ -24,7 +24,7 @@ use super::expert_linear::Experts;
 use super::linear::finish;
 use super::memory::Addresses;
 use crate::device::{ExpertForward, LinearForward, PackedStorage};
-use crate::{Accumulate, Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
+use crate::{Accumulate, Buffer, Element, Matrix, MatrixMut, Packed, PackedExperts, View, WeightFormat};
 use layout::{LANES, Weight};
 
 /// A matrix as the processor multiplies by it.
@@ -70,12 +70,12 @@ impl Cpu {
 
     pub(crate) fn expert_linear_packed<X: Element, O: Element>(
         &self,
-        layer: ExpertForward<'_, X, &[Packed], O>,
+        layer: ExpertForward<'_, X, &PackedExperts, O>,
     ) {
         let ExpertForward { x, offsets, weights, out } = layer;
         let experts = Experts::new(self.slice(offsets), x.rows);
+        let weights = &weights.each;
         let Some(first) = weights.first() else { return };
-        assert!(weights.iter().all(|weight| weight.format == first.format), "experts have one format");
         let addresses = &self.addresses;
         let products = (0..weights.len()).map(|expert| (expert, experts.rows(expert)));
         inlined!(self.multiply_packed(

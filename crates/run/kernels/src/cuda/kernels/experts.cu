@@ -37,17 +37,36 @@ KERNEL gather_rows(const A* x, i64 xs, i64 rows, const u32* order, i64 per_token
   if (token >= rows) { if (threadIdx.x == 0) complain(report, ROWS, token, (u32)rows); return; }
   if (wide) copy_row<true>(x + token * xs, out + blockIdx.x * os, columns, 0); else copy_row<false>(x + token * xs, out + blockIdx.x * os, columns, 0);
 }
-KERNEL sum_slots(const A* y, i64 ys, i64 rows, const u32* slots, const float* weights, i64 per_token, int add, B* out, i64 os, i64 columns, u32* report) { BEGIN;
-  for (i64 c = threadIdx.x; c < columns; c += blockDim.x) {
-    float sum = 0;
-    for (i64 i = 0; i < per_token; i++) {
-      i64 choice = blockIdx.x * per_token + i; u32 slot = slots[choice];
+// A thread has eight columns of a token, and asks for the rows of eight of its slots at once.
+template <bool WIDE> DEVICE void sum_of_slots(const A* y, i64 ys, i64 rows, const u32* slots, const float* weights, i64 per_token, int add, B* out, i64 os, i64 columns, u32* report) {
+  i64 c = ((i64)blockIdx.y * blockDim.x + threadIdx.x) * 8, left = columns - c;
+  if (left <= 0) return;
+  float sum[8] = {};
+  for (i64 first = 0; first < per_token; first += 8) {
+    float v[8][8], weight[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      i64 choice = blockIdx.x * per_token + min(first + i, per_token - 1); u32 slot = slots[choice];
       if (slot >= rows) { complain(report, SLOT, slot, (u32)rows); return; }
-      sum += (weights ? weights[choice] : 1.f) * widen(y[slot * ys + c]);
+      weight[i] = weights ? weights[choice] : 1.f;
+      get<WIDE>(y + slot * ys + c, left, v[i]);
     }
-    B* to = out + blockIdx.x * os + c;
-    *to = narrow<B>(add ? widen(*to) + sum : sum);
+#pragma unroll
+    for (int i = 0; i < 8; i++) if (first + i < per_token)
+#pragma unroll
+      for (int j = 0; j < 8; j++) sum[j] += weight[i] * v[i][j];
   }
+  B* to = out + blockIdx.x * os + c;
+  if (add) {
+    float before[8];
+    get<WIDE>(to, left, before);
+#pragma unroll
+    for (int j = 0; j < 8; j++) sum[j] = before[j] + sum[j];
+  }
+  put<WIDE>(to, left, sum);
+}
+KERNEL sum_slots(const A* y, i64 ys, i64 rows, const u32* slots, const float* weights, i64 per_token, int add, B* out, i64 os, i64 columns, int wide, u32* report) { BEGIN;
+  if (wide) sum_of_slots<true>(y, ys, rows, slots, weights, per_token, add, out, os, columns, report); else sum_of_slots<false>(y, ys, rows, slots, weights, per_token, add, out, os, columns, report);
 }
 KERNEL combine_backward(const A* d, i64 ds, const A* y, i64 ys, const u32* slots, const float* weights, i64 per_token, i64 columns, A* dy, i64 dys, float* d_weights, i64 rows, u32* report) { BEGIN;
   __shared__ float shared[32];
@@ -131,6 +150,38 @@ KERNEL route(const float* logits, i64 ls, i64 rows, int experts, int per_token, 
     __syncwarp();
   }
   for (int i = lane; i < per_token; i += 32) { float p = probabilities[chosen[i]]; weights[i] = normalise ? p / total : p; }
+}
+// The same for up to 512 experts, of which a lane has sixteen in registers.
+KERNEL route_few(const float* logits, i64 ls, i64 rows, int experts, int per_token, int normalise, float* probabilities, i64 ps, u32* chosen, float* weights) { BEGIN;
+  enum { HELD = 16 };
+  int lane = threadIdx.x % 32, count = (experts - lane + 31) / 32;
+  i64 row = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (row >= rows) return;
+  logits += row * ls; probabilities += row * ps; chosen += row * per_token; weights += row * per_token;
+  float own[HELD], most = -INFINITE, sum = 0, total = 0;
+#pragma unroll
+  for (int i = 0; i < HELD; i++) { own[i] = i < count ? logits[lane + 32 * i] : -INFINITE; most = fmaxf(most, own[i]); }
+  most = warp_max(most);
+#pragma unroll
+  for (int i = 0; i < HELD; i++) if (i < count) sum += expf(own[i] - most);
+  float inverse = 1.f / warp_sum(sum);
+#pragma unroll
+  for (int i = 0; i < HELD; i++) if (i < count) probabilities[lane + 32 * i] = expf(own[i] - most) * inverse;
+  u32 open = ~0u;
+  for (int turn = 0; turn < per_token; turn++) {
+    i64 best = (i64)1 << 63; float value = 0;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) if (i < count && (open >> i & 1)) { i64 here = ((i64)key_of(own[i]) << 32) | (u32)(~(lane + 32 * i)); if (here > best) { best = here; value = own[i]; } }
+    i64 mine = best;
+    for (int o = 16; o; o /= 2) { i64 other = __shfl_xor_sync(~0u, best, o); if (other > best) best = other; }
+    int e = (int)~(u32)best;
+    if (mine == best) open &= ~(1u << (e / 32));
+    float p = expf(__shfl_sync(~0u, value, e % 32) - most) * inverse;
+    total += p;
+    if (lane == 0) { chosen[turn] = e; weights[turn] = p; }
+  }
+  __syncwarp();
+  if (normalise) for (int i = lane; i < per_token; i += 32) weights[i] /= total;
 }
 KERNEL pressures(const float* shares, i64 ss, i64 layers, int experts, float scale, float* out) { BEGIN;
   int e = blockIdx.x * blockDim.x + threadIdx.x;

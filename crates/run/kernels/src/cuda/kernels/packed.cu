@@ -1,5 +1,6 @@
 // Packed weights: widening, and products with few rows. A is the input's format, B the output's, C the weight's.
-// Whole numbers lie by outputs, 32 neighbours with one scale; of 4 bits, eight to a word, the first in the lowest bits.
+// Whole numbers lie by outputs, 32 neighbours with one scale; of 4 bits, eight to a word, the first in the lowest bits. Where lines are made of whole 128 numbers, their
+// words lie as `grouped.cu` takes them.
 struct Weight { const u8* numbers; const f16* scales; i64 outputs, inputs, groups; };
 
 template <class T> struct Piece;
@@ -51,7 +52,10 @@ DEVICE float scale_of(const Weight& w, i64 output, i64 k, int4q*) { return widen
 template <class T> DEVICE float number(const Weight& w, i64 output, i64 k, T*) { return widen(((const T*)w.numbers)[output * w.inputs + k]); }
 DEVICE float number(const Weight& w, i64 output, i64 k, int8* t) { return scale_of(w, output, k, t) * (float)((const signed char*)w.numbers)[output * w.groups * 32 + k]; }
 DEVICE float number(const Weight& w, i64 output, i64 k, fp8* t) { return scale_of(w, output, k, t) * from_e4m3(w.numbers[output * row_bytes(w, t) + k]); }
-DEVICE float number(const Weight& w, i64 output, i64 k, int4q* t) { u8 two = w.numbers[output * w.groups * 16 + k / 2]; return scale_of(w, output, k, t) * (float)((two >> (4 * (k % 2)) & 15) - 8); }
+DEVICE float number(const Weight& w, i64 output, i64 k, int4q* t) {
+  i64 group = k / 32, word = k % 32 / 8, place = w.groups % 4 ? group * 4 + word : group / 4 * 16 + word * 4 + group % 4;
+  return scale_of(w, output, k, t) * (float)((int)(((const u32*)w.numbers)[output * w.groups * 4 + place] >> (4 * (k % 8)) & 15) - 8);
+}
 
 // Rows of the matrix: of each token, or all where there are none.
 KERNEL widen_rows(Weight w, const u32* tokens, B* out, i64 os, u32* report) { BEGIN;

@@ -54,7 +54,9 @@ KERNEL to_4_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* nu
     u32 bits = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) bits |= (u32)((int)whole(v[8 * word + i], inverse, 7.f) + 8) << (4 * i);
-    ((u32*)numbers)[at * 4 + word] = bits;
+    // Of 128 numbers, each of four lanes has the same word of every group.
+    i64 group = at % groups, place = groups % 4 ? group * 4 + word : group / 4 * 16 + word * 4 + group % 4;
+    ((u32*)numbers)[at / groups * groups * 4 + place] = bits;
   }
 }
 // Rows as e4m3, each with a power of two as scale: a block has a row, whose bytes are followed by zeros up to the next one.

@@ -137,9 +137,6 @@ KERNEL argmax(const float* x, i64 xs, i64 columns, u32* to) { BEGIN;
   for (int w = 1; w < blockDim.x / 32; w++) take(mosts[w], places[w]);
   to[blockIdx.x] = place;
 }
-// Numbers from the launch itself to memory, so that a captured launch carries them.
-struct Words { u64 w[32]; };
-KERNEL words(const Words from, u64* to, int n) { BEGIN; if (threadIdx.x < n) to[threadIdx.x] = from.w[threadIdx.x]; }
 // Copies of blocks, one pair after the other within a thread's share of the block.
 KERNEL copy_block(uint4* pool, i64 block, u32 from, u32 to) { BEGIN;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < block; i += (i64)gridDim.x * blockDim.x) pool[to * block + i] = pool[from * block + i];

@@ -149,6 +149,7 @@ fn experts<X: Element>(device: &Device, format: WeightFormat) {
     let weights: Vec<Packed> = (0..offsets.len() as u64 - 1)
         .map(|expert| pack(device, &random::<X>(expert + 1, outputs * inputs), outputs, format))
         .collect();
+    let weights = device.pack_experts(weights);
     let mut out = Spaced::<X>::zeros(90, outputs, 4);
     device.expert_linear_packed(
         x.on(device).matrix(),
@@ -157,7 +158,7 @@ fn experts<X: Element>(device: &Device, format: WeightFormat) {
         out.on_mut(device).matrix_mut(),
     );
     let elements = out.elements();
-    for (expert, weight) in weights.iter().enumerate() {
+    for (expert, weight) in weights.each.iter().enumerate() {
         let rows: Vec<usize> = (offsets[expert] as usize..offsets[expert + 1] as usize).collect();
         if rows.is_empty() {
             continue;
