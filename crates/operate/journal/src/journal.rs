@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use bedplate_control::record::{EndedRow, Record, Restored};
 use bedplate_gangs::JobId;
-use bedplate_host::{FolderLock, sync_folder};
+use bedplate_host::{FolderLock, clock, sync_folder};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use crate::lock;
-use crate::{JournalError, commit, restore, schema};
+use crate::chain::{Head, Keeper};
+use crate::mark::{Mark, Marked};
+use crate::{JournalError, check, commit, lock, repair, restore, schema};
 
 /// How long to wait for another program's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
@@ -23,6 +24,10 @@ pub struct Journal {
     pub(crate) connection: Connection,
     /// The text of the job written last, and its row.
     last_text: Option<LastText>,
+    /// What all commits amount to, and what keeps it while one is made.
+    head: Head,
+    keeper: Keeper,
+    mark: Mark,
     _lock: FolderLock,
 }
 
@@ -67,12 +72,25 @@ impl Journal {
 
     pub fn open_with(path: &Path, options: &JournalOptions) -> Result<Self, JournalError> {
         let lock = lock::take(path)?;
+        let marked = check::read_mark(path)?;
         let mut connection = connect(path, options).map_err(JournalError::opening(path))?;
         schema::refuse_others(&connection, path)?;
         configure(&connection, options).map_err(JournalError::opening(path))?;
+        let before = schema::format_of(&connection, path)?;
+        refuse_hurt(&connection, path, before, &marked)?;
         schema::prepare(&mut connection, path)?;
+        // A step of the schema changes rows.
+        let known = match before == schema::FORMAT {
+            true => Head::load(&connection).map_err(JournalError::reading("the chain"))?,
+            false => None,
+        };
+        let head = known.map_or_else(|| repair::begin_chain(&connection), Ok)?;
+        let keeper = Keeper::attach(&connection, head.sums).map_err(JournalError::opening(path))?;
+        let folder = |source| JournalError::Folder { path: path.to_owned(), source };
+        let mark = Mark::open(path).map_err(folder)?;
+        mark.begin(&head).map_err(folder)?;
         make_entry_durable(path)?;
-        Ok(Self { connection, last_text: None, _lock: lock })
+        Ok(Self { connection, last_text: None, head, keeper, mark, _lock: lock })
     }
 
     /// Returns once all records are on disk, or none of them ever will be.
@@ -81,14 +99,48 @@ impl Journal {
             return Ok(());
         }
         let mut last_text = self.last_text.clone();
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(JournalError::writing)?;
-        commit::write(&transaction, records, &mut last_text)?;
-        transaction.commit().map_err(JournalError::writing)?;
+        let newest = records.iter().filter_map(|record| match record {
+            Record::Submitted(row) => Some(row.id.0),
+            _ => None,
+        });
+        let jobs = newest.max().unwrap_or_default();
+        self.change(records.len() as u64, jobs, |transaction| {
+            commit::write(transaction, records, &mut last_text)
+        })?;
         self.last_text = last_text;
         Ok(())
+    }
+
+    /// One transaction, and with it one link of the chain.
+    pub(crate) fn change<T>(
+        &mut self,
+        records: u64,
+        jobs: u64,
+        work: impl FnOnce(&Connection) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        let (keeper, head) = (&self.keeper, &self.head);
+        let attempt = || {
+            let behavior = TransactionBehavior::Immediate;
+            let transaction =
+                self.connection.transaction_with_behavior(behavior).map_err(JournalError::writing)?;
+            let done = work(&transaction)?;
+            let next = head.next(records, clock::unix_ms(), jobs, keeper.sums());
+            next.store(&transaction).map_err(JournalError::writing)?;
+            transaction.commit().map_err(JournalError::writing)?;
+            Ok((done, next))
+        };
+        match attempt() {
+            Ok((done, next)) => {
+                // A mark that stays behind proves less, and harms nothing.
+                let _ = self.mark.write(&next);
+                self.head = next;
+                Ok(done)
+            }
+            Err(error) => {
+                keeper.reset(head.sums);
+                Err(error)
+            }
+        }
     }
 
     pub(crate) fn forget_last_text(&mut self) {
@@ -104,6 +156,27 @@ impl Journal {
     pub fn restore(&mut self) -> Result<Restored, JournalError> {
         restore::restore(&self.connection)
     }
+}
+
+/// What is not what was written must not be built on.
+fn refuse_hurt(
+    connection: &Connection,
+    path: &Path,
+    format: u32,
+    marked: &Marked,
+) -> Result<(), JournalError> {
+    if format < schema::FIRST_WITH_CHAIN && matches!(marked, Marked::Nothing) {
+        return Ok(());
+    }
+    let examined = match format {
+        0 => check::empty(marked),
+        _ => check::examine(connection, marked),
+    };
+    if examined.is_whole() {
+        return Ok(());
+    }
+    let damage: Vec<String> = examined.damage.iter().map(ToString::to_string).collect();
+    Err(JournalError::Hurt { path: path.to_owned(), damage: damage.join("; ") })
 }
 
 fn connect(path: &Path, options: &JournalOptions) -> rusqlite::Result<Connection> {
