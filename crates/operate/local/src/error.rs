@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Reason};
 use bedplate_drivers::{DriverError, NodeId};
+use bedplate_journal::JournalError;
 use bedplate_topology::TopologyError;
 
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,8 @@ pub enum LocalError {
     State { path: PathBuf, source: io::Error },
     #[error("{what} ended right after its start: {said}")]
     Died { what: String, said: String, log: PathBuf },
+    #[error("the daemon has not answered for {seconds} s and does nothing: {said}")]
+    Silent { seconds: u64, said: String, log: PathBuf },
     #[error("cannot start {what}")]
     Start { what: String, source: io::Error },
     #[error("{} of {total} nodes have not joined within {seconds} s: {}", missing.len(), names(missing))]
@@ -42,6 +45,8 @@ pub enum LocalError {
     #[error(transparent)]
     Driver(#[from] DriverError),
     #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
     Cluster(#[from] TopologyError),
 }
 
@@ -58,6 +63,7 @@ pub const PAGES: &[&Page] = &[
     &NO_SHAPE,
     &STATE,
     &DIED,
+    &SILENT,
     &START,
     &NOT_JOINED,
     &UNKNOWN_GPU,
@@ -126,6 +132,12 @@ static DIED: Page = Page {
     meaning: "The daemon or an agent was started and ended at once. The end of its log is in the message.",
     remedy: "read the log beside the state directory's other files, and correct what it names",
 };
+static SILENT: Page = Page {
+    code: "up/silent",
+    class: Class::Transient,
+    meaning: "The daemon was started and neither answers nor works: none of its threads computes or waits for the disk. One that reads a large journal is waited for.",
+    remedy: "read the log that is named; a file system that hangs or a process that was stopped shows in `ps -L`",
+};
 static START: Page = Page {
     code: "up/start",
     class: Class::Transient,
@@ -168,6 +180,7 @@ impl LocalError {
     fn passed_on(&self) -> Option<&dyn Diagnostic> {
         match self {
             LocalError::Driver(error) => Some(error),
+            LocalError::Journal(error) => Some(error),
             LocalError::Cluster(error) => Some(error),
             _ => None,
         }
@@ -181,6 +194,7 @@ impl Diagnostic for LocalError {
             LocalError::NoShape { .. } => &NO_SHAPE,
             LocalError::State { .. } => &STATE,
             LocalError::Died { .. } => &DIED,
+            LocalError::Silent { .. } => &SILENT,
             LocalError::Start { .. } => &START,
             LocalError::NotJoined { .. } => &NOT_JOINED,
             LocalError::UnknownGpu { .. } => &UNKNOWN_GPU,
@@ -193,6 +207,7 @@ impl Diagnostic for LocalError {
             LocalError::Left { .. } => &LEFT,
             LocalError::NoDaemon => &NO_DAEMON,
             LocalError::Driver(error) => error.page(),
+            LocalError::Journal(error) => error.page(),
             LocalError::Cluster(error) => error.page(),
         }
     }
@@ -200,6 +215,7 @@ impl Diagnostic for LocalError {
     fn help(&self) -> Option<String> {
         match self {
             LocalError::Died { log, .. }
+            | LocalError::Silent { log, .. }
             | LocalError::NotJoined { log, .. }
             | LocalError::NotAdmitted { log, .. } => Some(format!("see {}", log.display())),
             _ => self.passed_on()?.help(),
