@@ -256,7 +256,11 @@ fn no_token_reaches_a_program_that_took_the_port_of_a_dead_daemon() {
     let port = serde_json::from_str::<Value>(&beacon).expect("it is JSON")["port"].as_u64().expect("a port");
     let address = ("127.0.0.1", u16::try_from(port).expect("a port"));
     let daemon = process_with(&cluster, " daemon ", 0);
-    wait_to_see("the supervisor holds the port", || cluster.json(&["status"]), |shown| shown["is_up"] == true);
+    wait_to_see(
+        "the supervisor holds the port",
+        || cluster.json(&["status"]),
+        |shown| shown["is_up"] == true,
+    );
     signal(daemon, "-KILL");
     assert!(TcpListener::bind(address).is_err(), "the port is kept while its supervisor lives");
     process_with(&cluster, " daemon ", daemon);

@@ -165,7 +165,11 @@ fn a_cluster_goes_on_from_a_backup_on_another_machine_with_its_running_job() {
     assert!(came.status.success() && said.contains(" s ago: what was decided since then is lost"), "{said}");
     let linked = || network.json(3, &["node", "show", "n2"])["is_linked"].clone();
     wait_to_see("its node follows by the certificate", linked, |linked| *linked == true);
-    assert_eq!(network.run(3, &["job", "show", lost.trim()]).status.code(), Some(1), "it came after the back-up");
+    assert_eq!(
+        network.run(3, &["job", "show", lost.trim()]).status.code(),
+        Some(1),
+        "it came after the back-up"
+    );
     fs::write(&go, "").expect("the folder is there");
     let end = wait_to_see("it ends", || show(3), |shown| shown["ended_ms"].is_u64());
     assert_eq!((&end["state"], &end["runs"]), (&Value::from("succeeded"), &Value::from(1)), "{end:#}");

@@ -38,6 +38,8 @@ pub struct DaemonOptions {
     pub limits: ApiLimits,
     pub retention: Retention,
     pub backups: bedplate_journal::BackupRules,
+    /// Room on the disk that is kept for the journal.
+    pub reserve_bytes: u64,
     /// The journal's own settings, for tests of failing disks.
     pub journal: bedplate_journal::JournalOptions,
     /// Called on the deciding thread before each turn, for tests of slow decisions.
@@ -59,6 +61,7 @@ impl DaemonOptions {
             limits: ApiLimits::default(),
             retention: Retention::default(),
             backups: bedplate_journal::BackupRules::default(),
+            reserve_bytes: 0,
             journal: bedplate_journal::JournalOptions::default(),
             on_turn: Arc::new(|| {}),
         }

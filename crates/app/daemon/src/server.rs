@@ -119,6 +119,7 @@ fn run(
     let state = StateDirectory::open(&options.state_directory)?;
     let clock = Arc::new(Clock::start());
     let mut journal = Journal::open_with(&state.journal(), &options.journal)?;
+    journal.hold_reserve(&state.journal(), options.reserve_bytes);
     let control = restore(&options, &mut journal, &clock)?;
     let writer = Arc::new(Writer::start(journal).map_err(|source| DaemonError::Thread { source })?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -126,6 +126,12 @@ impl Head {
         Some(Self { commits, records, at_ms, jobs, before, link, sums }).filter(Self::is_sound)
     }
 
+    /// Whether the journal has a chain at all. One whose first opening was cut off has none yet.
+    pub(crate) fn has_begun(connection: &Connection) -> rusqlite::Result<bool> {
+        let sql = "SELECT count(*) FROM clock WHERE chain IS NULL";
+        Ok(connection.query_row(sql, [], |row| row.get::<_, u32>(0))? == 0)
+    }
+
     /// Nothing where the journal has none yet, or it is not one.
     pub(crate) fn load(connection: &Connection) -> rusqlite::Result<Option<Self>> {
         let mut statement = connection.prepare_cached("SELECT chain FROM clock")?;

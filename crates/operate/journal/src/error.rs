@@ -60,6 +60,11 @@ impl JournalError {
         )
     }
 
+    /// The disk has no room.
+    pub fn is_full(&self) -> bool {
+        std::ptr::eq(self.page(), &FULL)
+    }
+
     pub(crate) fn reading(what: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| JournalError::Read { what, source }
     }
@@ -104,6 +109,9 @@ pages! { pub PAGES "journal":
     FULL "disk-full" Transient
         "The disk has no room for the journal. Nothing that was not written has been acknowledged, and the write is tried again."
         "make room on the disk of the journal"
+    READ_ONLY "read-only" Transient
+        "The file system of the journal, or its file, may only be read: a kernel that found errors on a disk mounts it so. Nothing that was not written has been acknowledged, and the write is tried again."
+        "look at the kernel's log for errors of the disk, repair and mount it for writing, or check who owns the file"
     DISK "disk" Transient
         "The disk or file system refused to read or write. Nothing that was not written has been acknowledged, and the write is tried again."
         "look at the kernel's log and at the health of the disk; copy the journal elsewhere"
@@ -127,7 +135,16 @@ pages! { pub PAGES "journal":
 impl Diagnostic for JournalError {
     fn page(&self) -> &'static Page {
         match self {
-            JournalError::Open { .. } | JournalError::Folder { .. } => &OPEN,
+            JournalError::Open { source, .. } => match source.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => &FULL,
+                Some(ErrorCode::ReadOnly) => &READ_ONLY,
+                _ => &OPEN,
+            },
+            JournalError::Folder { source, .. } => match source.kind() {
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => &FULL,
+                std::io::ErrorKind::ReadOnlyFilesystem => &READ_ONLY,
+                _ => &OPEN,
+            },
             JournalError::InUse { .. } => &IN_USE,
             JournalError::NotAJournal { .. } => &NOT_A_JOURNAL,
             JournalError::Newer { .. } => &NEWER,
@@ -147,7 +164,8 @@ impl Diagnostic for JournalError {
 fn write_page(source: &rusqlite::Error) -> &'static Page {
     match source.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => &FULL,
-        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly) => &DISK,
+        Some(ErrorCode::ReadOnly) => &READ_ONLY,
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => &DISK,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::OutOfMemory) => &BUSY,
         _ => &WRITE,
     }

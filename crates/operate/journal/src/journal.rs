@@ -11,6 +11,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::chain::{Head, Keeper};
 use crate::mark::{Mark, Marked};
+use crate::reserve::Reserve;
 use crate::{JournalError, check, commit, lock, repair, restore, schema};
 
 /// How long to wait for another program's transaction.
@@ -28,6 +29,7 @@ pub struct Journal {
     head: Head,
     keeper: Keeper,
     mark: Mark,
+    pub(crate) reserve: Option<Reserve>,
     _lock: FolderLock,
 }
 
@@ -90,7 +92,7 @@ impl Journal {
         let mark = Mark::open(path).map_err(folder)?;
         mark.begin(&head).map_err(folder)?;
         make_entry_durable(path)?;
-        Ok(Self { connection, last_text: None, head, keeper, mark, _lock: lock })
+        Ok(Self { connection, last_text: None, head, keeper, mark, reserve: None, _lock: lock })
     }
 
     /// Returns once all records are on disk, or none of them ever will be.
@@ -165,7 +167,8 @@ fn refuse_hurt(
     format: u32,
     marked: &Marked,
 ) -> Result<(), JournalError> {
-    if format < schema::FIRST_WITH_CHAIN && matches!(marked, Marked::Nothing) {
+    let has_begun = format >= schema::FIRST_WITH_CHAIN && Head::has_begun(connection).unwrap_or(true);
+    if !has_begun && matches!(marked, Marked::Nothing) {
         return Ok(());
     }
     let examined = match format {

@@ -37,6 +37,7 @@ mod lock;
 mod mark;
 mod prune;
 mod repair;
+mod reserve;
 mod restore;
 mod rows;
 mod schema;

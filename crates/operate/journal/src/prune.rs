@@ -77,6 +77,9 @@ impl Journal {
         let pruned = self.change(0, 0, |transaction| {
             remove(transaction, before, awaited, most).map_err(JournalError::writing)
         })?;
+        if let Some(reserve) = &self.reserve {
+            reserve.keep();
+        }
         // Its row may be gone.
         self.forget_last_text();
         Ok(pruned)

@@ -260,3 +260,20 @@ fn a_row_that_somebody_else_altered_is_found_by_its_table() {
         [("notes", 1)]
     );
 }
+
+#[test]
+fn a_first_opening_that_was_cut_off_goes_on_and_a_chain_that_is_gone_is_damage() {
+    let history = history(9);
+    let folder = Folder::new("begun");
+    put(&history.closed, folder.path());
+    let forget = || {
+        let connection = rusqlite::Connection::open(folder.journal()).unwrap();
+        connection.execute("UPDATE clock SET chain = NULL", []).unwrap();
+    };
+    forget();
+    assert!(matches!(Journal::open(&folder.journal()), Err(JournalError::Hurt { .. })));
+    assert_eq!(check(&folder.journal()).unwrap().damage, [Damage::NoChain]);
+    fs::remove_file(folder.path().join("journal.mark")).unwrap();
+    assert_eq!(Journal::open(&folder.journal()).unwrap().restore().unwrap(), history.restored);
+    assert!(check(&folder.journal()).unwrap().is_whole());
+}

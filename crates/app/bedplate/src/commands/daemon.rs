@@ -11,6 +11,9 @@ use nix::sys::stat::{Mode, umask};
 use crate::clusters;
 use crate::site::read_site;
 
+/// Room that logs and reports cannot take from the journal: the records of some hundred thousand jobs.
+const RESERVE: u64 = 64 << 20;
+
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Where the shape of the cluster lies, and where journal and tokens are kept
@@ -53,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<(), CliErr
     options.settings = site.settings;
     options.rules = site.rules;
     options.retention = site.retention;
+    options.reserve_bytes = RESERVE;
     options.listen = read_address(&arguments.listen)?;
     options.log_directories = vec![state.path().join("agents")];
     if let Some(user) = user_name() {
