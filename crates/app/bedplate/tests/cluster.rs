@@ -395,6 +395,7 @@ fn units_are_what_systemd_understands() {
     fs::create_dir_all(&folder).unwrap();
     let daemon = ["unit", "daemon", "--cluster", "p5.48xlarge:4", "--listen", "10.0.0.1:7431"];
     let agent = ["unit", "agent", "--server", "10.0.0.1:7431", "--node", "n7", "--address", "10.0.0.7"];
+    let agent = [&agent[..], &["--fingerprint", "ab"]].concat();
     for (name, arguments) in [("daemon", &daemon[..]), ("agent", &agent[..])] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         succeeded(&output);

@@ -102,7 +102,7 @@ fn copy_beside(from: &Path, to: &Path) -> io::Result<()> {
 pub fn keep_backups(state: &Path, rules: &BackupRules) -> Result<Option<PathBuf>, JournalError> {
     let folder = state.join(FOLDER);
     let failed = |source: io::Error| JournalError::Folder { path: folder.clone(), source };
-    let now = clock::unix_ms() / 1000;
+    let now_ms = clock::unix_ms();
     let made_at = |path: &Path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
     let newest = backups(state).first().and_then(|path| made_at(path));
     if newest.and_then(|at| at.elapsed().ok()).is_some_and(|age| age.as_secs() < rules.every_s) {
@@ -118,7 +118,7 @@ pub fn keep_backups(state: &Path, rules: &BackupRules) -> Result<Option<PathBuf>
             needed: rules.free_bytes.saturating_add(size),
         });
     }
-    let name = format!("{:#}", UtcTime::of(now)).replace([':', ' '], "-");
+    let name = format!("{:#}.{:03}", UtcTime::of(now_ms / 1000), now_ms % 1000).replace(':', "-");
     let made = folder.join(name);
     back_up(state, &made)?;
     trim(state, rules).map_err(failed)?;

@@ -80,6 +80,7 @@ pub fn check(path: &Path) -> Result<JournalCheck, JournalError> {
     }
     let reader = match Reader::open(path) {
         Ok(reader) => reader,
+        Err(JournalError::Older { found: 0, .. }) => return Ok(empty(&marked)),
         Err(JournalError::Open { source, .. }) => {
             let damage = vec![Damage::Structure { what: source.to_string() }];
             return Ok(JournalCheck { commits: 0, records: 0, at_ms: 0, damage, remarks: Vec::new() });

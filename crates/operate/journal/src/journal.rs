@@ -77,9 +77,10 @@ impl Journal {
         let marked = check::read_mark(path)?;
         let mut connection = connect(path, options).map_err(JournalError::opening(path))?;
         schema::refuse_others(&connection, path)?;
-        configure(&connection, options).map_err(JournalError::opening(path))?;
         let before = schema::format_of(&connection, path)?;
+        // Before anything is written: a file that was emptied stays empty.
         refuse_hurt(&connection, path, before, &marked)?;
+        configure(&connection, options).map_err(JournalError::opening(path))?;
         schema::prepare(&mut connection, path)?;
         // A step of the schema changes rows.
         let known = match before == schema::FORMAT {

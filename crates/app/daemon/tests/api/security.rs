@@ -102,3 +102,13 @@ fn every_file_of_the_daemon_is_in_the_table_with_its_mode() {
     }
     assert_eq!(seen, modes.len(), "the table names files that are not there: {modes:?}");
 }
+
+#[test]
+fn the_threads_by_whose_work_a_supervisor_tells_slow_from_dead_have_those_names() {
+    let _daemon = Daemon::start();
+    let tasks = || fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = || tasks().filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    for wanted in bedplate_local::WORKING_THREADS {
+        assert!(names().any(|name| name.trim() == wanted), "{wanted}: {:?}", names().collect::<Vec<_>>());
+    }
+}
