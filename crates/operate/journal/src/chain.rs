@@ -43,7 +43,7 @@ pub(crate) type Sums = [Sum; TABLES.len()];
 
 /// The end of the chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct ChainHead {
     pub(crate) commits: u64,
     pub(crate) records: u64,
     /// When it was committed, by the wall clock.
@@ -55,7 +55,7 @@ pub(crate) struct Head {
     pub(crate) sums: Sums,
 }
 
-impl Head {
+impl ChainHead {
     /// The head after another commit.
     pub(crate) fn next(&self, records: u64, at_ms: u64, jobs: u64, sums: Sums) -> Self {
         let mut next = Self {
@@ -261,16 +261,16 @@ mod tests {
     fn a_line_of_the_mark_is_read_as_it_was_written_and_a_wrong_one_not_at_all() {
         let mut sums = Sums::default();
         sums[3] = Sum { rows: -2, hashes: u64::MAX };
-        let head = Head::default().next(3, 5, 7, sums);
+        let head = ChainHead::default().next(3, 5, 7, sums);
         let line = head.to_line();
-        assert_eq!(Head::from_line(&line), Some(head));
+        assert_eq!(ChainHead::from_line(&line), Some(head));
         for at in 0..line.trim_end().len() {
             let mut bytes = line.clone().into_bytes();
             bytes[at] ^= 1;
             let wrong = String::from_utf8_lossy(&bytes).into_owned();
-            assert_eq!(Head::from_line(&wrong), None, "{wrong}");
+            assert_eq!(ChainHead::from_line(&wrong), None, "{wrong}");
         }
-        assert_eq!(Head::from_line(""), None);
+        assert_eq!(ChainHead::from_line(""), None);
     }
 
     #[test]

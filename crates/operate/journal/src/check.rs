@@ -7,7 +7,7 @@ use bedplate_host::clock;
 use rusqlite::Connection;
 use serde::Serialize;
 
-use crate::chain::{Head, TABLES, sums_of};
+use crate::chain::{ChainHead, TABLES, sums_of};
 use crate::mark::{Mark, Marked};
 use crate::{JournalError, Reader};
 
@@ -93,7 +93,7 @@ pub fn check(path: &Path) -> Result<JournalCheck, JournalError> {
 
 /// Of a file without anything in it.
 pub(crate) fn empty(marked: &Marked) -> JournalCheck {
-    let damage = behind(&Head::default(), marked).into_iter().collect();
+    let damage = behind(&ChainHead::default(), marked).into_iter().collect();
     JournalCheck { commits: 0, records: 0, at_ms: 0, damage, remarks: Vec::new() }
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn examine(connection: &Connection, marked: &Marked) -> JournalCheck 
         Ok(Some(what)) => damage.push(Damage::Structure { what }),
         Err(error) => damage.push(structure(error)),
     }
-    let head = Head::load(connection).unwrap_or_else(|error| {
+    let head = ChainHead::load(connection).unwrap_or_else(|error| {
         damage.push(structure(error));
         None
     });
@@ -142,7 +142,7 @@ fn integrity(connection: &Connection) -> rusqlite::Result<Option<String>> {
     Ok((found != ["ok"]).then(|| found.join("; ").replace('\n', " ")))
 }
 
-fn altered(head: &Head, sums: &crate::chain::Sums) -> Vec<Damage> {
+fn altered(head: &ChainHead, sums: &crate::chain::Sums) -> Vec<Damage> {
     let pairs = TABLES.iter().zip(head.sums.iter().zip(sums));
     let differ = pairs.filter(|(_, (wanted, found))| wanted != found);
     differ
@@ -150,7 +150,7 @@ fn altered(head: &Head, sums: &crate::chain::Sums) -> Vec<Damage> {
         .collect()
 }
 
-fn behind(head: &Head, marked: &Marked) -> Option<Damage> {
+fn behind(head: &ChainHead, marked: &Marked) -> Option<Damage> {
     let Marked::At(mark) = marked else { return None };
     if head.commits < mark.commits {
         return Some(Damage::Behind {

@@ -9,7 +9,7 @@ use bedplate_gangs::JobId;
 use bedplate_host::{FolderLock, clock, sync_folder};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use crate::chain::{Head, Keeper};
+use crate::chain::{ChainHead, Keeper};
 use crate::mark::{Mark, Marked};
 use crate::reserve::Reserve;
 use crate::{JournalError, check, commit, lock, repair, restore, schema};
@@ -26,7 +26,7 @@ pub struct Journal {
     /// The text of the job written last, and its row.
     last_text: Option<LastText>,
     /// What all commits amount to, and what keeps it while one is made.
-    head: Head,
+    head: ChainHead,
     keeper: Keeper,
     mark: Mark,
     pub(crate) reserve: Option<Reserve>,
@@ -84,7 +84,7 @@ impl Journal {
         schema::prepare(&mut connection, path)?;
         // A step of the schema changes rows.
         let known = match before == schema::FORMAT {
-            true => Head::load(&connection).map_err(JournalError::reading("the chain"))?,
+            true => ChainHead::load(&connection).map_err(JournalError::reading("the chain"))?,
             false => None,
         };
         let head = known.map_or_else(|| repair::begin_chain(&connection), Ok)?;
@@ -168,7 +168,7 @@ fn refuse_hurt(
     format: u32,
     marked: &Marked,
 ) -> Result<(), JournalError> {
-    let has_begun = format >= schema::FIRST_WITH_CHAIN && Head::has_begun(connection).unwrap_or(true);
+    let has_begun = format >= schema::FIRST_WITH_CHAIN && ChainHead::has_begun(connection).unwrap_or(true);
     if !has_begun && matches!(marked, Marked::Nothing) {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::chain::Head;
+use crate::chain::ChainHead;
 
 const PLACE: usize = 1024;
 
@@ -24,7 +24,7 @@ pub(crate) enum Marked {
     Nothing,
     /// Neither place can be read.
     Unreadable,
-    At(Box<Head>),
+    At(Box<ChainHead>),
 }
 
 pub(crate) fn path_of(journal: &Path) -> PathBuf {
@@ -47,7 +47,7 @@ impl Mark {
         }
     }
 
-    pub(crate) fn write(&self, head: &Head) -> io::Result<()> {
+    pub(crate) fn write(&self, head: &ChainHead) -> io::Result<()> {
         let mut bytes = head.to_line().into_bytes();
         bytes.resize(PLACE, b' ');
         bytes[PLACE - 1] = b'\n';
@@ -55,7 +55,7 @@ impl Mark {
     }
 
     /// Both places, so that nothing older is left.
-    pub(crate) fn begin(&self, head: &Head) -> io::Result<()> {
+    pub(crate) fn begin(&self, head: &ChainHead) -> io::Result<()> {
         self.file.set_len(0)?;
         self.write(head)?;
         self.file.sync_data()
@@ -63,8 +63,9 @@ impl Mark {
 }
 
 fn marked(bytes: &[u8]) -> Marked {
-    let line =
-        |place: &[u8]| Head::from_line(std::str::from_utf8(place).ok()?.trim_start_matches('\0').trim_end());
+    let line = |place: &[u8]| {
+        ChainHead::from_line(std::str::from_utf8(place).ok()?.trim_start_matches('\0').trim_end())
+    };
     let heads = bytes.chunks(PLACE).filter_map(line);
     match heads.max_by_key(|head| head.commits) {
         Some(head) => Marked::At(Box::new(head)),
@@ -85,11 +86,12 @@ mod tests {
         assert_eq!(Mark::read(&journal).unwrap(), Marked::Nothing);
         let mark = Mark::open(&journal).unwrap();
         assert_eq!(Mark::read(&journal).unwrap(), Marked::Nothing);
-        let heads: Vec<Head> =
-            std::iter::successors(Some(Head::default()), |head| Some(head.next(1, 2, 3, Sums::default())))
-                .skip(1)
-                .take(3)
-                .collect();
+        let heads: Vec<ChainHead> = std::iter::successors(Some(ChainHead::default()), |head| {
+            Some(head.next(1, 2, 3, Sums::default()))
+        })
+        .skip(1)
+        .take(3)
+        .collect();
         for head in &heads {
             mark.write(head).unwrap();
             assert_eq!(Mark::read(&journal).unwrap(), Marked::At(Box::new(head.clone())));

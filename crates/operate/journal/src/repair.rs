@@ -12,7 +12,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, params_from_iter};
 use serde::Serialize;
 
-use crate::chain::{Head, TABLES, sums_of};
+use crate::chain::{ChainHead, TABLES, sums_of};
 use crate::check::{JournalCheck, check, examine, read_mark};
 use crate::mark::{Mark, Marked};
 use crate::{JournalError, lock, mark, schema};
@@ -164,7 +164,7 @@ fn copy_rows(source: &Connection, to: &Connection, table: &str, order: &str) -> 
 }
 
 /// The chain goes on from what is there.
-fn conclude(fresh: &Path) -> Result<Head, JournalError> {
+fn conclude(fresh: &Path) -> Result<ChainHead, JournalError> {
     let mut connection = Connection::open(fresh).map_err(JournalError::opening(fresh))?;
     schema::prepare(&mut connection, fresh)?;
     let head = begin_chain(&connection)?;
@@ -176,10 +176,10 @@ fn conclude(fresh: &Path) -> Result<Head, JournalError> {
 }
 
 /// A head for a journal as it is, behind the one that it has.
-pub(crate) fn begin_chain(connection: &Connection) -> Result<Head, JournalError> {
-    let begin = || -> rusqlite::Result<Head> {
+pub(crate) fn begin_chain(connection: &Connection) -> Result<ChainHead, JournalError> {
+    let begin = || -> rusqlite::Result<ChainHead> {
         let jobs = connection.query_row("SELECT coalesce(max(id), 0) FROM jobs", [], |row| row.get(0))?;
-        let known = Head::load(connection)?.unwrap_or_default();
+        let known = ChainHead::load(connection)?.unwrap_or_default();
         let head = known.next(0, clock::unix_ms(), jobs, sums_of(connection)?);
         head.store(connection)?;
         Ok(head)

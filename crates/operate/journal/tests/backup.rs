@@ -1,7 +1,5 @@
 //! Back-ups that a daemon makes by itself, and what is made of them elsewhere.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
-
 mod support;
 
 use std::fs;
@@ -23,7 +21,7 @@ fn backups_are_made_when_due_kept_within_limits_and_restored_elsewhere() {
         journal.commit(&records.batch(8)).unwrap();
         last = journal.restore().unwrap();
         let made = keep_backups(folder.path(), &always).unwrap().unwrap();
-        assert_eq!(backups(folder.path())[0].parent(), Some(&made[..]), "the newest is the first");
+        assert_eq!(backups(folder.path())[0].parent(), Some(made.as_path()), "the newest is the first");
     }
     assert_eq!(backups(folder.path()).len(), 2);
     assert_eq!(keep_backups(folder.path(), &BackupRules::default()).unwrap(), None, "none is due");
