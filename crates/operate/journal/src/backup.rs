@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use bedplate_host::{clock, sync_folder};
+use bedplate_host::{Replacement, clock, sync_folder};
 use bedplate_units::UtcTime;
 
 use crate::check::{JournalCheck, check};
@@ -82,9 +82,15 @@ pub fn restore_from(backup: &Path, state: &Path) -> Result<JournalCheck, Journal
     DirBuilder::new().recursive(true).mode(0o700).create(state).map_err(failed(state))?;
     copy_beside(from, state).map_err(failed(from))?;
     // The journal last: without it nothing has been restored.
-    let bytes = fs::read(from.join(JOURNAL)).map_err(failed(from))?;
-    bedplate_host::replace_private_file(&own, &bytes).map_err(failed(&own))?;
+    copy_durably(&from.join(JOURNAL), &own).map_err(failed(&own))?;
     Ok(found)
+}
+
+/// A file of any size, there as a whole or not at all.
+pub(crate) fn copy_durably(from: &Path, to: &Path) -> io::Result<()> {
+    let mut copy = Replacement::create_private(to)?;
+    io::copy(&mut File::open(from)?, &mut copy)?;
+    copy.commit()
 }
 
 fn copy_beside(from: &Path, to: &Path) -> io::Result<()> {

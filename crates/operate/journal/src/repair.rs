@@ -12,6 +12,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags, params_from_iter};
 use serde::Serialize;
 
+use crate::backup::copy_durably;
 use crate::chain::{ChainHead, TABLES, sums_of};
 use crate::check::{JournalCheck, check, examine, read_mark};
 use crate::mark::{Mark, Marked};
@@ -53,7 +54,7 @@ pub fn repair(path: &Path, backups: &[PathBuf]) -> Result<Repaired, JournalError
     };
     let found = conclude(&fresh)?;
     remove_all(path).map_err(failed)?;
-    bedplate_host::replace_private_file(path, &fs::read(&fresh).map_err(failed)?).map_err(failed)?;
+    copy_durably(&fresh, path).map_err(failed)?;
     remove_all(&fresh).map_err(failed)?;
     Mark::open(path).and_then(|mark| mark.begin(&found)).map_err(failed)?;
     let lost = match marked {

@@ -27,6 +27,8 @@ pub(crate) const CLUSTER: &str = "BEDPLATE_CLUSTER";
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a daemon may take to open its journal.
 const DAEMON: Duration = Duration::from_secs(60);
+/// How long the question whether it is up may take; who listens there may be another program.
+const ANSWER: Duration = Duration::from_secs(5);
 const JOINING: Duration = Duration::from_secs(30);
 /// Lines of a log that are shown when its process has died.
 const LAST_LINES: usize = 3;
@@ -238,7 +240,11 @@ pub fn stop_supervisor(state: &StateDirectory) {
 /// Whether the daemon of a directory is there and answers.
 pub fn is_running(state: &StateDirectory) -> Result<bool, LocalError> {
     let Some(beacon) = state.beacon()? else { return Ok(false) };
-    Ok(is_of_cluster(state, beacon.pid) && Local::new(state.place()?).is_up())
+    // Left by a daemon of an earlier release that was killed.
+    if beacon.fingerprint.is_none() && !machine::is_alive(beacon.pid) {
+        return Ok(false);
+    }
+    Ok(Local::new(state.place()?).with_answer_within(ANSWER).is_up())
 }
 
 /// Who starts an agent as root can do anything on this machine already.
