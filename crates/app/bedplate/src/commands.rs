@@ -75,7 +75,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Completions(arguments) => completions::run(&arguments, console),
         Command::Man(arguments) => man::run(&arguments, console),
         Command::Up(arguments) => up::run(&arguments, context, console),
-        Command::Daemon(arguments) => daemon::run(&arguments, context),
+        Command::Daemon(arguments) => daemon::run(&arguments, context, console),
         Command::Unit(arguments) => unit::run(&arguments, console),
         Command::Join(arguments) => up::join::run(&arguments, context, console),
         Command::Supervise(arguments) => up::supervise::run(&arguments, context, console),

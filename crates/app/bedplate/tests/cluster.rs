@@ -242,6 +242,9 @@ fn daemon_and_agents_that_die_come_back_by_themselves() {
     let job = cluster.submit(&["--nodes", "2", "--", "hostname"]);
     let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());
     assert_eq!(end["state"], "succeeded", "{end:#}");
+    let supervisor = process_with(&cluster, " supervise ", 0);
+    signal(supervisor, "-KILL");
+    process_with(&cluster, " supervise ", supervisor);
     let tokens = cluster.json(&["token", "list"]);
     // One to join with, one to come back with.
     let of_agent = tokens["tokens"].as_array().unwrap().iter().filter(|token| token["user"] == "n2");
@@ -265,8 +268,12 @@ fn no_token_reaches_a_program_that_took_the_port_of_a_dead_daemon() {
     assert!(TcpListener::bind(address).is_err(), "the port is kept while its supervisor lives");
     process_with(&cluster, " daemon ", daemon);
 
-    signal(process_with(&cluster, " supervise ", 0), "-KILL");
-    signal(process_with(&cluster, " daemon ", 0), "-KILL");
+    let (daemon, supervisor) =
+        (process_with(&cluster, " daemon ", 0), process_with(&cluster, " supervise ", 0));
+    // A daemon that is alone for long starts its supervisor again.
+    signal(daemon, "-STOP");
+    signal(supervisor, "-KILL");
+    signal(daemon, "-KILL");
     let impostor = wait_for("the port is free", || TcpListener::bind(address).ok());
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);

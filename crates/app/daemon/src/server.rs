@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
 use bedplate_host::{panics, tell_systemd};
 use bedplate_http::{Handler, Request, Server};
-use bedplate_journal::{Journal, Reader, Writer};
+use bedplate_journal::{Journal, JournalError, Reader, Writer};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -119,6 +120,7 @@ fn run(
     let state = StateDirectory::open(&options.state_directory)?;
     let clock = Arc::new(Clock::start());
     let mut journal = Journal::open_with(&state.journal(), &options.journal)?;
+    let is_examined = journal.is_examined();
     journal.hold_reserve(&state.journal(), options.reserve_bytes);
     let control = restore(&options, &mut journal, &clock)?;
     let writer = Arc::new(Writer::start(journal).map_err(|source| DaemonError::Thread { source })?);
@@ -126,7 +128,10 @@ fn run(
     let runtime = runtime.map_err(|source| DaemonError::Thread { source })?;
     let result = runtime.block_on(async {
         let daemon = Daemon::prepare(options, &state, control, &writer, clock, shutdown).await?;
-        daemon.run(&state, signals, ready).await
+        tokio::select! {
+            result = daemon.run(&state, signals, ready) => result,
+            error = examined(state.journal(), is_examined) => Err(error),
+        }
     });
     // After a failure others still look for it here, and for its port.
     if result.is_ok() {
@@ -269,6 +274,31 @@ impl Daemon {
         // Its panic, if any, is the result already.
         let _ = tokio::task::spawn_blocking(move || control_thread.join()).await;
         result
+    }
+}
+
+/// Reads a journal that was too large to be read before it was opened; returns only where it is hurt.
+async fn examined(path: PathBuf, is_examined: bool) -> DaemonError {
+    if is_examined {
+        return std::future::pending().await;
+    }
+    let look = move || match bedplate_journal::check(&path) {
+        Ok(found) => {
+            let damage = found.damage.first()?.to_string();
+            // Without the note the daemon would come up again with it.
+            if let Err(error) = bedplate_journal::suspect(&path) {
+                warn!("the journal is hurt, which cannot be noted: {error}");
+            }
+            Some(JournalError::Hurt { path, damage })
+        }
+        Err(error) => {
+            warn!("the journal could not be read as a whole: {error}");
+            None
+        }
+    };
+    match tokio::task::spawn_blocking(look).await {
+        Ok(Some(error)) => error.into(),
+        _ => std::future::pending().await,
     }
 }
 

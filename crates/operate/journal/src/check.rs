@@ -7,7 +7,7 @@ use bedplate_host::clock;
 use rusqlite::Connection;
 use serde::Serialize;
 
-use crate::chain::{ChainHead, TABLES, sums_of};
+use crate::chain::{ChainHead, TABLES, small_sums_of, sums_of};
 use crate::mark::{Mark, Marked};
 use crate::{JournalError, Reader};
 
@@ -88,7 +88,7 @@ pub fn check(path: &Path) -> Result<JournalCheck, JournalError> {
         Err(error) => return Err(error),
     };
     let snapshot = reader.connection.unchecked_transaction().map_err(JournalError::opening(path))?;
-    Ok(examine(&snapshot, &marked))
+    Ok(examine(&snapshot, &marked, Depth::Whole))
 }
 
 /// Of a file without anything in it.
@@ -101,11 +101,20 @@ pub(crate) fn read_mark(path: &Path) -> Result<Marked, JournalError> {
     Mark::read(path).map_err(|source| JournalError::Folder { path: path.to_owned(), source })
 }
 
-/// All of it, as of one transaction.
-pub(crate) fn examine(connection: &Connection, marked: &Marked) -> JournalCheck {
+/// How much of a journal is read to find damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    Whole,
+    /// The chain, its mark and the small tables, for a journal of which the whole would keep a cluster waiting.
+    Quick,
+}
+
+/// As of one transaction.
+pub(crate) fn examine(connection: &Connection, marked: &Marked, depth: Depth) -> JournalCheck {
     let structure = |error: rusqlite::Error| Damage::Structure { what: error.to_string() };
     let mut damage = Vec::new();
-    match integrity(connection) {
+    let structural = if depth == Depth::Whole { integrity(connection) } else { Ok(None) };
+    match structural {
         Ok(None) => {}
         Ok(Some(what)) => damage.push(Damage::Structure { what }),
         Err(error) => damage.push(structure(error)),
@@ -121,7 +130,11 @@ pub(crate) fn examine(connection: &Connection, marked: &Marked) -> JournalCheck 
             return JournalCheck { commits: 0, records: 0, at_ms: 0, damage, remarks: Vec::new() };
         }
     };
-    match sums_of(connection) {
+    let sums = match depth {
+        Depth::Whole => sums_of(connection),
+        Depth::Quick => small_sums_of(connection, head.sums),
+    };
+    match sums {
         Ok(sums) => damage.extend(altered(&head, &sums)),
         Err(error) => damage.push(structure(error)),
     }

@@ -1,6 +1,6 @@
 //! The one connection that writes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use bedplate_host::{FolderLock, clock, sync_folder};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::chain::{ChainHead, Keeper};
+use crate::check::Depth;
 use crate::mark::{Mark, Marked};
 use crate::reserve::Reserve;
 use crate::{JournalError, check, commit, lock, repair, restore, schema};
@@ -30,6 +31,7 @@ pub struct Journal {
     keeper: Keeper,
     mark: Mark,
     pub(crate) reserve: Option<Reserve>,
+    depth: Depth,
     _lock: FolderLock,
 }
 
@@ -47,11 +49,19 @@ pub struct JournalOptions {
     pub synchronous: Synchronous,
     /// The write-ahead log goes into the main file after this many pages of 4 KiB.
     pub checkpoint_pages: u32,
+    /// A journal up to this size is read as a whole before it is opened, a larger one while it is used
+    /// ([`Journal::is_examined`]).
+    pub examined_bytes: u64,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { file_layer: None, synchronous: Synchronous::Full, checkpoint_pages: 2_000 }
+        Self {
+            file_layer: None,
+            synchronous: Synchronous::Full,
+            checkpoint_pages: 2_000,
+            examined_bytes: 256 << 20,
+        }
     }
 }
 
@@ -79,7 +89,16 @@ impl Journal {
         schema::refuse_others(&connection, path)?;
         let before = schema::format_of(&connection, path)?;
         // Before anything is written: a file that was emptied stays empty.
-        refuse_hurt(&connection, path, before, &marked)?;
+        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let depth = match size <= options.examined_bytes || suspicion(path).exists() {
+            true => Depth::Whole,
+            false => Depth::Quick,
+        };
+        refuse_hurt(&connection, path, before, &marked, depth)?;
+        if depth == Depth::Whole {
+            // What was suspected has been put right.
+            let _ = std::fs::remove_file(suspicion(path));
+        }
         configure(&connection, options).map_err(JournalError::opening(path))?;
         schema::prepare(&mut connection, path)?;
         // A step of the schema changes rows.
@@ -93,7 +112,7 @@ impl Journal {
         let mark = Mark::open(path).map_err(folder)?;
         mark.begin(&head).map_err(folder)?;
         make_entry_durable(path)?;
-        Ok(Self { connection, last_text: None, head, keeper, mark, reserve: None, _lock: lock })
+        Ok(Self { connection, last_text: None, head, keeper, mark, reserve: None, depth, _lock: lock })
     }
 
     /// Returns once all records are on disk, or none of them ever will be.
@@ -146,6 +165,12 @@ impl Journal {
         }
     }
 
+    /// Whether all of it was read before it was opened. Otherwise [`check`](crate::check) is to be called soon, and what that finds noted by
+    /// [`suspect`](crate::suspect), so that the journal is not opened again as it is.
+    pub fn is_examined(&self) -> bool {
+        self.depth == Depth::Whole
+    }
+
     pub(crate) fn forget_last_text(&mut self) {
         self.last_text = None;
     }
@@ -161,12 +186,22 @@ impl Journal {
     }
 }
 
+/// From now on the journal is read as a whole before it is opened, whatever its size.
+pub fn suspect(path: &Path) -> std::io::Result<()> {
+    std::fs::write(suspicion(path), "")
+}
+
+pub(crate) fn suspicion(path: &Path) -> PathBuf {
+    path.with_extension("suspect")
+}
+
 /// What is not what was written must not be built on.
 fn refuse_hurt(
     connection: &Connection,
     path: &Path,
     format: u32,
     marked: &Marked,
+    depth: Depth,
 ) -> Result<(), JournalError> {
     let has_begun = format >= schema::FIRST_WITH_CHAIN && ChainHead::has_begun(connection).unwrap_or(true);
     if !has_begun && matches!(marked, Marked::Nothing) {
@@ -174,7 +209,7 @@ fn refuse_hurt(
     }
     let examined = match format {
         0 => check::empty(marked),
-        _ => check::examine(connection, marked),
+        _ => check::examine(connection, marked, depth),
     };
     if examined.is_whole() {
         return Ok(());

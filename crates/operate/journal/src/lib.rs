@@ -50,7 +50,7 @@ pub use check::{Damage, JournalCheck, age_of, check};
 pub use error::{JournalError, PAGES};
 pub use histogram::CommitHistogram;
 pub use history::{JobFilter, NoteSubject, Reader};
-pub use journal::{Journal, JournalOptions, Synchronous};
+pub use journal::{Journal, JournalOptions, Synchronous, suspect};
 pub use prune::Pruned;
 pub use repair::{Repaired, repair};
 pub use schema::FORMAT;

@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use crate::backup::copy_durably;
 use crate::chain::{ChainHead, TABLES, sums_of};
-use crate::check::{JournalCheck, check, examine, read_mark};
+use crate::check::{Depth, JournalCheck, check, examine, read_mark};
+use crate::journal::suspicion;
 use crate::mark::{Mark, Marked};
 use crate::{JournalError, lock, mark, schema};
 
@@ -88,7 +89,7 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
         name.push(end);
         PathBuf::from(name)
     };
-    vec![path.to_owned(), with("-wal"), with("-shm"), mark::path_of(path)]
+    vec![path.to_owned(), with("-wal"), with("-shm"), mark::path_of(path), suspicion(path)]
 }
 
 fn remove_all(path: &Path) -> io::Result<()> {
@@ -169,7 +170,7 @@ fn conclude(fresh: &Path) -> Result<ChainHead, JournalError> {
     let mut connection = Connection::open(fresh).map_err(JournalError::opening(fresh))?;
     schema::prepare(&mut connection, fresh)?;
     let head = begin_chain(&connection)?;
-    let found = examine(&connection, &Marked::Nothing);
+    let found = examine(&connection, &Marked::Nothing, Depth::Whole);
     match found.damage.first() {
         None => Ok(head),
         Some(damage) => Err(JournalError::Hurt { path: fresh.to_owned(), damage: damage.to_string() }),

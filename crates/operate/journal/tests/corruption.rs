@@ -13,7 +13,9 @@ use std::path::Path;
 use bedplate_control::record::Restored;
 use bedplate_faultdisk::Draw;
 use bedplate_gangs::Time;
-use bedplate_journal::{Damage, Journal, JournalError, NewToken, Reader, check, repair};
+use bedplate_journal::{
+    Damage, Journal, JournalError, JournalOptions, NewToken, Reader, check, repair, suspect,
+};
 use rusqlite::types::Value;
 use support::{Folder, Records};
 
@@ -276,4 +278,24 @@ fn a_first_opening_that_was_cut_off_goes_on_and_a_chain_that_is_gone_is_damage()
     fs::remove_file(folder.path().join("journal.mark")).unwrap();
     assert_eq!(Journal::open(&folder.journal()).unwrap().restore().unwrap(), history.restored);
     assert!(check(&folder.journal()).unwrap().is_whole());
+}
+
+#[test]
+fn a_journal_too_large_to_be_read_first_is_opened_until_it_is_suspected() {
+    let history = history(11);
+    let folder = Folder::new("large");
+    put(&history.closed, folder.path());
+    let connection = rusqlite::Connection::open(folder.journal()).unwrap();
+    connection.execute("UPDATE jobs SET name = 'other' WHERE id = (SELECT max(id) FROM jobs)", []).unwrap();
+    drop(connection);
+    let small = JournalOptions { examined_bytes: 0, ..JournalOptions::default() };
+    let journal = Journal::open_with(&folder.journal(), &small).unwrap();
+    assert!(!journal.is_examined());
+    drop(journal);
+    assert!(!check(&folder.journal()).unwrap().is_whole());
+    suspect(&folder.journal()).unwrap();
+    assert!(matches!(Journal::open_with(&folder.journal(), &small), Err(JournalError::Hurt { .. })));
+    repair(&folder.journal(), &[]).unwrap();
+    assert!(Journal::open(&folder.journal()).unwrap().is_examined());
+    assert!(!folder.path().join("journal.suspect").exists());
 }

@@ -15,6 +15,7 @@ fn what_a_commit_writes_grows_with_pages_not_with_records() {
         file_layer: Some(disk.name().to_owned()),
         synchronous: Synchronous::Full,
         checkpoint_pages: 100_000,
+        ..JournalOptions::default()
     };
     let mut journal = Journal::open_with(&folder.journal(), &options).unwrap();
     let mut records = Records::new(7);

@@ -60,7 +60,7 @@ impl Launcher {
 
     /// Starts the process that starts the others again, unless it is there.
     pub fn start_supervisor(&self, state: &StateDirectory) -> Result<(), LocalError> {
-        if !find_processes(state, " supervise ").is_empty() {
+        if has_supervisor(state) {
             return Ok(());
         }
         let mut command = self.process(state);
@@ -224,6 +224,10 @@ pub fn hold(state: &StateDirectory) -> Result<Flock<File>, LocalError> {
     let failed = |source: io::Error| LocalError::State { path: path.clone(), source };
     let file = private_file().open(&path).map_err(failed)?;
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))
+}
+
+pub(crate) fn has_supervisor(state: &StateDirectory) -> bool {
+    !find_processes(state, " supervise ").is_empty()
 }
 
 /// From now on nothing is started again.

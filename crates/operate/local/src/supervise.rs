@@ -54,6 +54,37 @@ impl Launcher {
     }
 }
 
+/// Between two looks of a daemon at its supervisor. Two must miss it: who takes a cluster down ends the supervisor first.
+const GUARD: Duration = Duration::from_secs(5);
+
+impl Launcher {
+    /// For the daemon: starts its supervisor again when that was killed, so that both must die at once to be gone. A cluster that
+    /// never had one gets none.
+    pub fn guard_supervisor(self, state: StateDirectory) -> io::Result<()> {
+        let guard = move || {
+            let mut missed = 0;
+            loop {
+                thread::sleep(GUARD);
+                reap();
+                missed = if self.misses_supervisor(&state) { missed + 1 } else { 0 };
+                if missed == 2 {
+                    (self.say)("the supervisor is gone; starting it again");
+                    if let Err(error) = self.start_supervisor(&state) {
+                        (self.say)(&format!("the supervisor cannot be started: {error}"));
+                    }
+                    missed = 0;
+                }
+            }
+        };
+        thread::Builder::new().name("guard".into()).spawn(guard).map(drop)
+    }
+
+    fn misses_supervisor(&self, state: &StateDirectory) -> bool {
+        let had_one = SupervisorNote::read(state).filter(|note| !launch::is_of_cluster(state, note.pid));
+        had_one.is_some() && !is_gone(state) && !state.has_concluded() && !launch::has_supervisor(state)
+    }
+}
+
 struct Supervisor<'a> {
     state: StateDirectory,
     patience: Supervision,
