@@ -119,6 +119,7 @@ fn run(
     bedplate_http::raise_file_limit();
     let state = StateDirectory::open(&options.state_directory)?;
     let clock = Arc::new(Clock::start());
+    bedplate_journal::make_room(&state.journal());
     let mut journal = Journal::open_with(&state.journal(), &options.journal)?;
     let is_examined = journal.is_examined();
     journal.hold_reserve(&state.journal(), options.reserve_bytes);

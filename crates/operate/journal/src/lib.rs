@@ -53,6 +53,7 @@ pub use history::{JobFilter, NoteSubject, Reader};
 pub use journal::{Journal, JournalOptions, Synchronous, suspect};
 pub use prune::Pruned;
 pub use repair::{Repaired, repair};
+pub use reserve::make_room;
 pub use schema::FORMAT;
 pub use tokens::{NewToken, Token, TokenHash};
 pub use usage::{UsageBy, UsageFilter, UsageRow};

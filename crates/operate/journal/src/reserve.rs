@@ -15,6 +15,9 @@ use crate::Journal;
 /// A reserve is made where so many times its size is free.
 const PLENTY: u64 = 16;
 
+/// What a daemon needs to start.
+const LEAST: u64 = 4 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Reserve {
     path: PathBuf,
@@ -23,7 +26,7 @@ pub(crate) struct Reserve {
 
 impl Reserve {
     pub(crate) fn of(journal: &Path, bytes: u64) -> Self {
-        let reserve = Self { path: journal.with_extension("reserve"), bytes };
+        let reserve = Self { path: path_of(journal), bytes };
         reserve.keep();
         reserve
     }
@@ -31,9 +34,7 @@ impl Reserve {
     /// Makes it where it is missing and there is room; a system that cannot has none.
     pub(crate) fn keep(&self) {
         let is_there = fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() == self.bytes);
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        let free = statvfs(folder).map_or(0, |room| room.blocks_available() * room.fragment_size());
-        if self.bytes == 0 || is_there || free < PLENTY * self.bytes {
+        if self.bytes == 0 || is_there || free_beside(&self.path) < PLENTY * self.bytes {
             return;
         }
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path);
@@ -48,6 +49,22 @@ impl Reserve {
     pub(crate) fn give_up(&self) -> bool {
         fs::remove_file(&self.path).is_ok()
     }
+}
+
+/// Gives up the reserve of a journal that is about to be opened on a disk without room, so that its daemon can start.
+pub fn make_room(journal: &Path) {
+    if free_beside(journal) < LEAST {
+        let _ = fs::remove_file(path_of(journal));
+    }
+}
+
+fn path_of(journal: &Path) -> PathBuf {
+    journal.with_extension("reserve")
+}
+
+fn free_beside(path: &Path) -> u64 {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    statvfs(folder).map_or(0, |room| room.blocks_available() * room.fragment_size())
 }
 
 impl Journal {
@@ -75,6 +92,9 @@ mod tests {
         assert!(reserve.give_up() && !reserve.give_up());
         reserve.keep();
         assert!(reserve.give_up());
+        reserve.keep();
+        make_room(&journal);
+        assert!(reserve.give_up(), "there is room, so it stays");
         assert!(!Reserve::of(&journal, u64::MAX / PLENTY).give_up(), "there is not so much room");
     }
 }
