@@ -130,6 +130,7 @@ fn a_second_machine_joins_works_and_comes_back_after_its_cable_was_pulled() {
         assert_eq!(log, format!("rank {rank} of 2 meets at 10.231.7.1\n"));
     }
 
+    assert_eq!(network.json(2, &["status"])["agent_runs"], true);
     network.cable("down");
     network.wait_for_link(false);
     network.cable("up");

@@ -36,6 +36,8 @@ pub enum LocalError {
     NoServer { server: String, source: io::Error },
     #[error("node {node} has not joined within {seconds} s: {said}")]
     NotAdmitted { node: String, seconds: u64, said: String, log: PathBuf },
+    #[error("the agent of node {node} does not run")]
+    NoAgent { node: String },
     #[error("cannot wait for signals")]
     Signals { source: io::Error },
     #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
@@ -71,6 +73,7 @@ pub const PAGES: &[&Page] = &[
     &HAS_CLUSTER,
     &JOINED_ALREADY,
     &NO_SERVER,
+    &NO_AGENT,
     &NOT_ADMITTED,
     &SIGNALS,
     &LEFT,
@@ -100,6 +103,12 @@ static NO_SERVER: Page = Page {
     class: Class::Transient,
     meaning: "No connection could be made to the address that the other machine's `bedplate up` printed.",
     remedy: "check the address, routes and firewalls, and that the cluster is up",
+};
+static NO_AGENT: Page = Page {
+    code: "join/no-agent",
+    class: Class::Transient,
+    meaning: "This machine is a node of a cluster on another one, and the process that runs its jobs is not there. Its supervisor starts it again, with growing pauses.",
+    remedy: "read `supervisor.log` and the agent's log in the state directory",
 };
 static NOT_ADMITTED: Page = Page {
     code: "join/not-admitted",
@@ -202,6 +211,7 @@ impl Diagnostic for LocalError {
             LocalError::HasCluster { .. } => &HAS_CLUSTER,
             LocalError::JoinedAlready { .. } => &JOINED_ALREADY,
             LocalError::NoServer { .. } => &NO_SERVER,
+            LocalError::NoAgent { .. } => &NO_AGENT,
             LocalError::NotAdmitted { .. } => &NOT_ADMITTED,
             LocalError::Signals { .. } => &SIGNALS,
             LocalError::Left { .. } => &LEFT,

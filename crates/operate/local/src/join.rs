@@ -72,7 +72,7 @@ impl Joined {
     }
 
     /// Nothing where no machine has joined, or what it joined cannot be read.
-    pub(crate) fn find(state: &StateDirectory) -> Option<Self> {
+    pub fn find(state: &StateDirectory) -> Option<Self> {
         let value: Value = serde_json::from_slice(&fs::read(state.path().join(FILE)).ok()?).ok()?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);
         Some(Self {

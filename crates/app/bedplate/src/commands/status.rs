@@ -1,7 +1,7 @@
 //! `bedplate status`: how the cluster of this machine does, also while no daemon answers.
 
-use bedplate_drivers::{Driver, Local};
-use bedplate_local::{SupervisorNote, is_running};
+use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
+use bedplate_local::{Joined, LocalError, SupervisorNote, find_agent, is_running};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
 
@@ -22,6 +22,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let state = arguments.connection.state()?;
+    if let Some(joined) = Joined::find(&state) {
+        return report_joined(&joined, &state, console);
+    }
     let note = SupervisorNote::read(&state);
     let is_up = is_running(&state).unwrap_or(false);
     let supervised = note.as_ref().is_some_and(|note| bedplate_local::machine::is_alive(note.pid));
@@ -50,5 +53,27 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     match is_up {
         true => Ok(()),
         false => Err(bedplate_drivers::DriverError::NotRunning { beacon: state.beacon_path() }.into()),
+    }
+}
+
+/// Of a machine that is a node of a cluster on another one: only that cluster knows more.
+fn report_joined(joined: &Joined, state: &StateDirectory, console: &mut Console) -> Result<(), CliError> {
+    let agent = find_agent(state, &NodeId::from(joined.node.as_str()));
+    let troubles = SupervisorNote::read(state).map(|note| note.troubles).unwrap_or_default();
+    if console.is_json() {
+        console
+            .json(&json!({ "node": joined.node, "server": joined.server, "agent_runs": agent.is_some(),
+            "troubles": troubles, "state_dir": state.path() }))?;
+    } else {
+        let runs = if agent.is_some() { "runs" } else { "does not run" };
+        console
+            .line(&format!("node {} of the cluster at {}: its agent {runs}", joined.node, joined.server))?;
+        for trouble in &troubles {
+            console.line(&trouble.to_string())?;
+        }
+    }
+    match agent {
+        Some(_) => Ok(()),
+        None => Err(LocalError::NoAgent { node: joined.node.clone() }.into()),
     }
 }
