@@ -5,9 +5,9 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
-    doctor, down, error, export, generate, health, history, job, launch, layout, man, model, node, plan,
-    queue, replay, route, rules, scheduler, scrape_config, selftest, serve, submit, token, top, tour, train,
-    unit, up, usage,
+    doctor, down, error, export, generate, health, history, job, journal, launch, layout, man, model, node,
+    plan, queue, replay, route, rules, scheduler, scrape_config, selftest, serve, status, submit, token, top,
+    tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Join(up::join::Arguments),
     /// End what `up` or `join` started on this machine
     Down(down::Arguments),
+    /// Show how the cluster of this machine does, also while its daemon is away
+    Status(status::Arguments),
     /// Give a cluster a job: a file, a batch script or a command
     Submit(Box<submit::Arguments>),
     /// List waiting and running jobs
@@ -100,6 +102,9 @@ pub(crate) enum Command {
     /// Prune the history of ended jobs
     #[command(subcommand)]
     History(history::Arguments),
+    /// Check, repair and back up the journal, in which a cluster keeps its state
+    #[command(subcommand)]
+    Journal(journal::Arguments),
     /// Manage tokens, which say who may do what: add, list, revoke
     #[command(subcommand)]
     Token(token::Arguments),

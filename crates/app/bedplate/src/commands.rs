@@ -20,6 +20,7 @@ pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod job;
+pub(crate) mod journal;
 pub(crate) mod launch;
 pub(crate) mod layout;
 pub(crate) mod man;
@@ -34,6 +35,7 @@ pub(crate) mod scheduler;
 pub(crate) mod scrape_config;
 pub(crate) mod selftest;
 pub(crate) mod serve;
+pub(crate) mod status;
 pub(crate) mod submit;
 pub(crate) mod token;
 pub(crate) mod top;
@@ -73,7 +75,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Completions(arguments) => completions::run(&arguments, console),
         Command::Man(arguments) => man::run(&arguments, console),
         Command::Up(arguments) => up::run(&arguments, context, console),
-        Command::Daemon(arguments) => daemon::run(&arguments, context),
+        Command::Daemon(arguments) => daemon::run(&arguments, context, console),
         Command::Unit(arguments) => unit::run(&arguments, console),
         Command::Join(arguments) => up::join::run(&arguments, context, console),
         Command::Supervise(arguments) => up::supervise::run(&arguments, context, console),
@@ -85,6 +87,8 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Top(arguments) => top::run(&arguments, console),
         Command::Usage(arguments) => usage::run(&arguments, console),
         Command::History(arguments) => history::run(&arguments, console),
+        Command::Journal(arguments) => journal::run(&arguments, console),
+        Command::Status(arguments) => status::run(&arguments, console),
         Command::Doctor(arguments) => doctor::run(&arguments, context, console),
         Command::Selftest(arguments) => selftest::run(&arguments, context, console),
         Command::Rules(arguments) => rules::run(&arguments, console),

@@ -5,12 +5,15 @@ mod faults;
 mod working;
 
 use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use bedplate_testkit::{wait_for, wait_to_see};
+use bedplate_testkit::{wait_for, wait_to_see, wait_until};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
@@ -239,10 +242,92 @@ fn daemon_and_agents_that_die_come_back_by_themselves() {
     let job = cluster.submit(&["--nodes", "2", "--", "hostname"]);
     let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());
     assert_eq!(end["state"], "succeeded", "{end:#}");
+    let supervisor = process_with(&cluster, " supervise ", 0);
+    signal(supervisor, "-KILL");
+    process_with(&cluster, " supervise ", supervisor);
     let tokens = cluster.json(&["token", "list"]);
     // One to join with, one to come back with.
     let of_agent = tokens["tokens"].as_array().unwrap().iter().filter(|token| token["user"] == "n2");
     assert_eq!(of_agent.count(), 2, "those of dead agents are revoked: {tokens:#}");
+    cluster.down();
+}
+
+#[test]
+fn no_token_reaches_a_program_that_took_the_port_of_a_dead_daemon() {
+    let cluster = Cluster::up(&["--nodes", "1"]);
+    let beacon = fs::read_to_string(cluster.folder.join("state/daemon.json")).expect("it is up");
+    let port = serde_json::from_str::<Value>(&beacon).expect("it is JSON")["port"].as_u64().expect("a port");
+    let address = ("127.0.0.1", u16::try_from(port).expect("a port"));
+    let daemon = process_with(&cluster, " daemon ", 0);
+    wait_to_see(
+        "the supervisor holds the port",
+        || cluster.json(&["status"]),
+        |shown| shown["is_up"] == true,
+    );
+    signal(daemon, "-KILL");
+    assert!(TcpListener::bind(address).is_err(), "the port is kept while its supervisor lives");
+    process_with(&cluster, " daemon ", daemon);
+
+    let (daemon, supervisor) =
+        (process_with(&cluster, " daemon ", 0), process_with(&cluster, " supervise ", 0));
+    // A daemon that is alone for long starts its supervisor again.
+    signal(daemon, "-STOP");
+    signal(supervisor, "-KILL");
+    signal(daemon, "-KILL");
+    let impostor = wait_for("the port is free", || TcpListener::bind(address).ok());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    std::thread::spawn(move || {
+        for mut stream in impostor.incoming().flatten() {
+            let mut bytes = vec![0; 65_536];
+            let count = stream.read(&mut bytes).unwrap_or(0);
+            hears.lock().expect("no panic").push(bytes[..count].to_vec());
+        }
+    });
+    assert_eq!(cluster.run(&["queue"]).status.code(), Some(3));
+    assert_eq!(cluster.run(&["status"]).status.code(), Some(3));
+    // The agent tries to link all the time.
+    wait_until("all have tried", || heard.lock().expect("no panic").len() > 3);
+    let token = fs::read(cluster.folder.join("state/admin.token")).expect("it is there");
+    let tokens = [token.trim_ascii(), b"bp_", b"Bearer", b"HTTP"];
+    for bytes in heard.lock().expect("no panic").iter() {
+        let has = |token: &&[u8]| bytes.windows(token.len()).any(|part| part == *token);
+        assert!(!tokens.iter().any(has), "{}", String::from_utf8_lossy(bytes));
+    }
+    succeeded(&cluster.run(&["down"]));
+}
+
+#[test]
+fn a_cluster_tells_why_its_daemon_is_away_and_a_journal_that_was_cut_is_repaired() {
+    let cluster = Cluster::up(&["--nodes", "1"]);
+    succeeded(&cluster.run(&["submit", "--wait", "--", "true"]));
+    assert!(cluster.tell(&["journal", "check"]).starts_with("whole: "));
+    let backup = cluster.folder.join("state/backups/first").display().to_string();
+    succeeded(&cluster.run(&["journal", "backup", &backup]));
+    let later = cluster.submit(&["--wait", "--", "true"]);
+    signal(process_with(&cluster, " supervise ", 0), "-STOP");
+    signal(process_with(&cluster, " daemon ", 0), "-KILL");
+    for name in ["journal.sqlite", "journal.sqlite-wal"] {
+        let file = fs::OpenOptions::new().write(true).open(cluster.folder.join("state").join(name));
+        file.and_then(|file| file.set_len(0)).expect("it is ours");
+    }
+    signal(process_with(&cluster, " supervise ", 0), "-CONT");
+    let told = |shown: &Value| {
+        let troubles = shown["troubles"].to_string();
+        troubles.contains("commits with") && shown["is_supervised"] == true
+    };
+    let status = || {
+        let output = cluster.run(&["--json", "status"]);
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    };
+    wait_to_see("the supervisor says what is wrong", status, told);
+    succeeded(&cluster.run(&["down", "--force"]));
+    assert_eq!(cluster.run(&["up"]).status.code(), Some(1), "it does not go on from nothing");
+    let repaired = cluster.json(&["journal", "repair"]);
+    assert!(repaired["from"].as_str().expect("a path").contains("backups/first"), "{repaired:#}");
+    succeeded(&cluster.run(&["up"]));
+    assert_eq!(cluster.run(&["job", "show", &later]).status.code(), Some(1), "it came after the back-up");
+    succeeded(&cluster.run(&["job", "show", "1"]));
     cluster.down();
 }
 
@@ -317,6 +402,7 @@ fn units_are_what_systemd_understands() {
     fs::create_dir_all(&folder).unwrap();
     let daemon = ["unit", "daemon", "--cluster", "p5.48xlarge:4", "--listen", "10.0.0.1:7431"];
     let agent = ["unit", "agent", "--server", "10.0.0.1:7431", "--node", "n7", "--address", "10.0.0.7"];
+    let agent = [&agent[..], &["--fingerprint", "ab"]].concat();
     for (name, arguments) in [("daemon", &daemon[..]), ("agent", &agent[..])] {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         succeeded(&output);
@@ -446,8 +532,11 @@ fn a_context_names_a_cluster_and_its_commands_go_there() {
     };
     let beacon: Value =
         serde_json::from_str(&fs::read_to_string(cluster.folder.join("state/daemon.json")).unwrap()).unwrap();
-    let url = format!("http://127.0.0.1:{}", beacon["port"]);
-    succeeded(&run(&["context", "add", "lab", "--url", &url, "--token-file", "state/admin.token"]));
+    let url = format!("https://127.0.0.1:{}", beacon["port"]);
+    let fingerprint = beacon["fingerprint"].as_str().expect("it proves itself on loopback too");
+    let lab = ["context", "add", "lab", "--url", &url, "--token-file", "state/admin.token"];
+    assert!(String::from_utf8_lossy(&run(&lab).stderr).contains("cluster/unproven"));
+    succeeded(&run(&[&lab[..], &["--fingerprint", fingerprint]].concat()));
     succeeded(&run(&["context", "add", "here", "--state-dir", "state"]));
     for name in ["lab", "here"] {
         let output = run(&["node", "list", "--context", name]);

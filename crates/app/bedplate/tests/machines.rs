@@ -58,6 +58,22 @@ impl Network {
         assert!(ip(&format!("-n {} link set bpa{} {state}", self.machine(1), self.number)));
     }
 
+    /// A third machine, with a cable to the second one alone: there it is 10.231.8.3.
+    fn add_third(&self) {
+        let (number, b, c) = (&self.number, self.machine(2), self.machine(3));
+        for step in [
+            format!("netns add {c}"),
+            format!("link add bpc{number} netns {b} type veth peer name bpd{number} netns {c}"),
+            format!("-n {b} addr add 10.231.8.2/24 dev bpc{number}"),
+            format!("-n {c} addr add 10.231.8.3/24 dev bpd{number}"),
+            format!("-n {c} link set lo up"),
+            format!("-n {b} link set bpc{number} up"),
+            format!("-n {c} link set bpd{number} up"),
+        ] {
+            assert!(ip(&step), "{step}");
+        }
+    }
+
     fn run(&self, machine: u32, arguments: &[&str]) -> Output {
         let state = self.folder.join(format!("state-{machine}"));
         let mut command = Command::new("ip");
@@ -87,7 +103,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for machine in [2, 1] {
+        for machine in [3, 2, 1] {
             self.run(machine, &["down", "--force"]);
             ip(&format!("netns del {}", self.machine(machine)));
         }
@@ -114,6 +130,7 @@ fn a_second_machine_joins_works_and_comes_back_after_its_cable_was_pulled() {
         assert_eq!(log, format!("rank {rank} of 2 meets at 10.231.7.1\n"));
     }
 
+    assert_eq!(network.json(2, &["status"])["agent_runs"], true);
     network.cable("down");
     network.wait_for_link(false);
     network.cable("up");
@@ -124,6 +141,45 @@ fn a_second_machine_joins_works_and_comes_back_after_its_cable_was_pulled() {
     network.wait_for_link(false);
     assert!(!network.folder.join("state-2/join.json").exists());
     network.tell(1, &["down"]);
+}
+
+#[test]
+fn a_cluster_goes_on_from_a_backup_on_another_machine_with_its_running_job() {
+    let Some(network) = Network::make() else { return };
+    network.add_third();
+    let up = network.json(1, &["up", "--remote", "1", "--listen", "10.231.7.1:7431"]);
+    let line = up["join"][0].as_str().expect("a line for the node that has not joined").to_owned();
+    let line = line.replacen("10.231.7.1:7431", "10.231.7.1:7431,10.231.8.3:7431", 1);
+    network.json(2, &line.split(' ').skip(1).collect::<Vec<_>>());
+    let go = network.folder.join("go").display().to_string();
+    let script = format!("until [ -e {go} ]; do sleep 0.1; done");
+    let job = network.tell(1, &["submit", "--nodelist", "n2", "--", "sh", "-c", &script]);
+    let show = |machine| network.json(machine, &["job", "show", job.trim()]);
+    wait_to_see("it runs", || show(1), |shown| shown["state"] == "running");
+
+    let backup = network.folder.join("backup").display().to_string();
+    network.tell(1, &["journal", "backup", &backup]);
+    let lost = network.tell(1, &["submit", "--nodelist", "n2", "--", "true"]);
+    network.tell(1, &["down", "--force"]);
+    let came = network.run(3, &["up", "--from", &backup, "--listen", "10.231.8.3:7431"]);
+    let said = String::from_utf8_lossy(&came.stderr).into_owned();
+    assert!(came.status.success() && said.contains(" s ago: what was decided since then is lost"), "{said}");
+    let linked = || network.json(3, &["node", "show", "n2"])["is_linked"].clone();
+    wait_to_see("its node follows by the certificate", linked, |linked| *linked == true);
+    assert_eq!(
+        network.run(3, &["job", "show", lost.trim()]).status.code(),
+        Some(1),
+        "it came after the back-up"
+    );
+    fs::write(&go, "").expect("the folder is there");
+    let end = wait_to_see("it ends", || show(3), |shown| shown["ended_ms"].is_u64());
+    assert_eq!((&end["state"], &end["restarts"]), (&Value::from("succeeded"), &Value::from(0)), "{end:#}");
+    assert_eq!(end["runs"].as_array().map(Vec::len), Some(1), "{end:#}");
+    assert!(network.tell(3, &["journal", "check"]).starts_with("whole: "));
+    let again = network.run(3, &["up", "--from", &backup]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("error[journal/exists]"));
+    network.tell(2, &["down"]);
+    network.tell(3, &["down"]);
 }
 
 #[test]
@@ -142,7 +198,7 @@ fn other_machines_need_an_address_and_a_token() {
     let output = network.run(2, &wrong);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("error[join/not-admitted]"), "{said}");
-    let nowhere = ["join", "10.231.7.1:1", "--node", "n2", "--token", "bp_x"];
+    let nowhere = ["join", "10.231.7.1:1", "--node", "n2", "--token", "bp_x", "--fingerprint", "ab"];
     let said = String::from_utf8_lossy(&network.run(2, &nowhere).stderr).into_owned();
     assert!(said.contains("error[join/no-server]"), "{said}");
     network.tell(1, &["down"]);

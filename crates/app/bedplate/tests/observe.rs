@@ -90,11 +90,13 @@ impl Watched {
     fn submit_as(&self, user: &str, script: &str) -> String {
         let token = self.tell(&["token", "add", user, "--role", "user"]);
         let beacon = fs::read_to_string(self.folder.join("state/daemon.json")).unwrap();
-        let port = serde_json::from_str::<Value>(&beacon).unwrap()["port"].clone();
+        let beacon: Value = serde_json::from_str(&beacon).unwrap();
         let mut command = Command::new(PROGRAM);
         command.args(["submit", "--nodelist", "n2", "--gpus-per-node", "4", "--", "sh", "-c", script]);
         command.current_dir(&self.folder).env_remove("BEDPLATE_STATE").env("BEDPLATE_TOKEN", token.trim());
-        let output = command.env("BEDPLATE_SERVER", format!("http://127.0.0.1:{port}")).output().unwrap();
+        command.env("BEDPLATE_SERVER", format!("https://127.0.0.1:{}", beacon["port"]));
+        let output =
+            command.env("BEDPLATE_FINGERPRINT", beacon["fingerprint"].as_str().unwrap()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     }

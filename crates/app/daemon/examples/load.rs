@@ -70,6 +70,8 @@ fn begin(folder: &Path) -> Result<RunningDaemon, Failure> {
     let cluster = Cluster::from_spec(&format!("p5.48xlarge:{NODES}"), &Catalog::builtin())?;
     let mut options = DaemonOptions::new(folder.to_owned(), cluster);
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    // Clients here speak raw HTTP.
+    options.tls = false;
     options.limits.requests_per_second_per_client = 1e6;
     Ok(start(options)?)
 }

@@ -15,6 +15,7 @@
 //! ```
 
 mod api;
+mod backups;
 mod clock;
 mod control_thread;
 mod error;

@@ -24,7 +24,7 @@ pub struct DaemonOptions {
     pub state_directory: PathBuf,
     /// Port 0 lets the system choose; `daemon.json` says which it was.
     pub listen: SocketAddr,
-    /// Encrypts on loopback too. Beyond loopback it is always on.
+    /// Proves itself by its certificate and encrypts, which is off only in tests, and then on loopback alone.
     pub tls: bool,
     /// Names and addresses that the certificate is made out for, besides `localhost` and where it listens.
     pub names: Vec<String>,
@@ -37,6 +37,9 @@ pub struct DaemonOptions {
     pub log_directories: Vec<PathBuf>,
     pub limits: ApiLimits,
     pub retention: Retention,
+    pub backups: bedplate_journal::BackupRules,
+    /// Room on the disk that is kept for the journal.
+    pub reserve_bytes: u64,
     /// The journal's own settings, for tests of failing disks.
     pub journal: bedplate_journal::JournalOptions,
     /// Called on the deciding thread before each turn, for tests of slow decisions.
@@ -49,7 +52,7 @@ impl DaemonOptions {
             log_directories: vec![state_directory.clone(), state_directory.join("agents")],
             state_directory,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)),
-            tls: false,
+            tls: true,
             names: Vec::new(),
             cluster,
             settings: Settings::default(),
@@ -57,6 +60,8 @@ impl DaemonOptions {
             administrator: "admin".into(),
             limits: ApiLimits::default(),
             retention: Retention::default(),
+            backups: bedplate_journal::BackupRules::default(),
+            reserve_bytes: 0,
             journal: bedplate_journal::JournalOptions::default(),
             on_turn: Arc::new(|| {}),
         }

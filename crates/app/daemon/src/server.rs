@@ -1,6 +1,8 @@
 //! Starting the daemon, accepting connections, and ending it in good order.
 
+use std::error::Error;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -8,9 +10,9 @@ use std::time::Duration;
 use bedplate_control::Control;
 use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
-use bedplate_host::panics;
+use bedplate_host::{panics, tell_systemd};
 use bedplate_http::{Handler, Request, Server};
-use bedplate_journal::{Journal, Reader, Writer};
+use bedplate_journal::{Journal, JournalError, Reader, Writer};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -19,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::api::{self, App, MOST_READS, Shutdown};
+use crate::backups;
 use crate::clock::Clock;
 use crate::control_thread::{ControlSetup, ControlThread};
 use crate::error::DaemonError;
@@ -72,7 +75,12 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> DaemonError {
 
 /// Runs a daemon until somebody ends it: over the API, or by an interrupt or termination signal.
 pub fn serve(options: DaemonOptions) -> Result<(), DaemonError> {
-    launch(options, Signals::Obeyed)?.wait()
+    let result = launch(options, Signals::Obeyed).and_then(RunningDaemon::wait);
+    if let Err(error) = &result {
+        let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+        tell_systemd(&format!("STATUS={error}{cause}"));
+    }
+    result
 }
 
 /// Starts a daemon on threads of its own and returns once it listens. Signals are left to the caller.
@@ -111,16 +119,25 @@ fn run(
     bedplate_http::raise_file_limit();
     let state = StateDirectory::open(&options.state_directory)?;
     let clock = Arc::new(Clock::start());
+    bedplate_journal::make_room(&state.journal());
     let mut journal = Journal::open_with(&state.journal(), &options.journal)?;
+    let is_examined = journal.is_examined();
+    journal.hold_reserve(&state.journal(), options.reserve_bytes);
     let control = restore(&options, &mut journal, &clock)?;
     let writer = Arc::new(Writer::start(journal).map_err(|source| DaemonError::Thread { source })?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|source| DaemonError::Thread { source })?;
     let result = runtime.block_on(async {
         let daemon = Daemon::prepare(options, &state, control, &writer, clock, shutdown).await?;
-        daemon.run(&state, signals, ready).await
+        tokio::select! {
+            result = daemon.run(&state, signals, ready) => result,
+            error = examined(state.journal(), is_examined) => Err(error),
+        }
     });
-    state.withdraw();
+    // After a failure others still look for it here, and for its port.
+    if result.is_ok() {
+        state.withdraw();
+    }
     end(runtime, writer);
     result
 }
@@ -176,7 +193,7 @@ impl Daemon {
             None => (server, None),
         };
         let listener =
-            bedplate_http::bind(address).map_err(|source| DaemonError::Listen { address, source })?;
+            bedplate_http::bind_beside(address).map_err(|source| DaemonError::Listen { address, source })?;
         let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
         let links = Arc::new(AgentLinks::new(leases.clone(), RunSecrets::open(state)?));
         let hub = Arc::new(Hub::new(clock.now().0, options.limits.events_behind));
@@ -223,7 +240,9 @@ impl Daemon {
         let address = self.listener.local_addr();
         let address =
             address.map_err(|source| DaemonError::Listen { address: self.app.options.listen, source })?;
-        state.announce(address, self.fingerprint)?;
+        let announce = || state.announce(address, self.fingerprint.clone());
+        announce()?;
+        tell_systemd(&format!("READY=1\nSTATUS=listening at {address}"));
         // Nobody may be waiting for it.
         let _ = ready.send(address);
         let mut stopping = self.app.shutdown.subscribe();
@@ -232,9 +251,14 @@ impl Daemon {
             () = retention::keep_within_limits(&self.app) => Ok(()),
             _ = stopping.wait_for(Option::is_some) => Ok(()),
             () = interrupted(signals) => Ok(()),
+            () = stay_announced(state, announce) => Ok(()),
+            () = backups::keep(&self.app) => Ok(()),
             failure = self.failures.recv() => failure.map_or(Ok(()), Err),
         };
         let how = *self.app.shutdown.borrow();
+        if how.is_some() && result.is_ok() {
+            state.conclude();
+        }
         if how == Some(Shutdown::StopJobs) && result.is_ok() {
             // Agents must still be heard while their jobs end.
             let stopped = timeout(LAST_JOBS, stop_jobs(&self.app));
@@ -251,6 +275,43 @@ impl Daemon {
         // Its panic, if any, is the result already.
         let _ = tokio::task::spawn_blocking(move || control_thread.join()).await;
         result
+    }
+}
+
+/// Reads a journal that was too large to be read before it was opened; returns only where it is hurt.
+async fn examined(path: PathBuf, is_examined: bool) -> DaemonError {
+    if is_examined {
+        return std::future::pending().await;
+    }
+    let look = move || match bedplate_journal::check(&path) {
+        Ok(found) => {
+            let damage = found.damage.first()?.to_string();
+            // Without the note the daemon would come up again with it.
+            if let Err(error) = bedplate_journal::suspect(&path) {
+                warn!("the journal is hurt, which cannot be noted: {error}");
+            }
+            Some(JournalError::Hurt { path, damage })
+        }
+        Err(error) => {
+            warn!("the journal could not be read as a whole: {error}");
+            None
+        }
+    };
+    match tokio::task::spawn_blocking(look).await {
+        Ok(Some(error)) => error.into(),
+        _ => std::future::pending().await,
+    }
+}
+
+/// Writes `daemon.json` again when it is gone. Never returns.
+async fn stay_announced(state: &StateDirectory, announce: impl Fn() -> Result<(), DaemonError>) {
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        if !state.is_announced()
+            && let Err(error) = announce()
+        {
+            warn!("daemon.json is missing and cannot be written: {error}");
+        }
     }
 }
 

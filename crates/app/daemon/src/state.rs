@@ -33,6 +33,9 @@ impl Whereabouts {
     }
 }
 
+/// Left by a daemon that ended because it was told to: nothing is to start it again.
+const CONCLUDED: &str = "concluded";
+
 #[derive(Debug, Clone)]
 pub(crate) struct StateDirectory {
     path: PathBuf,
@@ -81,7 +84,23 @@ impl StateDirectory {
             version: env!("CARGO_PKG_VERSION").into(),
         };
         let text = serde_json::to_vec_pretty(&whereabouts).expect("it is plain data");
+        match fs::remove_file(self.file(CONCLUDED)) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(DaemonError::State { path: self.file(CONCLUDED), source });
+            }
+            _ => {}
+        }
         self.write("daemon.json", &text)
+    }
+
+    /// Whether those who look for the daemon find it here.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.file("daemon.json").exists()
+    }
+
+    /// Where it cannot be said, the daemon is started again, which is the lesser harm.
+    pub(crate) fn conclude(&self) {
+        let _ = self.write(CONCLUDED, b"");
     }
 
     pub(crate) fn withdraw(&self) {

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bedplate_http::{Certificate, CertificateError};
 use tokio_rustls::TlsAcceptor;
 
@@ -11,6 +13,8 @@ use crate::tokens::{hash, hexadecimal};
 
 const CERTIFICATE: &str = "certificate.der";
 const KEY: &str = "key.der";
+/// The certificate once more, as curl and Prometheus read it.
+const PEM: &str = "certificate.pem";
 
 /// What the daemon proves itself with.
 pub(crate) struct Encryption {
@@ -39,9 +43,19 @@ impl Encryption {
                 made
             }
         };
+        let pem = pem(&certificate.certificate);
+        if state.read(PEM)?.as_deref() != Some(pem.as_bytes()) {
+            state.write(PEM, pem.as_bytes())?;
+        }
         let fingerprint = hexadecimal(&hash(&certificate.certificate));
         Ok(Self { acceptor: certificate.acceptor().map_err(failed)?, fingerprint })
     }
+}
+
+fn pem(certificate: &[u8]) -> String {
+    let text = STANDARD.encode(certificate);
+    let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line) + "\n");
+    format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines.collect::<String>())
 }
 
 fn all_names(names: &[String], address: IpAddr) -> Vec<String> {

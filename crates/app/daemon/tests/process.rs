@@ -24,6 +24,7 @@ fn main() {
     if let Some(folder) = std::env::var_os(STATE) {
         let mut options = bedplate_daemon::DaemonOptions::new(folder.into(), support::cluster());
         options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        options.tls = false;
         bedplate_daemon::serve(options).unwrap();
         return;
     }

@@ -72,6 +72,8 @@ impl Scrape {
         text += &self.nodes();
         if let Some(daemon) = &self.daemon {
             text += &job("bedplate-daemon", std::slice::from_ref(daemon));
+            // The token is for the daemon of this certificate alone.
+            text += "    scheme: https\n    tls_config:\n      ca_file: /etc/prometheus/bedplate.pem\n      server_name: bedplate\n";
             text += "    authorization:\n      credentials_file: /etc/prometheus/bedplate.token\n";
         }
         for (name, targets) in [("bedplate-serving", &self.serving), ("bedplate-training", &self.training)] {

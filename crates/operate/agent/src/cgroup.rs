@@ -16,6 +16,9 @@ pub(crate) struct Cgroups {
     pub(crate) enforced: Vec<String>,
 }
 
+/// On machines with room for millions of processes.
+const MOST_PROCESSES: u64 = 131_072;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -37,6 +40,11 @@ impl Cgroups {
         {
             cgroups.begin_memory(&base.join(&name));
         }
+        if !cgroups.enforced.iter().any(|each| each.contains("processes"))
+            && let Some(base) = find_controller("pids", &mounts, &own)
+        {
+            cgroups.begin_pids(&base.join(&name));
+        }
         if let Some(base) = find_controller("cpuset", &mounts, &own)
             && !cores.is_empty()
         {
@@ -52,10 +60,19 @@ impl Cgroups {
         if !has("memory") {
             return None;
         }
-        let wanted = if has("cpuset") && !cores.is_empty() { "+memory +cpuset" } else { "+memory" };
-        put(base, "cgroup.subtree_control", wanted)?;
+        let mut wanted = "+memory".to_owned();
+        if has("cpuset") && !cores.is_empty() {
+            wanted += " +cpuset";
+        }
+        if has("pids") {
+            wanted += " +pids";
+        }
+        put(base, "cgroup.subtree_control", &wanted)?;
         self.make(directory)?;
-        put(directory, "cgroup.subtree_control", wanted)?;
+        put(directory, "cgroup.subtree_control", &wanted)?;
+        if put(directory, "pids.max", &most_processes().to_string()).is_some() {
+            self.enforced.push(format!("{} processes by cgroup v2", most_processes()));
+        }
         self.memory = Some((directory.to_owned(), Version::Two));
         self.enforced.push("memory by cgroup v2".to_owned());
         let fork_server = directory.join("keeper");
@@ -72,6 +89,14 @@ impl Cgroups {
         OpenOptions::new().write(true).open(directory.join("memory.limit_in_bytes")).ok()?;
         self.memory = Some((directory.to_owned(), Version::One));
         self.enforced.push("memory by cgroup v1".to_owned());
+        Some(())
+    }
+
+    fn begin_pids(&mut self, directory: &Path) -> Option<()> {
+        self.make(directory)?;
+        put(directory, "pids.max", &most_processes().to_string())?;
+        put(directory, "cgroup.procs", "0")?;
+        self.enforced.push(format!("{} processes by cgroup v1", most_processes()));
         Some(())
     }
 
@@ -106,6 +131,7 @@ impl Cgroups {
                 put(&limited.directory, "memory.max", &bytes)?;
                 // One rank that dies of it ends the others: half a gang is useless.
                 put(&limited.directory, "memory.oom.group", "1");
+                put(&limited.directory, "pids.max", &(most_processes() / 2).to_string());
             }
         }
         Some(limited)
@@ -169,6 +195,13 @@ impl Limited {
     pub(crate) fn remove(&self) {
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// Processes and threads of all runs of a node together: a job that forks without end takes no number that the machine needs.
+fn most_processes() -> u64 {
+    let of_kernel = fs::read_to_string("/proc/sys/kernel/pid_max").ok();
+    let of_kernel = of_kernel.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(32_768);
+    (of_kernel / 2).min(MOST_PROCESSES)
 }
 
 /// How often the kernel has killed any process of this host for want of memory.

@@ -71,26 +71,25 @@ pub(crate) async fn keep(
     let mut last_remark = String::new();
     for attempt in 0_u64.. {
         fault_injection.end_of_cut().await;
-        let (loss, remark) = match timeout(CONNECT_TIME, connect(&options, tls.as_ref())).await {
-            Ok(Ok(stream)) => {
+        let (loss, remark) = match connect_to_any(&options, tls.as_ref()).await {
+            Ok(stream) => {
                 last_remark.clear();
                 let error = converse(stream, &fault_injection, &events).await;
                 (LinkLoss::Gone, format!("the link to the control plane is lost: {error}"))
             }
-            Ok(Err(Failure::Refused)) => {
+            Err(Failure::Refused) => {
                 (LinkLoss::Refused, format!("no control plane listens at {}", options.server))
             }
-            Ok(Err(Failure::Gone(error))) => {
+            Err(Failure::Gone(error)) => {
                 (LinkLoss::Gone, format!("cannot reach the control plane at {}: {error}", options.server))
             }
-            Ok(Err(Failure::Status { status, message })) => {
+            Err(Failure::Status { status, message }) => {
                 if matches!(status, 401 | 403) {
                     let _ = events.send(AgentEvent::Refused { status, message });
                     return;
                 }
                 (LinkLoss::Gone, format!("the control plane answers with status {status}: {message}"))
             }
-            Err(_) => (LinkLoss::Gone, format!("{} does not answer", options.server)),
         };
         if remark != last_remark {
             warn!(node = options.node, "{remark}");
@@ -111,8 +110,30 @@ fn pause_ms(node: &str, attempt: u64) -> u64 {
     100 + seed % 101
 }
 
-async fn connect(options: &AgentOptions, tls: Option<&TlsConnector>) -> Result<Stream, Failure> {
-    let socket = TcpStream::connect(&options.server).await?;
+/// Tries each address in turn; its certificate says whether the control plane is there. That none runs is known only where every
+/// host says so: behind one that is silent it may run and have given the node up.
+async fn connect_to_any(options: &AgentOptions, tls: Option<&TlsConnector>) -> Result<Stream, Failure> {
+    let mut failure = Failure::Refused;
+    for server in options.server.split(',') {
+        let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("{server} does not answer"));
+        let outcome = timeout(CONNECT_TIME, connect(server, options, tls)).await;
+        match outcome.unwrap_or_else(|_| Err(Failure::Gone(silent()))) {
+            Ok(stream) => return Ok(stream),
+            Err(Failure::Refused) => {}
+            // What a control plane itself says counts for more than that another address is silent.
+            Err(other) if !matches!(failure, Failure::Status { .. }) => failure = other,
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+async fn connect(
+    server: &str,
+    options: &AgentOptions,
+    tls: Option<&TlsConnector>,
+) -> Result<Stream, Failure> {
+    let socket = TcpStream::connect(server).await?;
     socket.set_nodelay(true)?;
     let connection: Box<dyn Connection> = match tls {
         None => Box::new(socket),

@@ -12,10 +12,11 @@ use crate::identity::JobUsers;
 /// The settings of an agent.
 #[derive(Clone)]
 pub struct AgentOptions {
-    /// `host:port` of the control plane.
+    /// `host:port` of the control plane, or several with commas: it may move from one to another.
     pub server: String,
     pub token: String,
-    /// SHA-256 of the control plane's certificate in hexadecimal; the link is not encrypted without it.
+    /// SHA-256 of the control plane's certificate in hexadecimal, by which it proves itself before it is sent the token. Absent in tests
+    /// alone, whose control plane understands no TLS.
     pub fingerprint: Option<String>,
     /// The node's name in the cluster.
     pub node: String,

@@ -4,15 +4,20 @@
 //! reports are skipped: a job must not fail because of one. The file belongs to the job, so it may be anything by the
 //! time it is opened; only a regular file is read, and only so much of it at a time.
 
+use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use bedplate_report::{LONGEST_LINE, Report};
+use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::untrusted::{self, LinkPolicy};
 
 /// Read from a file at a time.
 const MOST_BYTES: u64 = 4 << 20;
+/// A file does not take more of the disk than this for long, and what is further ahead of its reader is skipped.
+const MOST_KEPT: u64 = 64 << 20;
 /// Steps passed on from one reading; of a job that does more in that time the earlier ones are dropped.
 const MOST_STEPS: usize = 32;
 
@@ -49,10 +54,32 @@ impl ReportFile {
         if metadata.len() == self.offset || file.seek(SeekFrom::Start(self.offset)).is_err() {
             return Vec::new();
         }
+        if metadata.len() - self.offset > MOST_KEPT {
+            (self.offset, self.partial, self.is_skipping) = (metadata.len() - MOST_BYTES, Vec::new(), true);
+            let _ = file.seek(SeekFrom::Start(self.offset));
+        }
+        if metadata.blocks() * 512 > MOST_KEPT {
+            self.release();
+        }
         let mut bytes = Vec::new();
         let Ok(read) = file.take(MOST_BYTES).read_to_end(&mut bytes) else { return Vec::new() };
         self.offset += read as u64;
         self.take_in(&bytes)
+    }
+
+    /// Gives back the room of what has been read; the file keeps its length, so that its writers notice nothing.
+    fn release(&mut self) {
+        let writing = untrusted::open_with(OpenOptions::new().write(true), &self.path, LinkPolicy::Refuse);
+        let Ok(file) = writing else { return };
+        // A second name may be that of a file which is none of the job's.
+        if !file.metadata().is_ok_and(|metadata| metadata.nlink() == 1) {
+            return;
+        }
+        let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        if fallocate(&file, punch, 0, self.offset.cast_signed()).is_err() {
+            // A file system without holes: what was not read yet goes too.
+            let _ = file.set_len(0);
+        }
     }
 
     fn take_in(&mut self, bytes: &[u8]) -> Vec<Report> {
@@ -94,6 +121,8 @@ fn only_news(reports: Vec<Report>) -> Vec<Report> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+
     use bedplate_report::Checkpoint;
     use proptest::prelude::*;
 
@@ -154,6 +183,30 @@ mod tests {
         assert_eq!(ReportFile::new(link).read(), []);
         assert_eq!(ReportFile::new(folder.join("real")).read(), [progress(1)]);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_flood_of_reports_keeps_little_of_the_disk_and_the_newest_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("flood");
+        let mut reports = ReportFile::new(path.clone());
+        let mut flood = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+        let lines = "progress 1\n".repeat(400_000);
+        for _ in 0..20 {
+            flood.write_all(lines.as_bytes()).unwrap();
+        }
+        assert_eq!(reports.read(), [progress(1)]);
+        flood.write_all(b"progress 2\n").unwrap();
+        while reports.read() != [progress(2)] {}
+        let metadata = path.metadata().unwrap();
+        assert!(metadata.len() > MOST_KEPT && metadata.blocks() * 512 < 2 * MOST_BYTES + (1 << 20));
+        // A file with a second name, which may be somebody else's, is left as it is.
+        std::fs::hard_link(&path, folder.path().join("second")).unwrap();
+        for _ in 0..20 {
+            flood.write_all(lines.as_bytes()).unwrap();
+        }
+        reports.read();
+        assert!(path.metadata().unwrap().blocks() * 512 > MOST_KEPT);
     }
 
     proptest! {

@@ -92,6 +92,29 @@ fn the_named_certificate_is_trusted_and_no_other() {
 }
 
 #[test]
+fn an_agent_follows_the_control_plane_to_another_address_and_passes_an_impostor_by() {
+    let impostor = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = impostor.local_addr().unwrap();
+    let (sent, heard) = channel();
+    std::thread::spawn(move || {
+        for mut stream in impostor.incoming().flatten() {
+            let mut bytes = vec![0; 4096];
+            let count = std::io::Read::read(&mut stream, &mut bytes).unwrap_or(0);
+            let _ = sent.send(bytes[..count].to_vec());
+        }
+    });
+    let (address, messages) = listen();
+    start_agent(&format!("127.0.0.1:1,{taken},{address}"), "follower", &fingerprint());
+    let hello = messages.recv_timeout(LIMIT).unwrap();
+    assert!(hello.starts_with("{\"type\":\"hello\",\"node\":\"follower\""), "{hello}");
+    let told = heard.recv_timeout(LIMIT).unwrap();
+    assert!(
+        told.starts_with(&[0x16]) && !told.windows(6).any(|part| part == b"secret"),
+        "a TLS greeting only"
+    );
+}
+
+#[test]
 fn a_fingerprint_that_is_none_is_refused_at_once() {
     let mut options = AgentOptions::new("127.0.0.1:1", "secret", "n1", std::env::temp_dir());
     options.fingerprint = Some("abc".to_owned());

@@ -203,3 +203,23 @@ fn a_wrong_token_ends_the_agent_with_what_the_control_plane_says() {
     assert!(!outcome.status.success());
     assert!(told.contains("refuses this agent (status 401): the token is not known"), "{told}");
 }
+
+#[test]
+fn ranks_share_a_limit_of_processes_where_the_host_permits_one() {
+    let cluster = Cluster::start(&["n1"]);
+    let enforced = cluster.hello("n1").host.enforced;
+    let Some(limit) = enforced.iter().find(|each| each.contains(" processes by cgroup")) else {
+        println!("SKIPPED: this host does not permit it: {enforced:?}");
+        return;
+    };
+    // Its own cgroup, whichever version has the controller, or one above.
+    let show = "g=$(grep -E '^0:|:pids:' /proc/self/cgroup | tr '\n' ' '); for at in $g; do p=${at##*:}; \
+                for d in /sys/fs/cgroup$p /sys/fs/cgroup/pids$p /sys/fs/cgroup${p%/*}; do \
+                cat $d/pids.max 2>/dev/null; done; done; true";
+    let launches = gang(1, &["n1"], show);
+    cluster.start_gang(&launches);
+    cluster.released(launches[0].run, "n1");
+    let shown = cluster.log(launches[0].run, "n1", 0, LogStream::Stdout);
+    let number = limit.split(' ').next().unwrap_or_default();
+    assert!(shown.lines().any(|line| line == number), "{shown:?} {limit}");
+}

@@ -122,7 +122,7 @@ impl Context {
             return StateDirectory(directory.clone()).place();
         }
         let token = self.read_token()?;
-        ClusterPlace::from_url(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
+        ClusterPlace::of_daemon(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
     }
 
     /// How to reach a Slurm. Its token is the one that the context names, else the one in `SLURM_JWT`.
@@ -200,7 +200,7 @@ pub(crate) static OTHER_KIND: Page = Page {
 pub(crate) static INCOMPLETE: Page = Page {
     code: "context/incomplete",
     class: Class::User,
-    meaning: "A context of the kind `local` has a `state_dir`, or a `url` with a token and, beyond loopback, a fingerprint. A context of the kind `slurm` may have a `url`, which is that of its REST server, but no `state_dir`. A context of the kind `kubernetes` has neither, because a kubeconfig says where the cluster is.",
+    meaning: "A context of the kind `local` has a `state_dir`, or a `url` with a token and a fingerprint. A context of the kind `slurm` may have a `url`, which is that of its REST server, but no `state_dir`. A context of the kind `kubernetes` has neither, because a kubeconfig says where the cluster is.",
     remedy: "give it one of the two: `bedplate context add NAME --url URL --token-file FILE`, or `--state-dir DIR`",
 };
 pub(crate) static READABLE: Page = Page {

@@ -18,6 +18,8 @@ pub enum DriverError {
     State { path: PathBuf, source: io::Error },
     #[error("`{text}` does not say where a cluster is: {reason}")]
     Address { text: String, reason: String },
+    #[error("nothing proves that the cluster's own daemon answers at {server}, so no token is sent there")]
+    Unproven { server: String },
     #[error("no token for the cluster at {server}")]
     NoToken { server: String },
     #[error("the cluster at {server} does not answer")]
@@ -45,6 +47,18 @@ pub enum DriverError {
 }
 
 impl DriverError {
+    /// Whether a daemon answered at all, be it with a complaint.
+    pub fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            DriverError::Busy { .. }
+                | DriverError::NotAllowed { .. }
+                | DriverError::Refused { .. }
+                | DriverError::Fault { .. }
+                | DriverError::NotUnderstood { .. }
+        )
+    }
+
     /// Whether the cluster itself said no, as opposed to not being there.
     pub fn is_refusal(&self) -> bool {
         matches!(
@@ -66,6 +80,7 @@ pub const PAGES: &[&Page] = &[
     &NOT_RUNNING,
     &STATE,
     &ADDRESS,
+    &UNPROVEN,
     &NO_TOKEN,
     &UNREACHABLE,
     &BUSY,
@@ -97,8 +112,14 @@ static STATE: Page = Page {
 static ADDRESS: Page = Page {
     code: "cluster/address",
     class: Class::User,
-    meaning: "A cluster's address is `http://HOST:PORT` on loopback. Beyond loopback it is `https://HOST:PORT`, and the fingerprint of the cluster's certificate is needed too.",
+    meaning: "A cluster's address is `https://HOST:PORT`, and the fingerprint of its daemon's certificate is needed too. The REST server of a Slurm may be at `http://HOST:PORT` on loopback.",
     remedy: "give the address as `bedplate up` printed it, and the fingerprint in BEDPLATE_FINGERPRINT",
+};
+static UNPROVEN: Page = Page {
+    code: "cluster/unproven",
+    class: Class::User,
+    meaning: "Any program can listen where a daemon did, on loopback too, and would be given the token of everyone who asks. So a daemon proves itself by its certificate on every address, and commands and agents accept the one certificate whose fingerprint they know.",
+    remedy: "use https and the fingerprint that `bedplate up` printed: `--fingerprint HEX` or BEDPLATE_FINGERPRINT. A daemon of an earlier release has none on loopback: `bedplate down`, then `bedplate up`",
 };
 static NO_TOKEN: Page = Page {
     code: "cluster/no-token",
@@ -156,6 +177,7 @@ impl Diagnostic for DriverError {
             DriverError::NotRunning { .. } => &NOT_RUNNING,
             DriverError::State { .. } => &STATE,
             DriverError::Address { .. } => &ADDRESS,
+            DriverError::Unproven { .. } => &UNPROVEN,
             DriverError::NoToken { .. } => &NO_TOKEN,
             DriverError::Unreachable { .. } => &UNREACHABLE,
             DriverError::Busy { .. } => &BUSY,

@@ -43,6 +43,7 @@ const LARGEST_ANSWER: u64 = 256 << 20;
 pub struct Local {
     place: ClusterPlace,
     patience: Duration,
+    answer: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -65,12 +66,18 @@ struct ComplaintBody {
 
 impl Local {
     pub fn new(place: ClusterPlace) -> Self {
-        Self { place, patience: PATIENCE, idle: Mutex::new(Vec::new()) }
+        Self { place, patience: PATIENCE, answer: ANSWER, idle: Mutex::new(Vec::new()) }
     }
 
     /// Waits out failures that pass for this long.
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// No step of an answer may take longer than this.
+    pub fn with_answer_within(mut self, answer: Duration) -> Self {
+        self.answer = answer;
         self
     }
 
@@ -238,7 +245,7 @@ impl Local {
             return Ok(body);
         }
         let fingerprint = self.place.fingerprint.as_deref();
-        tls::open(&self.place.address, fingerprint, ANSWER)?.ask(request, &caller)
+        tls::open(&self.place.address, fingerprint, self.answer)?.ask(request, &caller)
     }
 
     fn complaint(&self, body: Body) -> DriverError {

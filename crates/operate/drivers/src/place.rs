@@ -14,12 +14,26 @@ use crate::DriverError;
 pub struct ClusterPlace {
     /// `host:port`.
     pub address: String,
-    /// SHA-256 of the certificate in hexadecimal; the connection is not encrypted without it.
+    /// SHA-256 of the certificate in hexadecimal, which every daemon of ours has; the connection is not encrypted without it.
     pub fingerprint: Option<String>,
     pub token: String,
 }
 
 impl ClusterPlace {
+    /// The place of a daemon of ours. It proves itself by its certificate on every address: on loopback too, any program could have
+    /// taken the port and would be handed the token.
+    pub fn of_daemon(
+        url: &str,
+        token: Option<String>,
+        fingerprint: Option<String>,
+    ) -> Result<Self, DriverError> {
+        let is_cleartext = url.split_once("://").is_some_and(|(scheme, _)| scheme != "https");
+        match fingerprint {
+            Some(fingerprint) if !is_cleartext => Self::from_url(url, token, Some(fingerprint)),
+            _ => Err(DriverError::Unproven { server: url.to_owned() }),
+        }
+    }
+
     /// A place from `http://HOST:PORT`, `https://HOST:PORT` or `HOST:PORT`.
     ///
     /// A token is not sent in clear to another host, unless the address asks for it: `insecure+http://HOST:PORT`.
@@ -74,6 +88,9 @@ impl std::fmt::Debug for ClusterPlace {
     }
 }
 
+/// The file that a daemon leaves when it ends because it was told to, as the daemon names it.
+const CONCLUDED: &str = "concluded";
+
 /// What a daemon writes about itself into its state directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beacon {
@@ -120,6 +137,11 @@ impl StateDirectory {
         beacon.map(Some).map_err(|error| DriverError::State { path, source: error.into() })
     }
 
+    /// Whether the daemon that was last started here ended because it was told to, so that nothing is to start it again.
+    pub fn has_concluded(&self) -> bool {
+        self.0.join(CONCLUDED).exists()
+    }
+
     /// How to reach the cluster of this directory, as its administrator.
     pub fn place(&self) -> Result<ClusterPlace, DriverError> {
         let Some(beacon) = self.beacon()? else {
@@ -127,6 +149,9 @@ impl StateDirectory {
         };
         let path = self.0.join("admin.token");
         let token = fs::read_to_string(&path).map_err(|source| DriverError::State { path, source })?;
+        if beacon.fingerprint.is_none() {
+            return Err(DriverError::Unproven { server: beacon.socket() });
+        }
         Ok(ClusterPlace {
             address: beacon.socket(),
             fingerprint: beacon.fingerprint,
@@ -167,6 +192,19 @@ mod tests {
             ClusterPlace::from_url("localhost:1", None, None),
             Err(DriverError::NoToken { .. })
         ));
+    }
+
+    #[test]
+    fn a_daemon_without_proof_is_given_no_token() {
+        let read = |url: &str, fingerprint: Option<&str>| {
+            ClusterPlace::of_daemon(url, Some("t".into()), fingerprint.map(str::to_owned))
+        };
+        assert_eq!(read("https://127.0.0.1:1", Some("ab")).unwrap().url(), "https://127.0.0.1:1");
+        assert_eq!(read("127.0.0.1:1", Some("ab")).unwrap().url(), "https://127.0.0.1:1");
+        for url in ["http://127.0.0.1:1", "127.0.0.1:1", "insecure+http://lab:1", "https://lab:1"] {
+            assert!(matches!(read(url, None), Err(DriverError::Unproven { .. })), "{url}");
+        }
+        assert!(matches!(read("http://127.0.0.1:1", Some("ab")), Err(DriverError::Unproven { .. })));
     }
 
     #[test]

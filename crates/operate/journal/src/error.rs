@@ -19,6 +19,12 @@ pub enum JournalError {
     Newer { path: PathBuf, found: u32, known: u32 },
     #[error("the journal {} has format {found}; only the daemon brings it to format {known}", .path.display())]
     Older { path: PathBuf, found: u32, known: u32 },
+    #[error("the journal {} is hurt: {damage}", .path.display())]
+    Hurt { path: PathBuf, damage: String },
+    #[error("there is a journal already: {}", .path.display())]
+    There { path: PathBuf },
+    #[error("no back-up is made in {}: {free} bytes are free, {needed} are needed", .path.display())]
+    NoRoom { path: PathBuf, free: u64, needed: u64 },
     #[error("cannot bring the journal {} to format {to}", .path.display())]
     Migrate { path: PathBuf, to: u32, source: rusqlite::Error },
     #[error("cannot write to the journal")]
@@ -54,6 +60,11 @@ impl JournalError {
         )
     }
 
+    /// The disk has no room.
+    pub fn is_full(&self) -> bool {
+        std::ptr::eq(self.page(), &FULL)
+    }
+
     pub(crate) fn reading(what: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| JournalError::Read { what, source }
     }
@@ -83,12 +94,24 @@ pages! { pub PAGES "journal":
     OLDER "older" User
         "The journal has the format of an earlier release, and it was opened only to be read. The daemon brings it to the current format when it starts."
         "start the daemon of this release once"
+    HURT "hurt" User
+        "The journal is not what the daemon wrote: it was emptied, cut, altered or replaced by an older copy. Going on from it could run jobs twice or forget them, so the daemon does not start."
+        "put the right file back if you have it; else `bedplate journal repair` goes on from what is left or from the newest back-up, tells what is lost and keeps the hurt files"
+    THERE "exists" User
+        "A back-up is brought up in a state directory without a journal, because the one that is there would be lost."
+        "name another directory with `--state-dir DIR`, or move the journal away"
+    NO_ROOM "backup-room" Transient
+        "A back-up would leave too little room for the journal itself on the disk of the state directory."
+        "make room, or back up elsewhere with `bedplate journal backup DIR`"
     MIGRATION "migration" Bug
         "A step that brings the journal to a newer format has failed. The step was undone as a whole, and the journal is as it was."
         "keep the file, go back to the former release and report this"
     FULL "disk-full" Transient
         "The disk has no room for the journal. Nothing that was not written has been acknowledged, and the write is tried again."
         "make room on the disk of the journal"
+    READ_ONLY "read-only" Transient
+        "The file system of the journal, or its file, may only be read: a kernel that found errors on a disk mounts it so. Nothing that was not written has been acknowledged, and the write is tried again."
+        "look at the kernel's log for errors of the disk, repair and mount it for writing, or check who owns the file"
     DISK "disk" Transient
         "The disk or file system refused to read or write. Nothing that was not written has been acknowledged, and the write is tried again."
         "look at the kernel's log and at the health of the disk; copy the journal elsewhere"
@@ -112,11 +135,23 @@ pages! { pub PAGES "journal":
 impl Diagnostic for JournalError {
     fn page(&self) -> &'static Page {
         match self {
-            JournalError::Open { .. } | JournalError::Folder { .. } => &OPEN,
+            JournalError::Open { source, .. } => match source.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => &FULL,
+                Some(ErrorCode::ReadOnly) => &READ_ONLY,
+                _ => &OPEN,
+            },
+            JournalError::Folder { source, .. } => match source.kind() {
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => &FULL,
+                std::io::ErrorKind::ReadOnlyFilesystem => &READ_ONLY,
+                _ => &OPEN,
+            },
             JournalError::InUse { .. } => &IN_USE,
             JournalError::NotAJournal { .. } => &NOT_A_JOURNAL,
             JournalError::Newer { .. } => &NEWER,
             JournalError::Older { .. } => &OLDER,
+            JournalError::Hurt { .. } => &HURT,
+            JournalError::There { .. } => &THERE,
+            JournalError::NoRoom { .. } => &NO_ROOM,
             JournalError::Migrate { .. } => &MIGRATION,
             JournalError::Write { source } => write_page(source),
             JournalError::UnknownJob { .. } => &UNKNOWN_JOB,
@@ -129,7 +164,8 @@ impl Diagnostic for JournalError {
 fn write_page(source: &rusqlite::Error) -> &'static Page {
     match source.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => &FULL,
-        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly) => &DISK,
+        Some(ErrorCode::ReadOnly) => &READ_ONLY,
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => &DISK,
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::OutOfMemory) => &BUSY,
         _ => &WRITE,
     }

@@ -1,16 +1,19 @@
 //! The one connection that writes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_control::record::{EndedRow, Record, Restored};
 use bedplate_gangs::JobId;
-use bedplate_host::{FolderLock, sync_folder};
+use bedplate_host::{FolderLock, clock, sync_folder};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
-use crate::lock;
-use crate::{JournalError, commit, restore, schema};
+use crate::chain::{ChainHead, Keeper};
+use crate::check::Depth;
+use crate::mark::{Mark, Marked};
+use crate::reserve::Reserve;
+use crate::{JournalError, check, commit, lock, repair, restore, schema};
 
 /// How long to wait for another program's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
@@ -23,6 +26,12 @@ pub struct Journal {
     pub(crate) connection: Connection,
     /// The text of the job written last, and its row.
     last_text: Option<LastText>,
+    /// What all commits amount to, and what keeps it while one is made.
+    head: ChainHead,
+    keeper: Keeper,
+    mark: Mark,
+    pub(crate) reserve: Option<Reserve>,
+    depth: Depth,
     _lock: FolderLock,
 }
 
@@ -40,11 +49,19 @@ pub struct JournalOptions {
     pub synchronous: Synchronous,
     /// The write-ahead log goes into the main file after this many pages of 4 KiB.
     pub checkpoint_pages: u32,
+    /// A journal up to this size is read as a whole before it is opened, a larger one while it is used
+    /// ([`Journal::is_examined`]).
+    pub examined_bytes: u64,
 }
 
 impl Default for JournalOptions {
     fn default() -> Self {
-        Self { file_layer: None, synchronous: Synchronous::Full, checkpoint_pages: 2_000 }
+        Self {
+            file_layer: None,
+            synchronous: Synchronous::Full,
+            checkpoint_pages: 2_000,
+            examined_bytes: 256 << 20,
+        }
     }
 }
 
@@ -67,12 +84,35 @@ impl Journal {
 
     pub fn open_with(path: &Path, options: &JournalOptions) -> Result<Self, JournalError> {
         let lock = lock::take(path)?;
+        let marked = check::read_mark(path)?;
         let mut connection = connect(path, options).map_err(JournalError::opening(path))?;
         schema::refuse_others(&connection, path)?;
+        let before = schema::format_of(&connection, path)?;
+        // Before anything is written: a file that was emptied stays empty.
+        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
+        let depth = match size <= options.examined_bytes || suspicion(path).exists() {
+            true => Depth::Whole,
+            false => Depth::Quick,
+        };
+        refuse_hurt(&connection, path, before, &marked, depth)?;
+        if depth == Depth::Whole {
+            // What was suspected has been put right.
+            let _ = std::fs::remove_file(suspicion(path));
+        }
         configure(&connection, options).map_err(JournalError::opening(path))?;
         schema::prepare(&mut connection, path)?;
+        // A step of the schema changes rows.
+        let known = match before == schema::FORMAT {
+            true => ChainHead::load(&connection).map_err(JournalError::reading("the chain"))?,
+            false => None,
+        };
+        let head = known.map_or_else(|| repair::begin_chain(&connection), Ok)?;
+        let keeper = Keeper::attach(&connection, head.sums).map_err(JournalError::opening(path))?;
+        let folder = |source| JournalError::Folder { path: path.to_owned(), source };
+        let mark = Mark::open(path).map_err(folder)?;
+        mark.begin(&head).map_err(folder)?;
         make_entry_durable(path)?;
-        Ok(Self { connection, last_text: None, _lock: lock })
+        Ok(Self { connection, last_text: None, head, keeper, mark, reserve: None, depth, _lock: lock })
     }
 
     /// Returns once all records are on disk, or none of them ever will be.
@@ -81,14 +121,54 @@ impl Journal {
             return Ok(());
         }
         let mut last_text = self.last_text.clone();
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(JournalError::writing)?;
-        commit::write(&transaction, records, &mut last_text)?;
-        transaction.commit().map_err(JournalError::writing)?;
+        let newest = records.iter().filter_map(|record| match record {
+            Record::Submitted(row) => Some(row.id.0),
+            _ => None,
+        });
+        let jobs = newest.max().unwrap_or_default();
+        self.change(records.len() as u64, jobs, |transaction| {
+            commit::write(transaction, records, &mut last_text)
+        })?;
         self.last_text = last_text;
         Ok(())
+    }
+
+    /// One transaction, and with it one link of the chain.
+    pub(crate) fn change<T>(
+        &mut self,
+        records: u64,
+        jobs: u64,
+        work: impl FnOnce(&Connection) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        let (keeper, head) = (&self.keeper, &self.head);
+        let attempt = || {
+            let behavior = TransactionBehavior::Immediate;
+            let transaction =
+                self.connection.transaction_with_behavior(behavior).map_err(JournalError::writing)?;
+            let done = work(&transaction)?;
+            let next = head.next(records, clock::unix_ms(), jobs, keeper.sums());
+            next.store(&transaction).map_err(JournalError::writing)?;
+            transaction.commit().map_err(JournalError::writing)?;
+            Ok((done, next))
+        };
+        match attempt() {
+            Ok((done, next)) => {
+                // A mark that stays behind proves less, and harms nothing.
+                let _ = self.mark.write(&next);
+                self.head = next;
+                Ok(done)
+            }
+            Err(error) => {
+                keeper.reset(head.sums);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether all of it was read before it was opened. Otherwise [`check`](crate::check) is to be called soon, and what that finds noted by
+    /// [`suspect`](crate::suspect), so that the journal is not opened again as it is.
+    pub fn is_examined(&self) -> bool {
+        self.depth == Depth::Whole
     }
 
     pub(crate) fn forget_last_text(&mut self) {
@@ -104,6 +184,38 @@ impl Journal {
     pub fn restore(&mut self) -> Result<Restored, JournalError> {
         restore::restore(&self.connection)
     }
+}
+
+/// From now on the journal is read as a whole before it is opened, whatever its size.
+pub fn suspect(path: &Path) -> std::io::Result<()> {
+    std::fs::write(suspicion(path), "")
+}
+
+pub(crate) fn suspicion(path: &Path) -> PathBuf {
+    path.with_extension("suspect")
+}
+
+/// What is not what was written must not be built on.
+fn refuse_hurt(
+    connection: &Connection,
+    path: &Path,
+    format: u32,
+    marked: &Marked,
+    depth: Depth,
+) -> Result<(), JournalError> {
+    let has_begun = format >= schema::FIRST_WITH_CHAIN && ChainHead::has_begun(connection).unwrap_or(true);
+    if !has_begun && matches!(marked, Marked::Nothing) {
+        return Ok(());
+    }
+    let examined = match format {
+        0 => check::empty(marked),
+        _ => check::examine(connection, marked, depth),
+    };
+    if examined.is_whole() {
+        return Ok(());
+    }
+    let damage: Vec<String> = examined.damage.iter().map(ToString::to_string).collect();
+    Err(JournalError::Hurt { path: path.to_owned(), damage: damage.join("; ") })
 }
 
 fn connect(path: &Path, options: &JournalOptions) -> rusqlite::Result<Connection> {

@@ -25,13 +25,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod backup;
+mod chain;
+mod check;
 mod commit;
 mod error;
 mod histogram;
 mod history;
 mod journal;
 mod lock;
+mod mark;
 mod prune;
+mod repair;
+mod reserve;
 mod restore;
 mod rows;
 mod schema;
@@ -39,11 +45,15 @@ mod tokens;
 mod usage;
 mod writer;
 
+pub use backup::{BackupRules, back_up, backups, keep_backups, restore_from};
+pub use check::{Damage, JournalCheck, age_of, check};
 pub use error::{JournalError, PAGES};
 pub use histogram::CommitHistogram;
 pub use history::{JobFilter, NoteSubject, Reader};
-pub use journal::{Journal, JournalOptions, Synchronous};
+pub use journal::{Journal, JournalOptions, Synchronous, suspect};
 pub use prune::Pruned;
+pub use repair::{Repaired, repair};
+pub use reserve::make_room;
 pub use schema::FORMAT;
 pub use tokens::{NewToken, Token, TokenHash};
 pub use usage::{UsageBy, UsageFilter, UsageRow};

@@ -4,7 +4,7 @@
 //! is the last one given.
 
 use bedplate_gangs::{JobId, Time};
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, params};
 use serde::Serialize;
 
 use crate::{Journal, JournalError, Reader, rows};
@@ -74,13 +74,12 @@ impl Journal {
     /// Removes at most so many jobs that ended before then, and as many old notes about nodes. Nothing is removed once
     /// there is no more.
     pub fn prune(&mut self, before: Time, awaited: &[JobId], most: u32) -> Result<Pruned, JournalError> {
-        let mut prune = || -> rusqlite::Result<Pruned> {
-            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let pruned = remove(&transaction, before, awaited, most)?;
-            transaction.commit()?;
-            Ok(pruned)
-        };
-        let pruned = prune().map_err(JournalError::writing)?;
+        let pruned = self.change(0, 0, |transaction| {
+            remove(transaction, before, awaited, most).map_err(JournalError::writing)
+        })?;
+        if let Some(reserve) = &self.reserve {
+            reserve.keep();
+        }
         // Its row may be gone.
         self.forget_last_text();
         Ok(pruned)

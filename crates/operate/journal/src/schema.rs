@@ -10,14 +10,18 @@ use rusqlite::Connection;
 use crate::JournalError;
 
 /// Step `i` leads from format `i` to format `i + 1`.
-const STEPS: [&str; 4] = [
+const STEPS: [&str; 5] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
+    include_str!("schema/5.sql"),
 ];
 /// Marks the file as ours: "bedj".
 const APPLICATION: i32 = 0x6265_646a;
+
+/// The first format that says what all its rows amount to.
+pub(crate) const FIRST_WITH_CHAIN: u32 = 5;
 
 /// The format that this program writes.
 pub const FORMAT: u32 = STEPS.len() as u32;
@@ -71,7 +75,7 @@ fn take(connection: &mut Connection, step: &str, to: u32) -> rusqlite::Result<()
 }
 
 /// The format of our file; zero when the file is new. A file of another program is an error.
-fn format_of(connection: &Connection, path: &Path) -> Result<u32, JournalError> {
+pub(crate) fn format_of(connection: &Connection, path: &Path) -> Result<u32, JournalError> {
     let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let failed = JournalError::opening(path);
     let read = || -> rusqlite::Result<(i64, i64, i64)> {

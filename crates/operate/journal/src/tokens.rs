@@ -1,7 +1,7 @@
 //! Tokens of the API. Only their SHA-256 is kept; who makes the secrets and what a role may do is the daemon's matter.
 
 use bedplate_gangs::Time;
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::{Journal, JournalError, Reader};
 
@@ -42,39 +42,43 @@ const COLUMNS: &str = "id, hash, role, user, label, created_ms, expires_ms, is_o
 impl Journal {
     /// Durable when it returns. The same hash twice is refused.
     pub fn add_token(&mut self, token: &NewToken) -> Result<u64, JournalError> {
-        self.insert_token(token).map_err(JournalError::writing)
+        self.change(0, 0, |transaction| insert(transaction, token).map_err(JournalError::writing))
     }
 
     /// Spends a one-time token: true for one caller only, and never after it has expired.
     pub fn redeem_token(&mut self, id: u64, now: Time) -> Result<bool, JournalError> {
         let spend = "UPDATE tokens SET used_ms = ?2
              WHERE id = ?1 AND is_one_time AND used_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ?2)";
-        let changed = self.connection.execute(spend, params![id, now.0]);
-        changed.map(|changed| changed == 1).map_err(JournalError::writing)
+        self.change(0, 0, |transaction| {
+            let changed = transaction.execute(spend, params![id, now.0]);
+            changed.map(|changed| changed == 1).map_err(JournalError::writing)
+        })
     }
 
     /// Whether there was such a token.
     pub fn revoke_token(&mut self, id: u64) -> Result<bool, JournalError> {
-        let changed = self.connection.execute("DELETE FROM tokens WHERE id = ?1", [id]);
-        changed.map(|changed| changed == 1).map_err(JournalError::writing)
+        self.change(0, 0, |transaction| {
+            let changed = transaction.execute("DELETE FROM tokens WHERE id = ?1", [id]);
+            changed.map(|changed| changed == 1).map_err(JournalError::writing)
+        })
     }
+}
 
-    fn insert_token(&mut self, token: &NewToken) -> rusqlite::Result<u64> {
-        self.connection.execute(
-            "INSERT INTO tokens (hash, role, user, label, created_ms, expires_ms, is_one_time)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            params![
-                token.hash,
-                token.role,
-                token.user,
-                token.label,
-                token.created.0,
-                token.expires.map(|time| time.0),
-                token.is_one_time,
-            ],
-        )?;
-        Ok(self.connection.last_insert_rowid().cast_unsigned())
-    }
+fn insert(connection: &Connection, token: &NewToken) -> rusqlite::Result<u64> {
+    connection.execute(
+        "INSERT INTO tokens (hash, role, user, label, created_ms, expires_ms, is_one_time)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        params![
+            token.hash,
+            token.role,
+            token.user,
+            token.label,
+            token.created.0,
+            token.expires.map(|time| time.0),
+            token.is_one_time,
+        ],
+    )?;
+    Ok(connection.last_insert_rowid().cast_unsigned())
 }
 
 impl Reader {

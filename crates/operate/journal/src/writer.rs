@@ -253,6 +253,9 @@ impl Worker {
             };
             let error = Arc::new(error);
             self.shared.failed(&error);
+            if error.is_full() && self.journal.give_up_reserve() {
+                continue;
+            }
             if !error.is_passing() || !self.shared.pause(pause) {
                 self.shared.broke(&error);
                 return Err(error);

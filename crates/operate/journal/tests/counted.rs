@@ -15,6 +15,7 @@ fn what_a_commit_writes_grows_with_pages_not_with_records() {
         file_layer: Some(disk.name().to_owned()),
         synchronous: Synchronous::Full,
         checkpoint_pages: 100_000,
+        ..JournalOptions::default()
     };
     let mut journal = Journal::open_with(&folder.journal(), &options).unwrap();
     let mut records = Records::new(7);
@@ -26,7 +27,8 @@ fn what_a_commit_writes_grows_with_pages_not_with_records() {
     };
     let _warm: usize = (0..20).map(|_| commit(8)).sum();
     let single: usize = (0..50).map(|_| commit(1)).sum();
-    assert_at_most("writes and syncs of 50 commits of one record", single, 518);
+    // The row that sums up all others is in the page of the clock, which a commit of the present changes anyway.
+    assert_at_most("writes and syncs of 50 commits of one record", single, 616);
     let group = commit(500);
-    assert_at_most("writes and syncs of a commit of some 500 records", group, 77);
+    assert_at_most("writes and syncs of a commit of some 500 records", group, 79);
 }

@@ -48,6 +48,7 @@ impl History {
             synchronous: work.synchronous,
             // The log goes into the main file every few batches.
             checkpoint_pages: 30,
+            ..JournalOptions::default()
         };
         let mut journal = Journal::open_with(&folder.journal(), &options).unwrap();
         disk.folder_was_synced();

@@ -102,7 +102,9 @@ fn while_the_disk_refuses_nothing_is_acknowledged_and_later_everything_is() {
         let disk = Disk::register(&format!("refuse-{}", folder.path().display()));
         let options =
             JournalOptions { file_layer: Some(disk.name().to_owned()), ..JournalOptions::default() };
-        let writer = Writer::start(Journal::open_with(&folder.journal(), &options).unwrap()).unwrap();
+        let mut journal = Journal::open_with(&folder.journal(), &options).unwrap();
+        journal.hold_reserve(&folder.journal(), 1 << 20);
+        let writer = Writer::start(journal).unwrap();
         let (mut records, mut reference) = (Records::new(7), Reference::default());
         let (tell, hear) = mpsc::channel();
         let mut commit = |number| {
@@ -119,6 +121,8 @@ fn while_the_disk_refuses_nothing_is_acknowledged_and_later_everything_is() {
         let DiskHealth::Failing { error, attempts, .. } = writer.health() else { panic!("{fault:?}") };
         assert!(error.is_passing() && attempts > 0, "{error:?}");
         assert!(hear.try_recv().is_err(), "acknowledged though the disk refused");
+        let has_reserve = folder.path().join("journal.reserve").exists();
+        assert_eq!(has_reserve, fault != Fault::Full, "a full disk gets the journal's reserve");
         disk.recover();
         assert_eq!(numbers(&hear, 2), [1, 2]);
         assert!(writer.is_healthy());

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Reason};
 use bedplate_drivers::{DriverError, NodeId};
+use bedplate_journal::JournalError;
 use bedplate_topology::TopologyError;
 
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,8 @@ pub enum LocalError {
     State { path: PathBuf, source: io::Error },
     #[error("{what} ended right after its start: {said}")]
     Died { what: String, said: String, log: PathBuf },
+    #[error("the daemon has not answered for {seconds} s and does nothing: {said}")]
+    Silent { seconds: u64, said: String, log: PathBuf },
     #[error("cannot start {what}")]
     Start { what: String, source: io::Error },
     #[error("{} of {total} nodes have not joined within {seconds} s: {}", missing.len(), names(missing))]
@@ -33,6 +36,8 @@ pub enum LocalError {
     NoServer { server: String, source: io::Error },
     #[error("node {node} has not joined within {seconds} s: {said}")]
     NotAdmitted { node: String, seconds: u64, said: String, log: PathBuf },
+    #[error("the agent of node {node} does not run")]
+    NoAgent { node: String },
     #[error("cannot wait for signals")]
     Signals { source: io::Error },
     #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
@@ -41,6 +46,8 @@ pub enum LocalError {
     NoDaemon,
     #[error(transparent)]
     Driver(#[from] DriverError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error(transparent)]
     Cluster(#[from] TopologyError),
 }
@@ -58,6 +65,7 @@ pub const PAGES: &[&Page] = &[
     &NO_SHAPE,
     &STATE,
     &DIED,
+    &SILENT,
     &START,
     &NOT_JOINED,
     &UNKNOWN_GPU,
@@ -65,6 +73,7 @@ pub const PAGES: &[&Page] = &[
     &HAS_CLUSTER,
     &JOINED_ALREADY,
     &NO_SERVER,
+    &NO_AGENT,
     &NOT_ADMITTED,
     &SIGNALS,
     &LEFT,
@@ -94,6 +103,12 @@ static NO_SERVER: Page = Page {
     class: Class::Transient,
     meaning: "No connection could be made to the address that the other machine's `bedplate up` printed.",
     remedy: "check the address, routes and firewalls, and that the cluster is up",
+};
+static NO_AGENT: Page = Page {
+    code: "join/no-agent",
+    class: Class::Transient,
+    meaning: "This machine is a node of a cluster on another one, and the process that runs its jobs is not there. Its supervisor starts it again, with growing pauses.",
+    remedy: "read `supervisor.log` and the agent's log in the state directory",
 };
 static NOT_ADMITTED: Page = Page {
     code: "join/not-admitted",
@@ -125,6 +140,12 @@ static DIED: Page = Page {
     class: Class::User,
     meaning: "The daemon or an agent was started and ended at once. The end of its log is in the message.",
     remedy: "read the log beside the state directory's other files, and correct what it names",
+};
+static SILENT: Page = Page {
+    code: "up/silent",
+    class: Class::Transient,
+    meaning: "The daemon was started and neither answers nor works: none of its threads computes or waits for the disk. One that reads a large journal is waited for.",
+    remedy: "read the log that is named; a file system that hangs or a process that was stopped shows in `ps -L`",
 };
 static START: Page = Page {
     code: "up/start",
@@ -168,6 +189,7 @@ impl LocalError {
     fn passed_on(&self) -> Option<&dyn Diagnostic> {
         match self {
             LocalError::Driver(error) => Some(error),
+            LocalError::Journal(error) => Some(error),
             LocalError::Cluster(error) => Some(error),
             _ => None,
         }
@@ -181,6 +203,7 @@ impl Diagnostic for LocalError {
             LocalError::NoShape { .. } => &NO_SHAPE,
             LocalError::State { .. } => &STATE,
             LocalError::Died { .. } => &DIED,
+            LocalError::Silent { .. } => &SILENT,
             LocalError::Start { .. } => &START,
             LocalError::NotJoined { .. } => &NOT_JOINED,
             LocalError::UnknownGpu { .. } => &UNKNOWN_GPU,
@@ -188,11 +211,13 @@ impl Diagnostic for LocalError {
             LocalError::HasCluster { .. } => &HAS_CLUSTER,
             LocalError::JoinedAlready { .. } => &JOINED_ALREADY,
             LocalError::NoServer { .. } => &NO_SERVER,
+            LocalError::NoAgent { .. } => &NO_AGENT,
             LocalError::NotAdmitted { .. } => &NOT_ADMITTED,
             LocalError::Signals { .. } => &SIGNALS,
             LocalError::Left { .. } => &LEFT,
             LocalError::NoDaemon => &NO_DAEMON,
             LocalError::Driver(error) => error.page(),
+            LocalError::Journal(error) => error.page(),
             LocalError::Cluster(error) => error.page(),
         }
     }
@@ -200,6 +225,7 @@ impl Diagnostic for LocalError {
     fn help(&self) -> Option<String> {
         match self {
             LocalError::Died { log, .. }
+            | LocalError::Silent { log, .. }
             | LocalError::NotJoined { log, .. }
             | LocalError::NotAdmitted { log, .. } => Some(format!("see {}", log.display())),
             _ => self.passed_on()?.help(),

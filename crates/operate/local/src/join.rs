@@ -5,7 +5,6 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,9 +26,11 @@ pub fn invite(driver: &Local, nodes: &[NodeSummary], shape: &Shape) -> Result<Ve
     let line = |node: &NodeSummary| {
         let token = launch::invitation_token(driver, node.name.as_str())?;
         let place = driver.place();
-        let fingerprint = place.fingerprint.as_ref().map(|hex| format!(" --fingerprint {hex}"));
-        let (address, fingerprint) = (&place.address, fingerprint.unwrap_or_default());
-        Ok(format!("bedplate join {address} --node {} --token {token}{fingerprint}", node.name))
+        let (address, fingerprint) = (&place.address, place.fingerprint.as_deref().unwrap_or_default());
+        Ok(format!(
+            "bedplate join {address} --node {} --token {token} --fingerprint {fingerprint}",
+            node.name
+        ))
     };
     nodes.iter().filter(is_absent).map(line).collect()
 }
@@ -37,10 +38,10 @@ pub fn invite(driver: &Local, nodes: &[NodeSummary], shape: &Shape) -> Result<Ve
 /// How this machine is part of a cluster elsewhere.
 pub struct Joined {
     pub node: String,
-    /// `host:port` of the control plane.
+    /// `host:port` of the control plane, or several with commas.
     pub server: String,
     pub token: String,
-    pub fingerprint: Option<String>,
+    pub fingerprint: String,
     /// Where ranks of other nodes reach this machine; empty for the address that reaches the control plane.
     pub address: String,
     pub probe: Option<String>,
@@ -71,14 +72,14 @@ impl Joined {
     }
 
     /// Nothing where no machine has joined, or what it joined cannot be read.
-    pub(crate) fn find(state: &StateDirectory) -> Option<Self> {
+    pub fn find(state: &StateDirectory) -> Option<Self> {
         let value: Value = serde_json::from_slice(&fs::read(state.path().join(FILE)).ok()?).ok()?;
         let text = |key: &str| value[key].as_str().map(str::to_owned);
         Some(Self {
             node: text("node")?,
             server: text("server")?,
             token: text("token")?,
-            fingerprint: text("fingerprint"),
+            fingerprint: text("fingerprint")?,
             address: text("address")?,
             probe: text("probe"),
         })
@@ -111,11 +112,9 @@ impl Joined {
 
     pub(crate) fn start_agent(&self, state: &StateDirectory, launcher: &Launcher) -> Result<(), LocalError> {
         let mut command = launcher.process(state);
-        command.args(["agent", "--server", &self.server, "--node", &self.node, "--address", &self.address]);
+        command.args(["agent", "--server", &self.server, "--fingerprint", &self.fingerprint]);
+        command.args(["--node", &self.node, "--address", &self.address]);
         command.arg("--state").arg(state.path().join("agents")).env("BEDPLATE_AGENT_TOKEN", &self.token);
-        if let Some(fingerprint) = &self.fingerprint {
-            command.args(["--fingerprint", fingerprint]);
-        }
         if let Some(probe) = &self.probe {
             command.args(["--probe", probe, "--probe-every", "5"]);
         }
@@ -145,10 +144,10 @@ impl Joined {
 }
 
 /// This machine's address on the way to a server.
-fn own_address(server: &str) -> io::Result<String> {
+fn own_address(servers: &str) -> io::Result<String> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    for address in server.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT) {
+    for server in servers.split(',') {
+        match bedplate_http::blocking::connected(server, CONNECT) {
             Ok(stream) => return Ok(stream.local_addr()?.ip().to_string()),
             Err(error) => last = error,
         }

@@ -2,6 +2,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::machine::{self, MARK};
+use crate::note::SupervisorNote;
+use crate::progress::{self, Judgement, Silence};
 use crate::{LocalError, Shape};
 
 /// Every process of a cluster has its state directory in this variable.
@@ -23,6 +27,8 @@ pub(crate) const CLUSTER: &str = "BEDPLATE_CLUSTER";
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a daemon may take to open its journal.
 const DAEMON: Duration = Duration::from_secs(60);
+/// How long the question whether it is up may take; who listens there may be another program.
+const ANSWER: Duration = Duration::from_secs(5);
 const JOINING: Duration = Duration::from_secs(30);
 /// Lines of a log that are shown when its process has died.
 const LAST_LINES: usize = 3;
@@ -54,7 +60,7 @@ impl Launcher {
 
     /// Starts the process that starts the others again, unless it is there.
     pub fn start_supervisor(&self, state: &StateDirectory) -> Result<(), LocalError> {
-        if !find_processes(state, " supervise ").is_empty() {
+        if has_supervisor(state) {
             return Ok(());
         }
         let mut command = self.process(state);
@@ -63,19 +69,39 @@ impl Launcher {
         spawn(command, &state.path().join("supervisor.log"), "the supervisor").map(drop)
     }
 
-    /// Starts the daemon and returns once it answers.
+    /// Starts the daemon and returns once it answers. A journal may be of any size, so a daemon that works at it is waited for.
     pub fn start_daemon(&self, state: &StateDirectory, shape: &Shape) -> Result<Local, LocalError> {
+        let slow = |silent: Duration| {
+            (self.say)(&format!("the daemon works and does not answer yet, for {} s", silent.as_secs()));
+            ControlFlow::Continue(())
+        };
+        let started = self.start_daemon_at(state, shape, None, slow)?;
+        Ok(started.expect("the wait was not broken off"))
+    }
+
+    /// The same, where the daemon before it was at this address, whatever its files say. `slow` is told after every minute of work
+    /// without an answer, and may break the wait off.
+    pub(crate) fn start_daemon_at(
+        &self,
+        state: &StateDirectory,
+        shape: &Shape,
+        before: Option<SocketAddr>,
+        mut slow: impl FnMut(Duration) -> ControlFlow<()>,
+    ) -> Result<Option<Local>, LocalError> {
         let mut command = self.process(state);
         command.arg("daemon").arg("--state-dir").arg(state.path());
-        // Agents look for a daemon that comes back where it was.
-        let before = state.beacon()?.map(|beacon| beacon.socket());
-        if let Some(listen) = shape.listen.clone().or(before) {
+        // Agents look for a daemon that comes back where it was. What cannot be read must not keep it away.
+        let by_beacon = || state.beacon().ok().flatten()?.socket().parse().ok();
+        let by_supervisor = || SupervisorNote::read(state)?.address;
+        let before = before.or_else(by_beacon).or_else(by_supervisor);
+        if let Some(listen) = address_again(shape.listen.as_deref(), before) {
             command.args(["--listen", &listen]);
         }
         self.add_overlays(&mut command);
         let log = state.path().join("daemon.log");
         let mut child = spawn(command, &log, "the daemon")?;
         let began = Instant::now();
+        let mut silence = Silence::since(began);
         loop {
             if let Some(beacon) = state.beacon().ok().flatten()
                 && beacon.pid == child.id()
@@ -84,11 +110,20 @@ impl Launcher {
                 let driver = Local::new(place);
                 if driver.is_up() {
                     (self.say)(&format!("the daemon is up at {}", driver.place().url()));
-                    return Ok(driver);
+                    return Ok(Some(driver));
                 }
             }
-            if has_ended(&mut child) || began.elapsed() > DAEMON {
+            if has_ended(&mut child) {
                 return Err(died("the daemon", &log));
+            }
+            match silence.look(progress::is_at_work(child.id()), Instant::now(), DAEMON) {
+                Judgement::Early => {}
+                Judgement::Slow(silent) if slow(silent).is_continue() => {}
+                Judgement::Slow(_) => return Ok(None),
+                Judgement::Dead => {
+                    let seconds = began.elapsed().as_secs();
+                    return Err(LocalError::Silent { seconds, said: last_words(&log), log });
+                }
             }
             thread::sleep(PAUSE);
         }
@@ -191,6 +226,10 @@ pub fn hold(state: &StateDirectory) -> Result<Flock<File>, LocalError> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))
 }
 
+pub(crate) fn has_supervisor(state: &StateDirectory) -> bool {
+    !find_processes(state, " supervise ").is_empty()
+}
+
 /// From now on nothing is started again.
 pub fn stop_supervisor(state: &StateDirectory) {
     for pid in find_processes(state, " supervise ") {
@@ -205,7 +244,11 @@ pub fn stop_supervisor(state: &StateDirectory) {
 /// Whether the daemon of a directory is there and answers.
 pub fn is_running(state: &StateDirectory) -> Result<bool, LocalError> {
     let Some(beacon) = state.beacon()? else { return Ok(false) };
-    Ok(machine::is_alive(beacon.pid) && Local::new(state.place()?).is_up())
+    // Left by a daemon of an earlier release that was killed.
+    if beacon.fingerprint.is_none() && !machine::is_alive(beacon.pid) {
+        return Ok(false);
+    }
+    Ok(Local::new(state.place()?).with_answer_within(ANSWER).is_up())
 }
 
 /// Who starts an agent as root can do anything on this machine already.
@@ -261,15 +304,25 @@ pub fn find_agent(state: &StateDirectory, node: &NodeId) -> Option<u32> {
     agents.into_iter().find(is_its)
 }
 
+/// The process of this directory that is its daemon, whether or not it has said where it listens.
+pub(crate) fn find_daemon(state: &StateDirectory) -> Option<u32> {
+    find_processes(state, " daemon ").first().copied()
+}
+
+/// Whether this process is there and belongs to the cluster: numbers of processes are given again.
+pub(crate) fn is_of_cluster(state: &StateDirectory, pid: u32) -> bool {
+    machine::is_alive(pid) && machine::process(pid).is_some_and(|process| belongs(state.path(), &process))
+}
+
+fn belongs(state: &Path, process: &machine::Process) -> bool {
+    let whole = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    process.variable(CLUSTER).is_some_and(|path| whole(path.as_ref()) == whole(state))
+}
+
 /// The processes of this directory whose command line contains some words.
 fn find_processes(state: &StateDirectory, words: &str) -> Vec<u32> {
-    let whole = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let own = whole(state.path());
-    let is_of_cluster = |process: &machine::Process| {
-        process.variable(CLUSTER).is_some_and(|path| whole(path.as_ref()) == own)
-    };
     let all = machine::processes_with(CLUSTER);
-    let pids = all.iter().filter(|process| is_of_cluster(process)).map(|process| process.pid);
+    let pids = all.iter().filter(|process| belongs(state.path(), process)).map(|process| process.pid);
     pids.filter(|pid| machine::is_alive(*pid) && machine::command_line(*pid).contains(words)).collect()
 }
 
@@ -295,6 +348,18 @@ fn private_file() -> OpenOptions {
     options
 }
 
+/// Where a daemon that was at `before` listens when it is started again.
+fn address_again(wanted: Option<&str>, before: Option<SocketAddr>) -> Option<String> {
+    let has_port = |wanted: &&str| wanted.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0);
+    let is_there = |before: &SocketAddr| {
+        let ip = wanted.and_then(|wanted| wanted.parse().ok());
+        let ip = ip.or_else(|| Some(wanted?.parse::<SocketAddr>().ok()?.ip()));
+        wanted.is_none() || ip == Some(before.ip())
+    };
+    let again = || before.filter(is_there).map(|before| before.to_string());
+    wanted.filter(has_port).map(str::to_owned).or_else(again).or(wanted.map(str::to_owned))
+}
+
 fn has_ended(child: &mut Child) -> bool {
     !matches!(child.try_wait(), Ok(None))
 }
@@ -310,5 +375,25 @@ pub(crate) fn last_words(log: &Path) -> String {
     match lines.is_empty() {
         true => "it said nothing".to_owned(),
         false => lines[lines.len().saturating_sub(LAST_LINES)..].join(" / "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_comes_back_where_it_was_unless_another_address_is_wanted() {
+        let before: Option<SocketAddr> = "10.0.0.1:7000".parse().ok();
+        for (wanted, address) in [
+            (None, "10.0.0.1:7000"),
+            (Some("10.0.0.1"), "10.0.0.1:7000"),
+            (Some("10.0.0.1:0"), "10.0.0.1:7000"),
+            (Some("10.0.0.1:7431"), "10.0.0.1:7431"),
+            (Some("10.0.0.2"), "10.0.0.2"),
+        ] {
+            assert_eq!(address_again(wanted, before).as_deref(), Some(address), "{wanted:?}");
+        }
+        assert_eq!((address_again(None, None), address_again(Some("::1"), None)), (None, Some("::1".into())));
     }
 }

@@ -94,15 +94,16 @@ impl Process {
 
 /// The processes whose environment has a variable, oldest first.
 pub fn processes_with(variable: &str) -> Vec<Process> {
-    let pid_of = |path: &PathBuf| name_of(path)?.parse::<u32>().ok();
-    let mut found: Vec<Process> =
-        entries("/proc").filter_map(|path| process(&path, pid_of(&path)?)).collect();
+    let pid_of = |path: PathBuf| name_of(&path)?.parse::<u32>().ok();
+    let mut found: Vec<Process> = entries("/proc").filter_map(|path| process(pid_of(path)?)).collect();
     found.retain(|process| process.environment.contains_key(variable));
     found.sort_by_key(|process| process.pid);
     found
 }
 
-fn process(path: &Path, pid: u32) -> Option<Process> {
+/// Nothing where it has gone, or its environment may not be read.
+pub(crate) fn process(pid: u32) -> Option<Process> {
+    let path = PathBuf::from(format!("/proc/{pid}"));
     let bytes = fs::read(path.join("environ")).ok()?;
     let pairs = bytes.split(|byte| *byte == 0).filter_map(|pair| {
         let text = String::from_utf8_lossy(pair).into_owned();

@@ -1,5 +1,6 @@
 //! Bringing up a cluster: the one that is known, or the one that is wanted.
 
+use std::path::Path;
 use std::time::Instant;
 
 use bedplate_catalog::Catalog;
@@ -14,6 +15,24 @@ pub struct Up {
 }
 
 impl Launcher {
+    /// Brings up the cluster of a back-up, whose machine is gone, on this one. It is the same control plane to agents and clients: it has the
+    /// same certificate, and knows their tokens.
+    pub fn bring_up_from(
+        &self,
+        backup: &Path,
+        state: &StateDirectory,
+        wanted: &Wanted,
+        catalog: &Catalog,
+    ) -> Result<Up, LocalError> {
+        let found = bedplate_journal::restore_from(backup, state.path())?;
+        (self.say)(&format!(
+            "the back-up ends with commit {}, {:.1} s ago: what was decided since then is lost",
+            found.commits,
+            bedplate_journal::age_of(&found)
+        ));
+        self.bring_up(state, wanted, catalog)
+    }
+
     /// Starts what is missing of the cluster of a directory and returns when all nodes of this machine have joined.
     pub fn bring_up(
         &self,

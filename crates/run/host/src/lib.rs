@@ -19,10 +19,12 @@ pub mod memory;
 mod name;
 pub mod panics;
 mod replace;
+mod systemd;
 mod threads;
 
 pub use library::Library;
 pub use lock::{FolderLock, LockError};
 pub use name::host_name;
 pub use replace::{Replacement, replace_file, replace_private_file, sync_folder};
+pub use systemd::tell_systemd;
 pub use threads::spawn_within;

@@ -25,6 +25,7 @@ mod encoding;
 mod files;
 mod intake;
 mod limits;
+mod port;
 mod server;
 
 pub use answer::{Answer, Body, json, typed, with_header};
@@ -38,7 +39,8 @@ pub use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 pub use hyper::{Method, StatusCode, Uri};
 pub use intake::{BodyError, read_body};
 pub use limits::Limits;
-pub use server::{Connections, Server, bind};
+pub use port::{HeldPort, bind, bind_beside};
+pub use server::{Connections, Server};
 
 /// A request whose body has not been read yet. Its extensions hold the [`ClientPeer`].
 pub type Request = hyper::Request<Incoming>;

@@ -1,7 +1,7 @@
 //! Accepting connections, answering their requests, and ending in good order.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -20,7 +20,6 @@ use tokio_rustls::TlsAcceptor;
 use crate::connection::{Activity, Overdue, Watched};
 use crate::{Answer, ClientPeer, Handler, Limits, Request, StatusCode, json};
 
-const BACKLOG: u32 = 4096;
 /// How long to wait where the system has no files or memory for another connection.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 /// How long, and for how many bytes, a client that is still sending may read what it was answered.
@@ -30,17 +29,6 @@ const MOST_IGNORED: usize = 4 << 20;
 const FULL: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
 const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-
-/// A socket that listens. Port 0 takes one that is free.
-pub fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
 
 /// What connections have in common. Clones are the same server.
 #[derive(Clone)]

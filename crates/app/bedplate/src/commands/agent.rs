@@ -15,15 +15,15 @@ const TOKEN: &str = "BEDPLATE_AGENT_TOKEN";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The control plane, as host:port
+    /// The control plane, as host:port; several with commas where it may move
     #[arg(long, value_name = "HOST:PORT")]
     server: String,
     /// What proves that this agent may join
     #[arg(long, env = TOKEN, hide_env_values = true)]
     token: String,
-    /// SHA-256 of the control plane's certificate; without it the link is not encrypted
+    /// SHA-256 of the control plane's certificate, by which it proves itself
     #[arg(long, value_name = "HEX")]
-    fingerprint: Option<String>,
+    fingerprint: String,
     /// The node's name in the cluster
     #[arg(long)]
     node: String,
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let _ = nix::unistd::setsid();
     let mut options =
         AgentOptions::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
-    options.fingerprint = arguments.fingerprint;
+    options.fingerprint = Some(arguments.fingerprint);
     options.address = arguments.address;
     options.cores = arguments.cores.as_deref().map_or(Ok(Vec::new()), read_cores)?;
     options.memory_mib = arguments.memory;

@@ -19,7 +19,7 @@ use crate::connection::{contexts_path, of_environment};
 #[command(after_help = "\
 Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
-  bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
+  bedplate context add lab --url https://lab:7431 --fingerprint HEX --token-file lab.token
   bedplate context add site slurm
   bedplate context add pods kubernetes --image registry/train:1
   bedplate context use lab
@@ -47,8 +47,8 @@ pub(crate) enum Arguments {
 #[command(after_help = "\
 Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
-  bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
-  BEDPLATE_TOKEN=… bedplate context add lab --url http://127.0.0.1:7431
+  bedplate context add lab --url https://lab:7431 --fingerprint HEX --token-file lab.token
+  BEDPLATE_TOKEN=… bedplate context add lab --url https://127.0.0.1:7431 --fingerprint HEX
   bedplate context add site slurm
   bedplate context add site slurm --rest unix:/run/slurmrestd.sock
   bedplate context add site slurm --rest http://127.0.0.1:6820 --token-file jwt
@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             } else if context.kind == ClusterKind::Slurm {
                 say_transports(&context.slurm_place()?.check()?, console);
             } else if let (Some(url), Some(_)) = (&context.url, &context.token) {
-                ClusterPlace::from_url(url, Some(String::new()), context.fingerprint.clone())?;
+                ClusterPlace::of_daemon(url, Some(String::new()), context.fingerprint.clone())?;
             }
             let name = &arguments.name;
             let said =

@@ -4,12 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bedplate_daemon::{DaemonOptions, serve};
-use bedplate_local::{Machine, Shape, Wanted, state_directory};
-use bedplate_terminal::{CliError, Context, ProgramError, files};
+use bedplate_local::{LocalError, Machine, Shape, Wanted, state_directory};
+use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use nix::sys::stat::{Mode, umask};
 
 use crate::clusters;
+use crate::launcher::launcher;
 use crate::site::read_site;
+
+/// Room that logs and reports cannot take from the journal: the records of some hundred thousand jobs.
+const RESERVE: u64 = 64 << 20;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -27,7 +31,7 @@ pub(crate) struct Arguments {
     listen: String,
 }
 
-pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<(), CliError> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
     // The daemon outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
@@ -53,11 +57,15 @@ pub(crate) fn run(arguments: &Arguments, context: &Context) -> Result<(), CliErr
     options.settings = site.settings;
     options.rules = site.rules;
     options.retention = site.retention;
+    options.reserve_bytes = RESERVE;
     options.listen = read_address(&arguments.listen)?;
     options.log_directories = vec![state.path().join("agents")];
     if let Some(user) = user_name() {
         options.administrator = user;
     }
+    launcher(context, console)?
+        .guard_supervisor(state)
+        .map_err(|source| LocalError::Start { what: "the guard of the supervisor".into(), source })?;
     Ok(serve(options)?)
 }
 

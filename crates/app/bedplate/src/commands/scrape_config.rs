@@ -17,7 +17,8 @@ Examples:
   bedplate scrape-config kubernetes --namespace monitoring | kubectl apply -f -
 
 `bedplate export` listens on port 9400. The daemon's metrics need a token of the role reader in
-/etc/prometheus/bedplate.token.")]
+/etc/prometheus/bedplate.token, and its certificate.pem from the state directory as
+/etc/prometheus/bedplate.pem.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -53,12 +53,17 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     match arguments {
         Arguments::Add { user, role, expires, connection } => {
             let seconds = expires.map(|expires| expires.get() as u64);
-            let made = connection.local("tokens")?.make_token(user, role, seconds)?;
+            let cluster = connection.local("tokens")?;
+            let made = cluster.make_token(user, role, seconds)?;
             if console.is_json() {
                 return console.json(&json!(made));
             }
             console.say(&format!("a {role} token of {user}; it is not shown again"));
             console.say(ONE_USER);
+            let (url, fingerprint) = (cluster.place().url(), cluster.place().fingerprint.as_deref());
+            let fingerprint = fingerprint.unwrap_or_default();
+            console
+                .say(&format!("it goes with BEDPLATE_SERVER={url} and BEDPLATE_FINGERPRINT={fingerprint}"));
             console.line(&made.token)
         }
         Arguments::List { connection } => list(connection, console),

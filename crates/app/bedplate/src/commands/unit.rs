@@ -28,7 +28,7 @@ pub(crate) enum Arguments {
         /// Partitions, QOS, quotas and priorities of the scheduler
         #[arg(long, value_name = "FILE")]
         site: Option<String>,
-        /// Where the daemon listens; beyond loopback it speaks TLS
+        /// Where the daemon listens
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7431")]
         listen: String,
     },
@@ -39,7 +39,7 @@ pub(crate) enum Arguments {
         server: String,
         /// SHA-256 of the control plane's certificate
         #[arg(long, value_name = "HEX")]
-        fingerprint: Option<String>,
+        fingerprint: String,
         /// The node's name in the cluster
         #[arg(long)]
         node: String,
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
     let text = match arguments {
         Arguments::Daemon { cluster, site, listen } => daemon(&program, cluster, site.as_deref(), listen)?,
         Arguments::Agent { server, fingerprint, node, address } => {
-            agent(&program, server, fingerprint.as_deref(), node, address)?
+            agent(&program, server, fingerprint, node, address)?
         }
         Arguments::SlurmHealth { check } => health::script(&command_line(&[&program])?, check),
         Arguments::DrainReason { node, status } => {
@@ -125,7 +125,9 @@ After=network-online.target
 StartLimitIntervalSec=0
 
 [Service]
-Type=exec
+Type=notify
+NotifyAccess=main
+TimeoutStartSec=infinity
 ExecStart={command} --state-dir %S/bedplate
 Restart=always
 RestartSec=1
@@ -167,13 +169,18 @@ WantedBy=multi-user.target
 fn agent(
     program: &str,
     server: &str,
-    fingerprint: Option<&str>,
+    fingerprint: &str,
     node: &str,
     address: &str,
 ) -> Result<String, UnitError> {
-    let mut words = vec![program, "agent", "--server", server, "--node", node, "--address", address];
-    words.extend(fingerprint.into_iter().flat_map(|fingerprint| ["--fingerprint", fingerprint]));
-    let command = command_line(&words)?;
+    let words = [
+        [program, "agent"],
+        ["--server", server],
+        ["--node", node],
+        ["--address", address],
+        ["--fingerprint", fingerprint],
+    ];
+    let command = command_line(words.as_flattened())?;
     Ok(format!(
         "[Unit]
 Description=Bedplate agent of node {node}
@@ -212,10 +219,10 @@ mod tests {
     #[test]
     fn values_that_a_unit_would_read_otherwise_are_refused() {
         for odd in ["a b", "a\nExecStartPre=/bin/sh", "%H", "$HOME", "\"", "a;b", ""] {
-            assert!(agent("/bin/true", "h:1", None, odd, "10.0.0.1").is_err(), "{odd:?}");
+            assert!(agent("/bin/true", "h:1", "ab", odd, "10.0.0.1").is_err(), "{odd:?}");
             assert!(daemon("/bin/true", odd, None, "127.0.0.1").is_err(), "{odd:?}");
         }
-        let unit = agent("/bin/true", "h:1", Some("ab"), "n7", "10.0.0.7").unwrap();
+        let unit = agent("/bin/true", "h:1", "ab", "n7", "10.0.0.7").unwrap();
         let line = "ExecStart=/bin/true agent --server h:1 --node n7 --address 10.0.0.7 --fingerprint ab \
                     --state %S/bedplate-agent\n";
         assert!(unit.contains(line), "{unit}");

@@ -27,6 +27,7 @@ Examples:
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
   bedplate up --listen 10.0.0.1:7431 --remote 1   and another machine, which joins
+  bedplate up --from BACKUP --listen 10.0.0.9:7431   after the machine of the daemon was lost
 
 GPUs that this machine lacks are simulated: slots are leased, numbered and
 enforced like real ones. Jobs run as you; if root starts the cluster, each runs
@@ -51,7 +52,7 @@ pub(crate) struct Arguments {
     /// Partitions, QOS, quotas and priorities of the scheduler
     #[arg(long, value_name = "FILE")]
     site: Option<PathBuf>,
-    /// Where the daemon listens; beyond loopback it speaks TLS [default: 127.0.0.1, any free port]
+    /// Where the daemon listens [default: 127.0.0.1, any free port]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
     /// A command, run every few seconds, that fails when a node is unhealthy
@@ -72,6 +73,9 @@ pub(crate) struct Arguments {
     /// Where the cluster keeps its journal, tokens and logs [default: ~/.local/state/bedplate]
     #[arg(long, visible_alias = "state", value_name = "DIR", env = "BEDPLATE_STATE", hide_env_values = true)]
     state_dir: Option<PathBuf>,
+    /// Go on from a back-up of a cluster whose machine is gone; agents that know this address too find it by its certificate
+    #[arg(long, value_name = "BACKUP", conflicts_with_all = ["nodes", "like", "cluster", "spare", "remote"])]
+    from: Option<PathBuf>,
     /// Stay in the foreground; Ctrl-C takes the cluster down
     #[arg(long)]
     foreground: bool,
@@ -121,7 +125,11 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let catalog = context.load_catalog()?;
     let state = state_directory(arguments.state_dir.clone());
-    let up = launcher(context, console)?.bring_up(&state, &arguments.wanted(&catalog)?, &catalog)?;
+    let (launcher, wanted) = (launcher(context, console)?, arguments.wanted(&catalog)?);
+    let up = match &arguments.from {
+        Some(backup) => launcher.bring_up_from(backup, &state, &wanted, &catalog)?,
+        None => launcher.bring_up(&state, &wanted, &catalog)?,
+    };
     report(&up, console)
 }
 

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use bedplate_control::wire::{FromAgent, Hello, HostMachine};
 use bedplate_daemon::{DaemonOptions, RunningDaemon, start};
-use bedplate_drivers::{ClusterEvent, Driver, Local, StateDirectory, Watched};
+use bedplate_drivers::{ClusterEvent, ClusterPlace, Driver, Local, Watched};
 use bedplate_finding::OpenFinding;
 use bedplate_health::kernel_log::{KernelLine, XidLine};
 use bedplate_health::{Health, Profile, Rules, XidSeen, XidSource};
-use bedplate_terminal::{CliError, Console, Context, ProgramError};
+use bedplate_terminal::{CliError, Console, Context, ProgramError, files};
 use bedplate_topology::Cluster;
 
 use super::Figure;
@@ -60,8 +60,12 @@ pub(super) fn measure(
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     options.limits.requests_per_second_per_client = 1e6;
     options.limits.connections = options.limits.connections.max(2 * nodes as usize + 64);
+    // All who speak with it are in this process, and the pretended nodes speak no TLS.
+    options.tls = false;
     let daemon = start(options)?;
-    let driver = Local::new(StateDirectory(folder.0.clone()).place()?);
+    let token = files::read_text(&folder.0.join("admin.token").display().to_string())?;
+    let address = daemon.address().to_string();
+    let driver = Local::new(ClusterPlace { address, fingerprint: None, token: token.trim().to_owned() });
     let moment = Arc::new(Moment::default());
     let names: Vec<String> = driver.nodes()?.into_iter().map(|node| node.name.to_string()).collect();
     console.say(&format!("{nodes} nodes join"));

@@ -23,7 +23,7 @@ pub fn document() -> Value {
             "summary": "The control plane of a cluster",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
-        "servers": [{ "url": "http://127.0.0.1:7431" }],
+        "servers": [{ "url": "https://127.0.0.1:7431" }],
         "security": [{ "token": [] }],
         "paths": paths,
         "components": {

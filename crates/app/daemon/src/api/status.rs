@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bedplate_control::Counts;
+use bedplate_diag::Diagnostic;
 use bedplate_journal::DiskHealth;
 use bedplate_record::Exposition;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -22,12 +23,17 @@ const LINK: &str = "bedplate-link";
 
 /// `GET /healthz`
 pub(crate) async fn health(call: ApiCall) -> Result<Answer, ApiError> {
-    let journal = match call.app.writer.health() {
-        DiskHealth::Healthy => "healthy",
-        DiskHealth::Failing { .. } => "failing",
-        DiskHealth::Broken { .. } => "broken",
+    let (journal, why) = match call.app.writer.health() {
+        DiskHealth::Healthy => ("healthy", None),
+        // `disk-full` and `read-only` are told apart.
+        DiskHealth::Failing { error, .. } => ("failing", Some(error.page().code)),
+        DiskHealth::Broken { error } => ("broken", Some(error.page().code)),
     };
-    Ok(answer::ok(&json!({ "status": "up", "journal": journal })))
+    let health = match why {
+        None => json!({ "status": "up", "journal": journal }),
+        Some(why) => json!({ "status": "up", "journal": journal, "why": why }),
+    };
+    Ok(answer::ok(&health))
 }
 
 /// `GET /version`

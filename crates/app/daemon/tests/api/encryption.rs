@@ -1,11 +1,11 @@
-//! TLS: always on beyond loopback, with a certificate that stays and that clients pin.
+//! TLS: on every address unless a test says otherwise, with a certificate that stays and that clients pin.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_daemon::Whereabouts;
+use bedplate_daemon::{DaemonOptions, Whereabouts};
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
 };
 
-use crate::support::{Client, Daemon};
+use crate::support::{Client, Daemon, cluster};
 
 /// Accepts the one certificate with this fingerprint.
 #[derive(Debug)]
@@ -111,12 +111,14 @@ fn beyond_loopback_only_encrypted_requests_are_answered() {
 }
 
 #[test]
-fn on_loopback_encryption_can_be_asked_for_and_the_certificate_stays() {
-    let plain = Daemon::start();
-    assert_eq!(fingerprint(&plain), None);
-    let mut daemon = Daemon::start_with(|options| options.tls = true);
+fn on_loopback_too_a_daemon_proves_who_it_is_and_its_certificate_stays() {
+    let usual = |options: &mut DaemonOptions| options.tls = DaemonOptions::new("/".into(), cluster()).tls;
+    let mut daemon = Daemon::start_with(usual);
     let pinned = fingerprint(&daemon).expect("it encrypts");
     assert!(ask(daemon.address, &pinned).unwrap().starts_with("HTTP/1.1 200"));
+    let mut plain = Client::connect(daemon.address, "");
+    plain.send("GET", "/healthz", &[], b"");
+    assert!(plain.read_line().is_none_or(|line| !line.starts_with("HTTP/")));
     daemon.running.take().unwrap().stop().unwrap();
     let mut options = crate::support::options(&daemon.folder);
     options.tls = true;

@@ -10,5 +10,6 @@ mod encryption;
 mod hostile;
 mod metrics;
 mod past;
+mod security;
 mod support;
 mod watching;

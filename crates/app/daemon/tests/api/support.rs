@@ -31,10 +31,11 @@ pub(crate) fn cluster() -> Cluster {
     Cluster::from_spec("p5.48xlarge:2", &Catalog::builtin()).unwrap()
 }
 
-/// Options for a test: a free port and nothing else unusual.
+/// Options for a test: a free port, where raw HTTP is understood, and nothing else unusual.
 pub(crate) fn options(folder: &Folder) -> DaemonOptions {
     let mut options = DaemonOptions::new(folder.path().to_owned(), cluster());
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    options.tls = false;
     options.administrator = "root".into();
     options
 }

@@ -19,7 +19,7 @@ Examples:
 
 The whole machine becomes the node: its cores, memory and GPUs.")]
 pub(crate) struct Arguments {
-    /// The control plane, as host:port
+    /// The control plane, as host:port; several with commas where it may move
     #[arg(value_name = "ADDRESS")]
     server: String,
     /// Which of the cluster's nodes this machine becomes
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     token: String,
     /// SHA-256 of the control plane's certificate
     #[arg(long, value_name = "HEX")]
-    fingerprint: Option<String>,
+    fingerprint: String,
     /// Where ranks of other nodes reach this machine [default: the address that reaches the control plane]
     #[arg(long, value_name = "ADDRESS")]
     address: Option<String>,
