@@ -259,7 +259,7 @@ impl Control {
 
     fn resume(&mut self, job: JobId, now: Time) {
         self.suspended.remove(&job);
-        let shares = self.shares_of(job);
+        let shares = self.scheduler.shares(job).to_vec();
         let Some(run) = self.runs.get_mut(&job) else {
             return self.begin_run(job, shares, now);
         };
@@ -276,11 +276,6 @@ impl Control {
         self.record_run(job, RunPhase::Running, now);
         self.note_job(job, "goes on".into(), now);
         holders.into_iter().for_each(|node| self.order_suspension(job, node, now));
-    }
-
-    fn shares_of(&self, job: JobId) -> Vec<NodeShare> {
-        let running = self.scheduler.running().find(|(other, _)| *other == job);
-        running.map_or(Vec::new(), |(_, shares)| shares.to_vec())
     }
 
     /// The gang goes on without some nodes and with others.

@@ -179,7 +179,7 @@ impl Control {
     /// In short: which resources are missing, and where, takes a search of the plan.
     fn waits_because(&self, live: &LiveJob) -> Option<Reason> {
         if let Some(wait) = self.scheduler.wait(live.row.id) {
-            return Some(Reason::of(wait));
+            return Some(Reason::of(&wait));
         }
         let is_waiting = live.row.life.state == JobState::Waiting;
         is_waiting.then(|| reason::missing_resources(live.job.gang.nodes(), live.job.gang.gpus()))

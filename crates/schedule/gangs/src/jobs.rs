@@ -3,19 +3,20 @@
 //! Only this file changes a job's state, its place in the queue or the end of its run, so the queue, the
 //! suspended gangs, the elastic ones and the ends of runs always agree with the jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Index;
 
 use bedplate_topology::NodeId;
 
+use crate::counted::CountedMap;
 use crate::priority::Rank;
-use crate::queue::Queue;
+use crate::queue::{LimitGroup, Queue, Standing};
 use crate::view::RequestClass;
 use crate::{GangRequest, JobId, NodeShare, Priority, Span, Then, Time, Wait};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Jobs {
-    live: BTreeMap<JobId, JobEntry>,
+    live: CountedMap<JobId, JobEntry>,
     queue: Queue,
     suspended: BTreeSet<JobId>,
     /// Running gangs that may change their size.
@@ -78,7 +79,7 @@ impl Jobs {
     pub(crate) fn alone(entry: JobEntry) -> Self {
         let mut jobs = Self::default();
         if entry.is_queued() {
-            jobs.queue.insert(entry.rank, entry.request.id, &entry.classes);
+            jobs.queue.insert(entry.standing());
         }
         jobs.live.insert(entry.request.id, entry);
         jobs
@@ -150,14 +151,14 @@ impl Jobs {
         let entry = self.live.get_mut(&job).expect("the job is live");
         entry.state = EntryState::Queued;
         entry.wait = Wait::NotTriedYet;
-        self.queue.insert(entry.rank, job, &entry.classes);
+        self.queue.insert(entry.standing());
     }
 
     pub(crate) fn dequeue(&mut self, job: JobId) {
         let entry = self.live.get_mut(&job).expect("the job is live");
         if entry.is_queued() {
             entry.state = EntryState::Blocked;
-            self.queue.remove(entry.rank, job, &entry.classes);
+            self.queue.remove(entry.standing());
         }
     }
 
@@ -168,7 +169,7 @@ impl Jobs {
         for job in waiting {
             let entry = self.live.get_mut(&job).expect("queued jobs are live");
             (entry.priority, entry.rank) = rank(entry);
-            self.queue.insert(entry.rank, job, &entry.classes);
+            self.queue.insert(entry.standing());
         }
     }
 
@@ -262,6 +263,17 @@ impl Index<JobId> for Jobs {
 }
 
 impl JobEntry {
+    pub(crate) fn standing(&self) -> Standing<'_> {
+        let (rank, job, classes) = (self.rank, self.request.id, &self.classes[..]);
+        Standing { rank, job, classes, group: self.limit_group() }
+    }
+
+    pub(crate) fn limit_group(&self) -> LimitGroup {
+        let GangRequest { user, account, qos, array, .. } = self.request;
+        let array = array.filter(|task| task.at_once.is_some()).map(|task| task.array);
+        LimitGroup { user, account, qos, array }
+    }
+
     pub(crate) fn run(&self) -> Option<&GangRun> {
         match &self.state {
             EntryState::Running(run) => Some(run),

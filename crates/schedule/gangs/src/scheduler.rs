@@ -9,7 +9,7 @@ use crate::calendar::Calendar;
 use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
 use crate::fleet::NodeFleet;
-use crate::jobs::{EntryState, Jobs};
+use crate::jobs::{EntryState, JobEntry, Jobs};
 use crate::news::News;
 use crate::reservations::Reservations;
 use crate::resize::Targets;
@@ -170,9 +170,19 @@ impl Scheduler {
     }
 
     /// Why a job waited when it was last looked at; nothing when it has not been, or waits no more.
-    pub fn wait(&self, job: JobId) -> Option<&Wait> {
+    pub fn wait(&self, job: JobId) -> Option<Wait> {
         let entry = self.jobs.get(job)?;
-        (entry.run().is_none() && entry.wait != Wait::NotTriedYet).then_some(&entry.wait)
+        (entry.run().is_none() && entry.wait != Wait::NotTriedYet).then(|| self.wait_now(entry))
+    }
+
+    /// What others have done since a job was looked at, where it waits for them.
+    pub(crate) fn wait_now(&self, entry: &JobEntry) -> Wait {
+        self.dependencies.wait_now(&entry.request, &entry.wait)
+    }
+
+    /// What a running job holds; nothing while it does not run.
+    pub fn shares(&self, job: JobId) -> &[NodeShare] {
+        self.jobs.run(job).map_or(&[], |run| &run.shares)
     }
 
     /// When the time of a running gang is up, or was when it was suspended.
