@@ -8,7 +8,8 @@ use bedplate_gangs::{ArrayTask, Decision, Event, GangRequest, JobId, NodeOrder, 
 use bedplate_job::{Begin, Job};
 use bedplate_topology::NodeId;
 
-use crate::control::{Control, LiveJob, Notice, outcome_of};
+use crate::control::{Control, Notice, outcome_of};
+use crate::live::LiveJob;
 use crate::reason;
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
 
@@ -171,7 +172,8 @@ impl Control {
         self.names.add(&row);
         self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
         self.output.records.push(Record::Submitted(row.clone()));
-        self.jobs.insert(id, LiveJob { row, job: job.clone() });
+        let user = self.user_id(user);
+        self.jobs.insert(LiveJob { row, job: job.clone(), user });
     }
 
     /// One request for the job, or one for each task of its array.

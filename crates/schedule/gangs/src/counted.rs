@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::RangeBounds;
+use std::ops::{Index, RangeBounds};
 
 thread_local! {
     static LOOKED_AT: Cell<u64> = const { Cell::new(0) };
@@ -93,6 +93,14 @@ impl<K: Ord, V> CountedMap<K, V> {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl<K: Ord, V> Index<&K> for CountedMap<K, V> {
+    type Output = V;
+
+    fn index(&self, key: &K) -> &V {
+        look(&self.0[key])
     }
 }
 
