@@ -240,6 +240,11 @@ impl Control {
         (0..self.nodes.len()).map(|at| self.node_view(NodeId(at as u32), now)).collect()
     }
 
+    /// The node of a name.
+    pub fn node_of(&self, name: &str, now: Time) -> Option<NodeView> {
+        Some(self.node_view(self.scheduler.cluster().find_node(name)?, now))
+    }
+
     fn node_view(&self, id: NodeId, now: Time) -> NodeView {
         let node = &self.nodes[id.0 as usize];
         let cluster = self.scheduler.cluster();
@@ -291,7 +296,7 @@ impl Control {
 
     /// The open connection to a node's agent.
     pub fn link_of(&self, node: &str) -> Option<crate::LinkId> {
-        self.nodes.iter().find(|known| known.name == node)?.link()
+        self.nodes[self.scheduler.cluster().find_node(node)?.0 as usize].link()
     }
 
     pub fn counts(&self, now: Time) -> Counts {
