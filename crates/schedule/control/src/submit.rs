@@ -13,6 +13,9 @@ use crate::live::LiveJob;
 use crate::reason;
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
 
+/// Jobs, tasks of arrays among them, that one job may depend on: two arrays of the largest size.
+const MOST_AWAITED: usize = 20_000;
+
 /// A job and who wants it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Submission {
@@ -85,6 +88,8 @@ pub enum OrderRefusal {
     Never { why: Reason },
     #[error("it depends on job {on}, and there is no such job")]
     UnknownDependency { on: String },
+    #[error("it depends on more than {most} jobs")]
+    TooManyDependencies { most: usize },
     #[error("there is no {job}")]
     NoSuchJob { job: JobId },
     #[error("{job} has ended: {}", state.name())]
@@ -200,6 +205,7 @@ impl Control {
         past: &Past,
     ) -> Result<Vec<(JobId, JobState)>, OrderRefusal> {
         let mut ended = Vec::new();
+        let mut left = MOST_AWAITED;
         for dependency in &mut job.policy.dependencies {
             let mut jobs = Vec::new();
             for name in &dependency.jobs {
@@ -212,6 +218,9 @@ impl Control {
                 if found.is_empty() {
                     return Err(unknown());
                 }
+                left = left
+                    .checked_sub(found.len())
+                    .ok_or(OrderRefusal::TooManyDependencies { most: MOST_AWAITED })?;
                 // Of an array, some tasks may have ended long before others.
                 for job in found.iter().filter(|job| !self.is_known(**job)) {
                     ended.push(*past.iter().find(|(known, _)| known == job).ok_or_else(unknown)?);

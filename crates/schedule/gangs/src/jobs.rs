@@ -23,6 +23,8 @@ pub(crate) struct Jobs {
     elastic: BTreeSet<JobId>,
     /// When the time of each running gang is up.
     ends: BTreeSet<(Time, JobId)>,
+    /// For how many waiting gangs a gang stops.
+    making_room: CountedMap<JobId, u32>,
     /// How often a run began, ended or changed.
     changes: u64,
 }
@@ -130,6 +132,7 @@ impl Jobs {
     /// Adds a job that is neither in the queue nor runs yet.
     pub(crate) fn enter(&mut self, entry: JobEntry) {
         debug_assert!(entry.is_blocked(), "a new job is in no list");
+        self.count_victims(&entry.victims.clone());
         self.live.insert(entry.request.id, entry);
     }
 
@@ -137,6 +140,7 @@ impl Jobs {
     pub(crate) fn remove(&mut self, job: JobId) -> JobEntry {
         let entry = self.live.remove(&job).expect("a job ends once");
         debug_assert!(entry.is_blocked(), "a job that ends is in no list");
+        self.discount_victims(&entry.victims);
         entry
     }
 
@@ -238,7 +242,29 @@ impl Jobs {
     }
 
     pub(crate) fn set_victims(&mut self, job: JobId, victims: Vec<JobId>) {
-        self.entry_mut(job).victims = victims;
+        self.count_victims(&victims);
+        let before = std::mem::replace(&mut self.entry_mut(job).victims, victims);
+        self.discount_victims(&before);
+    }
+
+    fn count_victims(&mut self, victims: &[JobId]) {
+        victims.iter().for_each(|victim| *self.making_room.or_default(*victim) += 1);
+    }
+
+    fn discount_victims(&mut self, victims: &[JobId]) {
+        for victim in victims {
+            if let Some(count) = self.making_room.get_mut(victim) {
+                *count -= 1;
+                if *count == 0 {
+                    self.making_room.remove(victim);
+                }
+            }
+        }
+    }
+
+    /// Whether a gang stops for another one that still waits.
+    pub(crate) fn makes_room(&self, job: JobId) -> bool {
+        self.making_room.contains_key(&job)
     }
 
     pub(crate) fn set_returned(&mut self, job: JobId, now: Time) {

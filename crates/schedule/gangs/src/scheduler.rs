@@ -1,5 +1,6 @@
 //! The state machine: events change what is known, a pass over the queue decides.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bedplate_topology::{Cluster, NodeId};
@@ -38,6 +39,9 @@ pub struct Scheduler {
     pub(crate) eviction: Eviction,
     pub(crate) news: News,
     pub(crate) targets: Targets,
+    /// Jobs that may enter the queue and have not been looked at, and when some last were.
+    pub(crate) admitting: VecDeque<JobId>,
+    pub(crate) admitted: Time,
     pub(crate) decisions: Vec<Decision>,
 }
 
@@ -59,6 +63,8 @@ impl Scheduler {
             eviction: Eviction::default(),
             news: News::default(),
             targets: Targets::default(),
+            admitting: VecDeque::new(),
+            admitted: Time::ZERO,
             decisions: Vec::new(),
         }
     }
@@ -91,7 +97,9 @@ impl Scheduler {
     pub fn wakeup(&self) -> Option<Time> {
         let replan = self.news.next_cycle(&self.settings.backfill).filter(|_| self.jobs.is_any_waiting());
         let end = self.jobs.ends().first().map(|(time, _)| *time);
-        [end, self.calendar.next(), replan].into_iter().flatten().min()
+        let is_admitting = !self.admitting.is_empty() || self.dependencies.has_ended();
+        let admission = is_admitting.then_some(self.admitted);
+        [end, self.calendar.next(), replan, admission].into_iter().flatten().min()
     }
 
     pub fn cluster(&self) -> &Cluster {

@@ -95,3 +95,25 @@ fn tasks_that_wait_for_the_limit_of_their_array_are_not_tried_one_by_one() {
     });
     assert_at_most("entries looked at when a task ends of an array of 10,000", ended / 1_000, 160);
 }
+
+#[test]
+fn a_chain_of_dependencies_is_taken_down_in_slices() {
+    let mut scheduler = busy();
+    let first = 2_000;
+    let held = GangRequest { is_held: true, ..request(first) };
+    scheduler.apply(Event::Submit(Box::new(held)), Time::ZERO);
+    let after = |id: u64| {
+        let dependency = GangDependency { kind: DependencyKind::AfterOk, jobs: vec![JobId(id - 1)] };
+        GangRequest { dependencies: vec![dependency], ..request(id) }
+    };
+    scheduler.apply_all((first + 1..=22_000).map(|id| Event::Submit(Box::new(after(id)))), Time::ZERO);
+    let mut rejected = 0;
+    let mut decisions = scheduler.apply(Event::Cancel(JobId(first)), Time::ZERO);
+    while !decisions.is_empty() {
+        assert_at_most("jobs of a chain that one event takes down", decisions.len(), 2_001);
+        rejected += decisions.len() - usize::from(rejected == 0);
+        assert!(rejected == 20_000 || scheduler.wakeup() == Some(Time::ZERO), "it goes on at once");
+        decisions = scheduler.apply(Event::Tick, Time::ZERO);
+    }
+    assert_eq!(rejected, 20_000);
+}

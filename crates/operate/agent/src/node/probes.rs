@@ -79,7 +79,7 @@ impl Node {
             return self.happened(Happened::Checked { fault: None });
         };
         // What runs here comes first.
-        let start = self.node_command(&format!("renice -n 19 -p $$ >&2; exec {check}"), "check");
+        let start = self.node_command(&format!("renice -n 19 -p $$ >/dev/null 2>&1; exec {check}"), "check");
         let id = self.start_process(Purpose::Check, start);
         self.limit_time(id, CHECK_TIME);
     }
