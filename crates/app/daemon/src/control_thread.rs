@@ -299,6 +299,9 @@ impl Worker {
             self.turned = Instant::now();
             self.surroundings.metrics.control_turn.observe(began.elapsed());
             if is_last {
+                // All that was queued before is done too.
+                self.queue.take_now(&mut batch, usize::MAX);
+                self.turn(&mut batch);
                 return self.commit();
             }
         }

@@ -82,13 +82,17 @@ impl WorkQueue {
         }
     }
 
-    fn take_now(&self, batch: &mut Vec<Work>, most: usize) {
+    pub(crate) fn take_now(&self, batch: &mut Vec<Work>, most: usize) {
         let mut waiting = self.waiting();
         let Waiting { own, of_users, .. } = &mut *waiting;
         let of_agents = own.len().min(most.saturating_sub(of_users.len().min(most / 2)));
         batch.extend((0..of_agents).map_while(|_| own.pop()));
         self.agents.add_permits(batch.len());
-        batch.extend((batch.len()..most).map_while(|_| of_users.pop()));
+        while batch.len() < most
+            && let Some(work) = of_users.pop()
+        {
+            batch.push(work);
+        }
         self.len.store(waiting.own.len() + waiting.of_users.len(), Ordering::Relaxed);
     }
 

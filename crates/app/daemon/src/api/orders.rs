@@ -33,27 +33,25 @@ pub(crate) async fn requeue(call: ApiCall) -> Result<Answer, ApiError> {
 async fn order(call: ApiCall, order: fn(JobId) -> ClientOrder) -> Result<Answer, ApiError> {
     let label = &call.parameters[0];
     let (name, asks) = (label.clone(), call.identity().clone());
-    let jobs = call.app.control.ask(move |control, _| find_own(control, &name, &asks)).await??;
-    if jobs.is_empty() {
-        return Err(not_live(&call.app, label).await?);
-    }
-    let (mut done, mut refusal) = (Vec::new(), None);
-    for slice in jobs.chunks(SLICE) {
+    call.pay(1).await;
+    let begin = move |control: &mut Control, now| {
+        let mut jobs = find_own(control, &name, &asks)?;
+        let rest = jobs.split_off(jobs.len().min(SLICE));
+        let answers = control.order_all(jobs.iter().copied().map(order), &asks.user, now);
+        Ok::<_, ApiError>((jobs.into_iter().zip(answers).collect::<Vec<_>>(), rest))
+    };
+    let (mut answers, rest) = call.app.control.change(begin).await??;
+    for slice in rest.chunks(SLICE) {
         call.pay(slice.len()).await;
         let (jobs, by) = (slice.to_vec(), call.identity().user.clone());
         let give = move |control: &mut Control, now| control.order_all(jobs.into_iter().map(order), &by, now);
-        let answers = call.app.control.change(give).await?;
-        for (job, answer) in slice.iter().zip(answers) {
-            match answer {
-                Ok(()) => done.push(job.0),
-                Err(why) => refusal = refusal.or(Some(why)),
-            }
-        }
+        answers.extend(slice.iter().copied().zip(call.app.control.change(give).await?));
     }
-    match refusal {
-        Some(OrderRefusal::NoSuchJob { .. }) if done.is_empty() => Err(not_live(&call.app, label).await?),
-        Some(refusal) if done.is_empty() => Err(refusal.into()),
-        _ => Ok(answer::ok(&json!({ "jobs": done }))),
+    let done: Vec<u64> = answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(job, _)| job.0).collect();
+    match answers.into_iter().find_map(|(_, answer)| answer.err()) {
+        _ if !done.is_empty() => Ok(answer::ok(&json!({ "jobs": done }))),
+        Some(refusal) if !matches!(refusal, OrderRefusal::NoSuchJob { .. }) => Err(refusal.into()),
+        _ => Err(not_live(&call.app, label).await?),
     }
 }
 
