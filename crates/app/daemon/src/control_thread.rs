@@ -27,11 +27,12 @@ use crate::leases::Leases;
 use crate::links::AgentLinks;
 use crate::metrics::DaemonMetrics;
 use crate::options::Hook;
+use crate::work_queue::{Closed, WorkQueue};
 
-/// Requests that may wait for the thread.
-const QUEUE: usize = 4096;
 /// Requests that share a batch.
 const MOST_AT_ONCE: usize = 256;
+/// Jobs that one piece of work touches; more are done in slices, between which others are served.
+pub(crate) const SLICE: usize = 256;
 /// Changes that may wait for the disk.
 const MOST_PENDING: usize = 8192;
 const TICK: Duration = Duration::from_millis(50);
@@ -46,7 +47,7 @@ type Reply = Box<dyn FnOnce() + Send>;
 type Change = Box<dyn FnOnce(&mut Control, Time) -> Option<Reply> + Send>;
 type Question = Box<dyn FnOnce(&Control, Time) + Send>;
 
-enum Work {
+pub(crate) enum Work {
     Change(Change),
     Question(Question),
     Stop,
@@ -68,7 +69,7 @@ pub(crate) enum Unavailable {
 /// The way to the thread.
 #[derive(Clone)]
 pub(crate) struct ControlThread {
-    queue: mpsc::Sender<Work>,
+    queue: Arc<WorkQueue>,
     writer: Arc<Writer>,
     pending: Arc<AtomicUsize>,
     patience: Duration,
@@ -94,12 +95,12 @@ impl ControlThread {
         surroundings: ControlSetup,
         patience: Duration,
     ) -> Result<(Self, JoinHandle<()>), DaemonError> {
-        let (sender, queue) = mpsc::channel(QUEUE);
+        let queue = Arc::new(WorkQueue::default());
         let failure = surroundings.failure.clone();
         let runtime = Handle::current();
         let worker = Worker {
             control,
-            queue,
+            queue: queue.clone(),
             writer: writer.clone(),
             surroundings,
             ticked: Instant::now(),
@@ -109,14 +110,17 @@ impl ControlThread {
             disk: Arc::default(),
         };
         let run = move || {
-            if let Err(why) = panics::caught(|| worker.run(&runtime)) {
+            let queue = worker.queue.clone();
+            let ended = panics::caught(|| worker.run(&runtime));
+            queue.close();
+            if let Err(why) = ended {
                 // The daemon may be going down already.
                 let _ = failure.send(DaemonError::Panicked { what: "the control plane", why });
             }
         };
         let thread = thread::Builder::new().name("control".into()).spawn(run);
         let thread = thread.map_err(|source| DaemonError::Thread { source })?;
-        Ok((Self { queue: sender, writer, pending: Arc::default(), patience }, thread))
+        Ok((Self { queue, writer, pending: Arc::default(), patience }, thread))
     }
 
     /// Changes something. The answer comes once all that follows from it is on disk.
@@ -138,7 +142,7 @@ impl ControlThread {
             Some(Box::new(move || drop((answer.send(value), pending))))
         });
         let asked = async {
-            self.queue.send(Work::Change(change)).await.map_err(|_| Unavailable::Stopping)?;
+            self.queue.push(Work::Change(change)).await.map_err(|Closed| Unavailable::Stopping)?;
             // The journal drops what it will never write.
             answered.await.map_err(|_| Unavailable::Journal)
         };
@@ -156,7 +160,7 @@ impl ControlThread {
             None
         });
         // Nothing is to be told to a daemon that goes down.
-        let _ = self.queue.send(Work::Change(change)).await;
+        let _ = self.queue.push(Work::Change(change)).await;
     }
 
     /// Asks something. The question must be short: everybody else waits for it.
@@ -167,7 +171,7 @@ impl ControlThread {
         let (answer, answered) = oneshot::channel();
         let question: Question = Box::new(move |control, now| drop(answer.send(question(control, now))));
         let asked = async {
-            self.queue.send(Work::Question(question)).await.map_err(|_| Unavailable::Stopping)?;
+            self.queue.push(Work::Question(question)).await.map_err(|Closed| Unavailable::Stopping)?;
             answered.await.map_err(|_| Unavailable::Stopping)
         };
         timeout(self.patience, asked).await.unwrap_or(Err(Unavailable::Deciding))
@@ -175,11 +179,11 @@ impl ControlThread {
 
     /// Ends the thread after all that is queued.
     pub(crate) async fn stop(&self) {
-        let _ = self.queue.send(Work::Stop).await;
+        let _ = self.queue.push(Work::Stop).await;
     }
 
     pub(crate) fn queued(&self) -> usize {
-        self.queue.max_capacity() - self.queue.capacity()
+        self.queue.len()
     }
 }
 
@@ -262,7 +266,7 @@ impl Disk {
 
 struct Worker {
     control: Control,
-    queue: mpsc::Receiver<Work>,
+    queue: Arc<WorkQueue>,
     writer: Arc<Writer>,
     surroundings: ControlSetup,
     ticked: Instant,
@@ -279,17 +283,15 @@ impl Worker {
         let mut batch = Vec::with_capacity(MOST_AT_ONCE);
         loop {
             let pause = self.pause();
-            let (queue, disk) = (&mut self.queue, &self.disk);
-            let received = runtime.block_on(async {
+            let (queue, disk) = (&self.queue, &self.disk);
+            runtime.block_on(async {
                 tokio::select! {
-                    received = timeout(pause, queue.recv_many(&mut batch, MOST_AT_ONCE)) => received,
+                    // Nothing may come for a while, and time passes.
+                    taken = timeout(pause, queue.take(&mut batch, MOST_AT_ONCE)) => drop(taken),
                     // A batch waits for the commit before it.
-                    () = disk.is_free.notified() => Ok(1),
+                    () = disk.is_free.notified() => {}
                 }
             });
-            if received == Ok(0) {
-                return;
-            }
             let began = Instant::now();
             self.notice_hold_up(began);
             (self.surroundings.on_turn)();
@@ -297,6 +299,9 @@ impl Worker {
             self.turned = Instant::now();
             self.surroundings.metrics.control_turn.observe(began.elapsed());
             if is_last {
+                // All that was queued before is done too.
+                self.queue.take_now(&mut batch, usize::MAX);
+                self.turn(&mut batch);
                 return self.commit();
             }
         }
@@ -336,7 +341,7 @@ impl Worker {
 
     fn pause(&self) -> Duration {
         let now = self.surroundings.clock.now();
-        let until = self.control.wakeup().since(now);
+        let until = self.control.next_decision().since(now);
         if !self.kept.is_empty()
             && let Some(left) = self.disk.free_in()
         {
@@ -357,7 +362,7 @@ impl Worker {
 
     fn tick_when_due(&mut self) {
         let now = self.surroundings.clock.now();
-        let is_due = self.ticked.elapsed() >= TICK || self.control.wakeup() <= now;
+        let is_due = self.ticked.elapsed() >= TICK || self.control.next_decision() <= now;
         if !is_due || Instant::now() < self.no_tick_before {
             return;
         }

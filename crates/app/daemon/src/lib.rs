@@ -33,8 +33,10 @@ mod run_secrets;
 mod server;
 mod site;
 mod state;
+mod submission_keys;
 mod tls;
 mod tokens;
+mod work_queue;
 
 pub use api::error::{ApiError, PAGES as API_PAGES};
 pub use api::openapi::document as openapi_document;

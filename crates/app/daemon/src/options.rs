@@ -76,9 +76,11 @@ pub struct ApiLimits {
     /// Connections, idle or not.
     pub connections: usize,
     pub requests_at_once: usize,
-    /// For each token, or each address where there is none.
+    /// For each user, or each address where no token was shown.
     pub requests_at_once_per_client: u32,
     pub requests_per_second_per_client: f64,
+    /// Jobs that the requests of a user may touch; what goes beyond waits.
+    pub jobs_per_second_per_user: f64,
     /// Wrong tokens from one address.
     pub refusals_per_second: f64,
     /// How long a connection without a request stays open.
@@ -121,6 +123,7 @@ impl Default for ApiLimits {
             requests_at_once: 1_024,
             requests_at_once_per_client: 64,
             requests_per_second_per_client: 10_000.0,
+            jobs_per_second_per_user: 20_000.0,
             refusals_per_second: 20.0,
             idle: Duration::from_secs(75),
             head: Duration::from_secs(10),

@@ -217,6 +217,7 @@ impl Daemon {
             explanations: Semaphore::new(2),
             left_behind: Arc::new(Semaphore::new(MOST_READS)),
             readers: Readers::new(state.journal()),
+            keys: Arc::default(),
             writer: writer.clone(),
             options,
             clock,
@@ -227,6 +228,21 @@ impl Daemon {
             metrics,
             server,
             shutdown,
+        });
+        let (keys, all) = (app.keys.clone(), app.keys.clone());
+        let read = app.readers.clone();
+        tokio::spawn(async move {
+            let noted = read
+                .ask(move |reader| {
+                    reader.keys(|key| {
+                        keys.note(key);
+                    })
+                })
+                .await;
+            match noted {
+                Ok(()) => all.is_complete(),
+                Err(why) => warn!("keys of submissions are looked up one by one: {why}"),
+            }
         });
         Ok(Self { app, listener, fingerprint, control_thread, failures })
     }

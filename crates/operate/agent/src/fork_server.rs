@@ -107,7 +107,7 @@ impl ForkServer {
         }
         self.can_isolate = can_isolate();
         if self.can_isolate {
-            enforced.push("a pid namespace for each run".to_owned());
+            enforced.push(orders::PID_NAMESPACES.to_owned());
         }
         self.channel.say(&FromForkServer::Ready { enforced });
     }

@@ -119,6 +119,8 @@ enum Purpose {
     Epilog(RunId),
     /// Of a run, or the node's own.
     Probe(Option<RunId>),
+    /// Of the node, because jobs failed there.
+    Check,
 }
 
 /// A run on this node.
@@ -260,6 +262,7 @@ impl Node {
             Act::Resume { run } => self.signal(run, libc::SIGCONT),
             Act::Clean { run } => self.clean(run),
             Act::Step(step) => self.start_step(*step),
+            Act::Check => self.start_check(),
             Act::Disconnect => self.link = None,
         }
     }

@@ -32,6 +32,9 @@ pub struct AgentOptions {
     pub program: Option<PathBuf>,
     /// The node's own check.
     pub probe: Option<Probe>,
+    /// A command that checks the node for a few seconds, when jobs failed there; it ends with 1 only for what no job can bring
+    /// about.
+    pub check: Option<String>,
     /// What the node's own commands inherit, and jobs a little of.
     pub environment: BTreeMap<String, String>,
     pub users: JobUsers,
@@ -77,6 +80,7 @@ impl AgentOptions {
             state,
             program: None,
             probe: None,
+            check: None,
             environment: std::env::vars().collect(),
             users: JobUsers::here(false),
             logs: LogRules::default(),

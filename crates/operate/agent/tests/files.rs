@@ -102,6 +102,28 @@ fn a_failing_probe_of_the_node_is_told_with_its_output_and_so_is_its_recovery() 
 }
 
 #[test]
+fn a_node_checks_itself_when_it_is_asked_and_only_a_check_that_ends_in_failure_has_found_something() {
+    for (check, found) in [
+        (None, None),
+        (Some("true"), None),
+        (Some("/bin/sh -c 'echo products differ; exit 1'"), Some("the node's check failed: products differ")),
+        (Some("/bin/sh -c 'kill -9 $$'"), None),
+        (Some("no-such-program"), None),
+    ] {
+        let mut cluster = Cluster::without_agents();
+        cluster.check = check.map(str::to_owned);
+        cluster.start_agent("n1", &[]);
+        cluster.hello("n1");
+        cluster.tell("n1", &ToAgent::Check);
+        let fault = cluster.hear("what the check found", "n1", |message| match message {
+            FromAgent::Checked { fault } => Some(fault.clone()),
+            _ => None,
+        });
+        assert_eq!(fault.as_deref(), found, "{check:?}");
+    }
+}
+
+#[test]
 fn the_probe_of_a_job_finds_fault_with_its_node() {
     let cluster = Cluster::start(&["n1"]);
     let mut launches = gang(1, &["n1"], "sleep 1000");

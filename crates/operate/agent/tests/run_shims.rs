@@ -95,6 +95,18 @@ fn in_a_namespace_a_rank_cannot_kill_or_stop_its_parent() {
 }
 
 #[test]
+fn in_a_namespace_the_end_of_a_run_shim_is_no_fault_of_its_run() {
+    let Some(cluster) = isolated() else { return };
+    let launches = gang(1, &["n1"], "sleep 1000");
+    cluster.start_gang(&launches);
+    let shim = cluster.run_shim_pids("n1")[0].to_string();
+    let killed = std::process::Command::new("kill").args(["-9", &shim]).status();
+    assert!(killed.expect("every host has `kill`").success());
+    let end = cluster.released(launches[0].run, "n1");
+    assert!(end.was_lost && end.failed.is_none(), "{end:?}");
+}
+
+#[test]
 fn in_a_namespace_a_run_sees_its_own_processes_only() {
     let Some(cluster) = isolated() else { return };
     let neighbour = start_neighbour(&cluster);

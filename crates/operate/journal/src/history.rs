@@ -89,6 +89,19 @@ impl Reader {
         Ok(found.map(|(first, tasks)| (JobId(first), tasks.max(1))))
     }
 
+    /// The keys of all submissions that had one.
+    pub fn keys(&self, mut each: impl FnMut(&str)) -> Result<(), JournalError> {
+        let mut read = || -> rusqlite::Result<()> {
+            let mut statement = self.connection.prepare("SELECT key FROM jobs WHERE key IS NOT NULL")?;
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                each(row.get_ref(0)?.as_str()?);
+            }
+            Ok(())
+        };
+        read().map_err(JournalError::reading("keys"))
+    }
+
     /// The jobs that a number means, with their states: the tasks of an array, all or the one of an index, or one job.
     pub fn states(&self, job: JobId, index: Option<u32>) -> Result<Vec<(JobId, JobState)>, JournalError> {
         let tasks =

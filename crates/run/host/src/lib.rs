@@ -1,5 +1,5 @@
 //! The host's plain facts and small tools, each written once: files replaced durably, locks on folders, clocks, memory of
-//! processes, shared libraries, threads that log for their callers, and what a panic says.
+//! processes, shared libraries, threads that log for their callers, work taken in turns, and what a panic says.
 //!
 //! Everything above that touches a machine uses these, so that a file is never half written, a clock never jumps and a panic
 //! never vanishes in one crate while another gets it right. This crate knows nothing of jobs, models or clusters.
@@ -21,6 +21,7 @@ pub mod panics;
 mod replace;
 mod systemd;
 mod threads;
+mod turns;
 
 pub use library::Library;
 pub use lock::{FolderLock, LockError};
@@ -28,3 +29,4 @@ pub use name::host_name;
 pub use replace::{Replacement, replace_file, replace_private_file, sync_folder};
 pub use systemd::tell_systemd;
 pub use threads::spawn_within;
+pub use turns::Turns;

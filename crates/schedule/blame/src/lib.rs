@@ -3,8 +3,10 @@
 //! A job that fails says little about the node it failed on, so evidence becomes a verdict only by these rules:
 //!
 //! - A fault that a job can cause by itself (its probe, its prolog or epilog, a stall, slow preparation) is held against the job.
-//! - A node is suspected once different jobs, of different users where the cluster has several, failed there and
-//!   nowhere else. The node's own check needs no second witness.
+//! - A node is suspected once jobs of different users, of different programs, failed there and nowhere else, and no job that had
+//!   as much of the node has succeeded there since. Tasks of an array and jobs of one user are one witness, however many they are.
+//! - What only one user's jobs say calls for a check of the node by our own means; only what that confirms takes the node out. On a
+//!   cluster of one node a failure of jobs never does more than that.
 //! - A job avoids a node that failed it twice, unless it failed on so many that the fault is its own.
 //! - Every distinct node on which a job failed counts against the job; too many end it.
 //! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
@@ -12,23 +14,28 @@
 //!   few such restarts within the window are free of charge. What proves a fault is a finding of the node, or its own check.
 //! - What a node finds about its own hardware takes it out at once. When more than half of the cluster finds something, the cause is not
 //!   in the nodes: none is taken out, and an operator is told.
-//! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
+//! - A node that comes and goes is taken out.
+//! - Only a part of the cluster may be out at once on our word alone; nodes whose fault is proven have a larger budget of their own, which
+//!   suspicions cannot use up.
 //!
 //! Evidence expires after [`BlamePolicy::window`]. This crate decides nothing about placement and holds no clock; control planes ask it
 //! what to do and carry it out.
 //!
 //! ```
-//! use bedplate_blame::{Blame, JobFault, FaultKind, JobVerdict, NodeVerdict, BlamePolicy, Circumstances};
+//! use bedplate_blame::{Blame, JobFault, FaultKind, JobVerdict, NodeVerdict, BlamePolicy, Circumstances, Program};
 //! use bedplate_gangs::{JobId, Time, UserId};
 //! use bedplate_topology::NodeId;
 //!
 //! let mut blame = Blame::new(BlamePolicy::default());
-//! let around = Circumstances { users: 1, nodes: 8, nodes_out: 0 };
-//! let fault = |job, node| JobFault { job: JobId(job), user: UserId(0), node: NodeId(node), kind: FaultKind::Probe };
-//! // One job alone cannot take a node out of service, however often it fails there.
-//! assert_eq!(blame.job_failed(fault(1, 0), around, Time::ZERO).node, NodeVerdict::Keep);
-//! assert_eq!(blame.job_failed(fault(1, 0), around, Time::ZERO).job, JobVerdict::Avoid(NodeId(0)));
-//! assert_eq!(blame.job_failed(fault(2, 0), around, Time::ZERO).node, NodeVerdict::Suspect { jobs: 2 });
+//! let mut fails = |job, user, program| {
+//!     let fault = JobFault { job: JobId(job), user: UserId(user), program: Program::of(program), gpus: 8, node: NodeId(0), kind: FaultKind::Probe };
+//!     blame.job_failed(fault, || Circumstances { nodes: 8, nodes_out: 0, nodes_proven: 0 }, Time::ZERO)
+//! };
+//! // One user alone cannot take a node out of service, however often their jobs fail there.
+//! assert_eq!(fails(1, 0, "train").node, NodeVerdict::Keep);
+//! assert_eq!(fails(1, 0, "train").job, JobVerdict::Avoid(NodeId(0)));
+//! assert_eq!(fails(2, 0, "train").node, NodeVerdict::Check { jobs: 2 });
+//! assert_eq!(fails(3, 1, "evaluate").node, NodeVerdict::Suspect { users: 2 });
 //! ```
 
 mod evidence;
@@ -42,7 +49,7 @@ use std::collections::BTreeMap;
 use bedplate_gangs::{JobId, Span, Time};
 use bedplate_topology::NodeId;
 
-pub use evidence::{FaultKind, JobFault};
+pub use evidence::{FaultKind, JobFault, Program};
 pub use policy::BlamePolicy;
 pub use restarts::{Restart, RestartCause};
 
@@ -56,16 +63,18 @@ pub struct Blame {
     evidence: FaultEvidence,
     budgets: BTreeMap<JobId, Budget>,
     losses: BTreeMap<NodeId, Vec<Time>>,
+    /// When nodes were last asked to check themselves.
+    checks: BTreeMap<NodeId, Time>,
 }
 
 /// What a verdict depends on beside the evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Circumstances {
-    /// Users who have jobs in the cluster.
-    pub users: usize,
     pub nodes: usize,
     /// Nodes that are out of service, for whatever reason.
     pub nodes_out: usize,
+    /// Those of them that found something about themselves, or whose own check fails.
+    pub nodes_proven: usize,
 }
 
 /// What follows from a job's failure on a node.
@@ -79,8 +88,11 @@ pub struct Verdict {
 pub enum NodeVerdict {
     /// It stays in service.
     Keep,
-    /// This many jobs failed there and nowhere else: it finishes what it runs and takes nothing new.
-    Suspect { jobs: usize },
+    /// So many jobs failed there and nowhere else, but they are of one user or one program: the node is to check itself, and
+    /// [`Blame::check_passed`] or [`Blame::check_failed`] is to hear of it.
+    Check { jobs: usize },
+    /// Jobs of this many users failed there and nowhere else: it finishes what it runs and takes nothing new.
+    Suspect { users: usize },
     /// It was lost this often within [`BlamePolicy::flapping_window`].
     Flapping { losses: usize },
     /// Its own check fails.
@@ -103,7 +115,7 @@ pub enum JobVerdict {
 
 impl NodeVerdict {
     pub fn takes_out(self) -> bool {
-        !matches!(self, NodeVerdict::Keep | NodeVerdict::Common { .. } | NodeVerdict::TooManyOut { .. })
+        matches!(self, NodeVerdict::Suspect { .. } | NodeVerdict::Flapping { .. } | NodeVerdict::Unhealthy)
     }
 }
 
@@ -116,16 +128,32 @@ impl Blame {
         &self.policy
     }
 
-    /// A job failed on a node in a way that a job can cause.
-    pub fn job_failed(&mut self, fault: JobFault, around: Circumstances, now: Time) -> Verdict {
+    /// A job failed on a node in a way that a job can cause. `around` is asked for only where the verdict depends on it.
+    pub fn job_failed(
+        &mut self,
+        fault: JobFault,
+        around: impl FnOnce() -> Circumstances,
+        now: Time,
+    ) -> Verdict {
         self.evidence.forget_before(now - self.policy.window);
         self.evidence.add(fault, now);
-        Verdict { node: self.suspicion(fault.node, around), job: self.charge(fault) }
+        Verdict { node: self.suspicion(fault.node, around, now), job: self.charge(fault) }
+    }
+
+    /// A job has succeeded on a node, of which it had so many GPUs.
+    pub fn job_succeeded(&mut self, node: NodeId, gpus: u32) {
+        self.evidence.succeeded(node, gpus);
+    }
+
+    /// A node's own check, for which [`NodeVerdict::Check`] called, has found nothing: what jobs said until now is not
+    /// confirmed.
+    pub fn check_passed(&mut self, node: NodeId) {
+        self.evidence.forgive(node);
     }
 
     /// The node's own check fails.
     pub fn check_failed(&self, around: Circumstances) -> NodeVerdict {
-        self.capped(NodeVerdict::Unhealthy, around)
+        self.proven(around)
     }
 
     /// The node found something about itself that calls for taking it out of service. `accused` nodes have such findings now, this one
@@ -134,7 +162,7 @@ impl Blame {
         let is_common = accused > 1 && accused as f64 > around.nodes as f64 * self.policy.most_accused;
         match is_common {
             true => NodeVerdict::Common { nodes: accused },
-            false => self.capped(NodeVerdict::Unhealthy, around),
+            false => self.proven(around),
         }
     }
 
@@ -147,7 +175,7 @@ impl Blame {
         if losses < self.policy.most_losses {
             return NodeVerdict::Keep;
         }
-        self.capped(NodeVerdict::Flapping { losses }, around)
+        self.suspected(NodeVerdict::Flapping { losses }, around)
     }
 
     /// When a node was lost lately, to be recorded and given back to [`Blame::restore_losses`].
@@ -164,6 +192,7 @@ impl Blame {
     pub fn forgive(&mut self, node: NodeId) {
         self.evidence.forgive(node);
         self.losses.remove(&node);
+        self.checks.remove(&node);
     }
 
     /// A job wants to start again.
@@ -209,13 +238,24 @@ impl Blame {
         self.budgets.remove(&job);
     }
 
-    fn suspicion(&self, node: NodeId, around: Circumstances) -> NodeVerdict {
+    fn suspicion(&mut self, node: NodeId, around: impl FnOnce() -> Circumstances, now: Time) -> NodeVerdict {
         let witnesses = self.evidence.witnesses_against(node);
-        let users = if around.users > 1 { 2 } else { 1 };
-        if witnesses.jobs < self.policy.most_witnesses || witnesses.users < users {
+        if witnesses.jobs < self.policy.most_witnesses {
             return NodeVerdict::Keep;
         }
-        self.capped(NodeVerdict::Suspect { jobs: witnesses.jobs }, around)
+        let users = witnesses.users;
+        if users >= self.policy.most_witnesses {
+            let around = around();
+            if around.nodes > 1 {
+                return self.suspected(NodeVerdict::Suspect { users }, around);
+            }
+        }
+        let checked = self.checks.get(&node);
+        if checked.is_some_and(|at| now.since(*at) < self.policy.check_pause) {
+            return NodeVerdict::Keep;
+        }
+        self.checks.insert(node, now);
+        NodeVerdict::Check { jobs: witnesses.jobs }
     }
 
     fn charge(&self, fault: JobFault) -> JobVerdict {
@@ -229,11 +269,22 @@ impl Blame {
         }
     }
 
-    fn capped(&self, verdict: NodeVerdict, around: Circumstances) -> NodeVerdict {
-        let most = ((around.nodes as f64 * self.policy.most_out) as usize).max(1);
-        match around.nodes_out < most {
+    fn suspected(&self, verdict: NodeVerdict, around: Circumstances) -> NodeVerdict {
+        match around.nodes_out < part(around.nodes, self.policy.most_out) {
             true => verdict,
             false => NodeVerdict::TooManyOut { out: around.nodes_out },
         }
     }
+
+    fn proven(&self, around: Circumstances) -> NodeVerdict {
+        match around.nodes_proven < part(around.nodes, self.policy.most_proven) {
+            true => NodeVerdict::Unhealthy,
+            false => NodeVerdict::TooManyOut { out: around.nodes_proven },
+        }
+    }
+}
+
+/// A part of the cluster, at least one node.
+fn part(nodes: usize, part: f64) -> usize {
+    ((nodes as f64 * part) as usize).max(1)
 }

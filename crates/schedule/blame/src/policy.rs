@@ -6,8 +6,11 @@ use bedplate_gangs::Span;
 pub struct BlamePolicy {
     /// Evidence older than this is forgotten.
     pub window: Span,
-    /// Different jobs that must fail on a node, and nowhere else, before the node is suspected.
+    /// Different jobs that must fail on a node, and nowhere else, before the node checks itself; and different users of different
+    /// programs whose jobs must, before the node is suspected.
     pub most_witnesses: usize,
+    /// A node is not asked more often than this to check itself.
+    pub check_pause: Span,
     /// Failures of one job on one node after which the job avoids the node.
     pub avoid_after: usize,
     /// Different nodes on which one job may fail before it is ended.
@@ -25,8 +28,10 @@ pub struct BlamePolicy {
     pub most_losses: usize,
     /// … within this time stays out until an operator resumes it.
     pub flapping_window: Span,
-    /// The part of the cluster that may be out of service before we stop taking out more, at least one node.
+    /// The part of the cluster that may be out of service before we stop taking out more on suspicion, at least one node.
     pub most_out: f64,
+    /// The part of the cluster that may be out of service for what it found itself or for its own check, at least one node.
+    pub most_proven: f64,
     /// More than this part of the cluster with findings at once accuses something that all have in common.
     pub most_accused: f64,
 }
@@ -47,6 +52,7 @@ impl Default for BlamePolicy {
         Self {
             window: Span::hours(1),
             most_witnesses: 2,
+            check_pause: Span::minutes(10),
             avoid_after: 2,
             most_nodes: 3,
             most_restarts: 10,
@@ -57,6 +63,7 @@ impl Default for BlamePolicy {
             most_losses: 3,
             flapping_window: Span::minutes(10),
             most_out: 0.25,
+            most_proven: 0.5,
             most_accused: 0.5,
         }
     }

@@ -49,6 +49,8 @@ pub enum Act {
         run: RunId,
     },
     Step(Box<NodeStep>),
+    /// Check the node now; then report [`Happened::Checked`].
+    Check,
     /// Close the link.
     Disconnect,
 }
@@ -90,6 +92,10 @@ pub enum Happened {
         reason: String,
     },
     ProbeRecovered,
+    /// The check that was asked for is over.
+    Checked {
+        fault: Option<String>,
+    },
     /// What is wrong with the node, all of it.
     Found(Vec<OpenFinding>),
     StepWanted(Box<StepRequest>),
@@ -280,6 +286,7 @@ impl Agent {
             ToAgent::Suspend { run } => self.suspend(run),
             ToAgent::Resume { run } => self.resume(run),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
+            ToAgent::Check => self.acts.push(Act::Check),
             ToAgent::Forget { run } => self.forget(run),
             // The shell reads logs, removes old ones, breaks things and ends the process.
             ToAgent::Retain { .. }
@@ -302,6 +309,7 @@ impl Agent {
             Happened::Report { run, rank, report } => self.send(FromAgent::Report { run, rank, report }),
             Happened::ProbeFailed { run, reason } => self.send(FromAgent::Unhealthy { reason, run }),
             Happened::ProbeRecovered => self.send(FromAgent::Healthy),
+            Happened::Checked { fault } => self.send(FromAgent::Checked { fault }),
             Happened::Found(findings) => self.found(findings),
             Happened::StepWanted(request) => self.send(FromAgent::StepWanted(request)),
         }

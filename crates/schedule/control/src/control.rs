@@ -4,20 +4,23 @@
 //! commands that may only leave once the records are on disk.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use bedplate_blame::Blame;
 use bedplate_diag::Reason;
+use bedplate_gangs::counted::{CountedMap, CountedSet};
 use bedplate_gangs::{Event, GangOutcome, JobId, NodeShare, Scheduler, Settings, Time, UsageRecord, UserId};
-use bedplate_job::Job;
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::ControlRules;
+use crate::live::LiveJobs;
 use crate::names::JobNames;
 use crate::node::ManagedNode;
-use crate::record::{HeldShare, JobRow, JobState, Life, Note, Record, RunPhase, RunRow, ShareRow};
+use crate::record::{HeldShare, JobState, Life, Note, Record, RunPhase, RunRow, ShareRow};
 use crate::run::{LaunchPhase, ManagedRun};
 use crate::wire::ToAgent;
+
+/// Jobs that are forgotten at a time, a while after they ended.
+const MOST_FORGOTTEN: usize = 1_024;
 
 /// A connection to an agent; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,10 +59,12 @@ pub struct Control {
     pub(crate) rules: ControlRules,
     pub(crate) scheduler: Scheduler,
     pub(crate) blame: Blame,
-    pub(crate) jobs: BTreeMap<JobId, LiveJob>,
+    pub(crate) jobs: LiveJobs,
     pub(crate) names: JobNames,
-    pub(crate) users: Vec<String>,
-    pub(crate) runs: BTreeMap<JobId, ManagedRun>,
+    pub(crate) users: CountedMap<String, UserId>,
+    pub(crate) runs: CountedMap<JobId, ManagedRun>,
+    /// Nodes that runs were given. What a run has left since stays until the node is looked at.
+    pub(crate) given: CountedSet<(NodeId, JobId)>,
     /// Jobs that the scheduler has put aside.
     pub(crate) suspended: BTreeSet<JobId>,
     pub(crate) nodes: Vec<ManagedNode>,
@@ -75,13 +80,6 @@ pub struct Control {
     pub(crate) output: Output,
 }
 
-/// A job that has not ended.
-#[derive(Debug, Clone)]
-pub(crate) struct LiveJob {
-    pub(crate) row: JobRow,
-    pub(crate) job: Arc<Job>,
-}
-
 impl Control {
     /// A control plane without a past. No node is in service before its agent has joined.
     pub fn new(cluster: Cluster, settings: Settings, rules: ControlRules, now: Time) -> Self {
@@ -94,10 +92,11 @@ impl Control {
             blame: Blame::new(rules.blame.clone()),
             rules,
             scheduler,
-            jobs: BTreeMap::new(),
+            jobs: LiveJobs::default(),
             names: JobNames::default(),
-            users: Vec::new(),
-            runs: BTreeMap::new(),
+            users: CountedMap::default(),
+            runs: CountedMap::default(),
+            given: CountedSet::default(),
             suspended: BTreeSet::new(),
             nodes,
             links: BTreeMap::new(),
@@ -122,12 +121,17 @@ impl Control {
         nodes.chain(runs).chain(self.scheduler.wakeup()).min().unwrap_or(Time::NEVER)
     }
 
+    /// When the scheduler decides although nothing happens. What else waits for time to pass does so for seconds.
+    pub fn next_decision(&self) -> Time {
+        self.scheduler.wakeup().unwrap_or(Time::NEVER)
+    }
+
     /// Time has passed.
     pub fn tick(&mut self, now: Time) {
         let now = self.advance(now);
         self.lose_unheard_nodes(now);
         self.watch_runs(now);
-        for job in self.names.forget_old(now) {
+        for job in self.names.forget_old(now, MOST_FORGOTTEN) {
             self.scheduler.forget(job);
         }
         if self.scheduler.wakeup().is_some_and(|at| at <= now) {
@@ -171,11 +175,9 @@ impl Control {
 
     /// Changes what is remembered about a job.
     pub(crate) fn change(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut Life)) {
-        let Some(live) = self.jobs.get_mut(&job) else {
+        let Some((before, live)) = self.jobs.change(job, change) else {
             return;
         };
-        let before = live.row.life.state;
-        change(&mut live.row.life);
         let life = live.row.life.clone();
         if life.state != before {
             self.output.notices.push(Notice::Job { job: job.0, state: life.state, at_ms: now.0 });
@@ -193,7 +195,7 @@ impl Control {
         let reason = self.jobs.get(&job).and_then(|live| live.row.life.reason.clone());
         let because = reason.map_or(String::new(), |reason| format!(": {reason}"));
         self.note_job(job, format!("{}{because}", state.name().replace('_', " ")), now);
-        if let Some(live) = self.jobs.remove(&job) {
+        if let Some(live) = self.jobs.remove(job) {
             self.names.end(&live.row, state, now);
         }
         self.blame.job_ended(job);
@@ -266,13 +268,34 @@ impl Control {
 
     pub(crate) fn user_id(&mut self, name: &str) -> UserId {
         self.find_user(name).unwrap_or_else(|| {
-            self.users.push(name.to_string());
-            UserId(self.users.len() as u32 - 1)
+            let user = UserId(self.users.len() as u32);
+            self.users.insert(name.to_owned(), user);
+            user
         })
     }
 
-    fn find_user(&self, name: &str) -> Option<UserId> {
-        self.users.iter().position(|each| each == name).map(|at| UserId(at as u32))
+    pub(crate) fn find_user(&self, name: &str) -> Option<UserId> {
+        self.users.get(&name.to_owned()).copied()
+    }
+
+    /// Runs that were given a node and have not left it.
+    pub(crate) fn runs_on(&mut self, node: NodeId) -> Vec<JobId> {
+        let given = self.given.range((node, JobId(0))..=(node, JobId(u64::MAX)));
+        let given: Vec<JobId> = given.map(|((_, job), ())| *job).collect();
+        let is_there = |job: &JobId| self.runs.get(job).is_some_and(|run| run.members.contains_key(&node));
+        let (there, left): (Vec<JobId>, Vec<JobId>) = given.into_iter().partition(is_there);
+        for job in left {
+            self.given.remove(&(node, job));
+        }
+        there
+    }
+
+    /// Keeps a run, in the place of the one before it.
+    pub(crate) fn keep_run(&mut self, job: JobId, run: ManagedRun) {
+        for node in run.members.keys() {
+            self.given.insert((*node, job), ());
+        }
+        self.runs.insert(job, run);
     }
 
     fn run_wakeup(&self, run: &ManagedRun) -> Option<Time> {

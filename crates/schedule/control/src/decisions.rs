@@ -103,7 +103,7 @@ impl Control {
         let ranks = RankBlocks::of_gang(&live.job, shares.iter().map(|share| share.role));
         let run = ManagedRun::new(RunId { job: job.0, number }, shares, &ranks, now);
         let nodes = run.holders();
-        self.runs.insert(job, run);
+        self.keep_run(job, run);
         self.change(job, now, |life| {
             life.runs = number;
             life.state = JobState::Starting;
@@ -259,7 +259,7 @@ impl Control {
 
     fn resume(&mut self, job: JobId, now: Time) {
         self.suspended.remove(&job);
-        let shares = self.shares_of(job);
+        let shares = self.scheduler.shares(job).to_vec();
         let Some(run) = self.runs.get_mut(&job) else {
             return self.begin_run(job, shares, now);
         };
@@ -276,11 +276,6 @@ impl Control {
         self.record_run(job, RunPhase::Running, now);
         self.note_job(job, "goes on".into(), now);
         holders.into_iter().for_each(|node| self.order_suspension(job, node, now));
-    }
-
-    fn shares_of(&self, job: JobId) -> Vec<NodeShare> {
-        let running = self.scheduler.running().find(|(other, _)| *other == job);
-        running.map_or(Vec::new(), |(_, shares)| shares.to_vec())
     }
 
     /// The gang goes on without some nodes and with others.
@@ -377,11 +372,14 @@ impl Control {
 
     fn report_end(&mut self, job: JobId, run: &ManagedRun, now: Time) {
         let outcome = run.outcome();
-        if let Some(live) = self.jobs.get_mut(&job) {
-            let is_done = outcome == GangOutcome::Succeeded && run.stops_as.is_none();
-            let status = if is_done { Some(0) } else { run.verdict.exit_status };
-            live.row.life.exit_status = status;
-            live.row.life.reason = run.verdict.reason.clone();
+        let is_done = outcome == GangOutcome::Succeeded && run.stops_as.is_none();
+        let status = if is_done { Some(0) } else { run.verdict.exit_status };
+        self.jobs.change(job, |life| (life.exit_status, life.reason) = (status, run.verdict.reason.clone()));
+        if is_done {
+            let is_well = |member: &Member| member.end().is_some_and(|end| end.epilog_failed.is_none());
+            for (node, _) in run.members.iter().filter(|(_, member)| is_well(member)) {
+                self.blame.job_succeeded(*node, run.gpus_on(*node));
+            }
         }
         if self.suspended.contains(&job) {
             // It ended just as it was to be suspended: for the scheduler it does not run.

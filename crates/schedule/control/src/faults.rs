@@ -2,12 +2,14 @@
 
 use bedplate_blame::{Circumstances, FaultKind, JobFault, JobVerdict, NodeVerdict, Restart, RestartCause};
 use bedplate_finding::{Finding, OpenFinding, Subject};
-use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time, UserId};
+use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
 use bedplate_topology::NodeId;
 
-use crate::node::Presence;
-use crate::record::{Charge, Charges};
+use crate::live::LiveJob;
+use crate::node::{ManagedNode, Presence};
+use crate::record::Charge;
 use crate::run::{RunVerdict, Then};
+use crate::wire::ToAgent;
 use crate::{Control, reason};
 
 /// More failures of one job than any verdict needs.
@@ -76,19 +78,38 @@ impl Control {
         reason: &str,
         now: Time,
     ) -> JobVerdict {
-        let user = self.jobs.get(&job).map(|live| live.row.user.clone());
-        let Some(user) = user.map(|user| self.user_id(&user)) else {
+        let Some(live) = self.jobs.get(&job) else {
             return JobVerdict::GoOn;
         };
-        let verdict = self.blame.job_failed(JobFault { job, user, node, kind }, self.surroundings(node), now);
+        let gpus = self.runs.get(&job).map_or(0, |run| run.gpus_on(node));
+        let fault = JobFault { job, user: live.user, program: live.program(), gpus, node, kind };
+        let verdict = self.blame.job_failed(fault, || surroundings(&self.nodes, node), now);
         self.charge(job, node, kind, now);
         match verdict.node {
-            NodeVerdict::Suspect { jobs } => {
-                self.drain(node, reason::suspected(jobs, job, reason), now);
+            // What is said of a node that is out already is no news.
+            _ if self.nodes[node.0 as usize].drained.is_some() => {}
+            NodeVerdict::Suspect { users } => self.drain(node, reason::suspected(users, job, reason), now),
+            NodeVerdict::Check { jobs } => {
+                let text = format!(
+                    "checks itself, because {jobs} jobs of one user or program failed on it, last {job}: {reason}"
+                );
+                self.note_node(node, text, now);
+                self.send(node, ToAgent::Check);
             }
             other => self.note_if_too_many(node, other, now),
         }
         verdict.job
+    }
+
+    /// What the node's own check has found after jobs failed there.
+    pub(crate) fn checked(&mut self, node: NodeId, fault: Option<String>, now: Time) {
+        match fault {
+            Some(fault) => self.check_failed(node, &fault, now),
+            None => {
+                self.blame.check_passed(node);
+                self.note_node(node, "its check found nothing".into(), now);
+            }
+        }
     }
 
     /// Keeps a failure with the job, for a control plane that is started again.
@@ -106,13 +127,16 @@ impl Control {
     }
 
     /// Takes up what an earlier control plane held against a job; says which nodes the job avoids.
-    pub(crate) fn restore_charges(&mut self, job: JobId, user: UserId, charges: &Charges) -> Vec<NodeId> {
+    pub(crate) fn restore_charges(&mut self, live: &LiveJob) -> Vec<NodeId> {
+        let (job, user, program, charges) = (live.row.id, live.user, live.program(), &live.row.life.charges);
+        let gpus = live.job.gang.roles.iter().map(|role| role.gpus_per_node).max().unwrap_or(0);
         self.blame.restore_restarts(job, charges.restarts);
         let mut nodes = Vec::new();
         for Charge { node, kind, at_ms } in &charges.failures {
             let node = self.scheduler.cluster().find_node(node);
             if let Some((node, kind)) = node.zip(FaultKind::named(kind)) {
-                self.blame.restore_fault(JobFault { job, user, node, kind }, Time(*at_ms));
+                let fault = JobFault { job, user, program, gpus, node, kind };
+                self.blame.restore_fault(fault, Time(*at_ms));
                 nodes.push(node);
             }
         }
@@ -125,7 +149,7 @@ impl Control {
     /// The node's own check fails: it takes nothing new, and what runs there moves.
     pub(crate) fn check_failed(&mut self, node: NodeId, reason: &str, now: Time) {
         let is_in_service = self.nodes[node.0 as usize].drained.is_none();
-        let verdict = self.blame.check_failed(self.surroundings(node));
+        let verdict = self.blame.check_failed(surroundings(&self.nodes, node));
         if is_in_service && !verdict.takes_out() {
             return self.note_if_too_many(node, verdict, now);
         }
@@ -137,22 +161,15 @@ impl Control {
     }
 
     pub(crate) fn note_if_too_many(&mut self, node: NodeId, verdict: NodeVerdict, now: Time) {
-        if let NodeVerdict::TooManyOut { out } = verdict {
+        let is_news = !self.nodes[node.0 as usize].is_alarmed;
+        if let NodeVerdict::TooManyOut { out } = verdict
+            && is_news
+        {
+            self.nodes[node.0 as usize].is_alarmed = true;
             let text =
                 format!("should go out of service, but {out} nodes are out already: an operator must look");
             self.note_node(node, text, now);
         }
-    }
-
-    /// What a verdict on a node depends on beside the evidence; whether that node itself is out does not count.
-    pub(crate) fn surroundings(&self, of: NodeId) -> Circumstances {
-        let mut users: Vec<&str> = self.jobs.values().map(|live| live.row.user.as_str()).collect();
-        users.sort_unstable();
-        users.dedup();
-        let others = self.nodes.iter().enumerate().filter(|(at, _)| *at != of.0 as usize);
-        let nodes_out =
-            others.filter(|(_, node)| node.drained.is_some() || node.presence == Presence::Away).count();
-        Circumstances { users: users.len(), nodes: self.nodes.len(), nodes_out }
     }
 
     /// Sends a job back to the queue after a failure, if it may start again at all.
@@ -191,5 +208,16 @@ impl Control {
             run.verdict.reason = Some(reason::given_up(&reason));
         }
         self.news.push_back(Event::GiveUp(job));
+    }
+}
+
+/// What a verdict on a node depends on beside the evidence; whether that node itself is out does not count.
+pub(crate) fn surroundings(nodes: &[ManagedNode], of: NodeId) -> Circumstances {
+    let others = || nodes.iter().enumerate().filter(|(at, _)| *at != of.0 as usize).map(|(_, node)| node);
+    let is_out = |node: &&ManagedNode| node.drained.is_some() || node.presence == Presence::Away;
+    Circumstances {
+        nodes: nodes.len(),
+        nodes_out: others().filter(is_out).count(),
+        nodes_proven: others().filter(|node| node.is_proven_out()).count(),
     }
 }

@@ -6,6 +6,7 @@ use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
 use bedplate_topology::NodeId;
 
 use crate::control::Control;
+use crate::faults::surroundings;
 use crate::node::Presence;
 use crate::reason;
 use crate::run::LaunchPhase;
@@ -65,7 +66,7 @@ impl Control {
     }
 
     /// Running jobs that hold the subject of a finding.
-    fn jobs_on(&self, node: NodeId, subject: &Subject) -> Vec<JobId> {
+    fn jobs_on(&mut self, node: NodeId, subject: &Subject) -> Vec<JobId> {
         let devices = match subject {
             Subject::Gpu { index, .. } => 1_u64.checked_shl(*index).unwrap_or(0),
             _ => u64::MAX,
@@ -75,19 +76,23 @@ impl Control {
             job.phase == LaunchPhase::Running
                 && shares.any(|share| share.node == node && share.devices & devices != 0)
         };
-        self.runs.values().filter(holds).map(|run| run.job()).collect()
+        self.runs_on(node)
+            .into_iter()
+            .filter(|job| self.runs.get(job).is_some_and(|run| holds(&run)))
+            .collect()
     }
 
     /// Takes the node out of service if what it found calls for that.
     fn judge(&mut self, node: NodeId, before: &[OpenFinding], now: Time) {
-        let known = &self.nodes[node.0 as usize];
+        let known = &mut self.nodes[node.0 as usize];
         let Some(worst) = known.worst().filter(|_| known.is_accused()).cloned() else {
+            known.is_alarmed = false;
             return;
         };
         let is_news = !has(before, &worst.finding);
         let is_in_service = known.drained.is_none();
         let accused = self.nodes.iter().filter(|node| node.is_accused()).count();
-        match self.blame.found(accused, self.surroundings(node)) {
+        match self.blame.found(accused, surroundings(&self.nodes, node)) {
             NodeVerdict::Common { nodes } => self.alert_common_cause(node, nodes, is_news, now),
             verdict if verdict.takes_out() => {
                 if is_in_service {

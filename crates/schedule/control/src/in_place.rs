@@ -46,6 +46,7 @@ impl Control {
                     .filter(|share| share.node == lost)
                     .for_each(|share| *share = new.clone());
                 run.members.insert(node, Member::asked(number, ranks, now));
+                self.given.insert((node, job), ());
                 self.record_run(job, RunPhase::Running, now);
                 self.ask_to_prepare(job, node, now);
             }
@@ -67,6 +68,7 @@ impl Control {
             let node = share.node;
             run.shares.push(share);
             run.members.insert(node, Member::asked(number, ranks, now));
+            self.given.insert((node, job), ());
         }
         self.record_run(job, RunPhase::Running, now);
         let asked = self.runs[&job].asked();

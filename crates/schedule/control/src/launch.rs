@@ -7,7 +7,7 @@ use bedplate_job::{Workload, devices_in};
 use bedplate_topology::NodeId;
 
 use crate::Control;
-use crate::control::LiveJob;
+use crate::live::LiveJob;
 use crate::run::ManagedRun;
 use crate::wire::{JobFacts, Launch, Peer, Probe, Program};
 

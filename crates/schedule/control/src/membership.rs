@@ -7,6 +7,7 @@ use bedplate_topology::NodeId;
 
 use crate::Folders;
 use crate::control::{Command, Control, LinkId};
+use crate::faults::surroundings;
 use crate::node::Presence;
 use crate::reason;
 use crate::record::Record;
@@ -107,7 +108,11 @@ impl Control {
             FromAgent::Findings { findings } => self.found(node, findings, now),
             FromAgent::Unhealthy { reason, run: None } => self.check_failed(node, &reason, now),
             FromAgent::Unhealthy { reason, run: Some(run) } => self.probe_failed(node, run, &reason, now),
-            FromAgent::Healthy => self.note_node(node, "its probe succeeds again".into(), now),
+            FromAgent::Healthy => {
+                self.nodes[node.0 as usize].is_alarmed = false;
+                self.note_node(node, "its probe succeeds again".into(), now);
+            }
+            FromAgent::Checked { fault } => self.checked(node, fault, now),
             FromAgent::StepWanted(request) => self.start_step(node, &request),
         }
         self.settle(now);
@@ -170,7 +175,7 @@ impl Control {
         }
         self.nodes[node.0 as usize].presence = Presence::Away;
         self.note_node(node, format!("lost: {why}"), now);
-        let verdict = self.blame.node_lost(node, self.surroundings(node), now);
+        let verdict = self.blame.node_lost(node, surroundings(&self.nodes, node), now);
         match verdict {
             NodeVerdict::Flapping { losses } if self.nodes[node.0 as usize].drained.is_none() => {
                 let window = self.blame.policy().flapping_window;
@@ -182,9 +187,7 @@ impl Control {
             }
         }
         self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
-        let hit: Vec<JobId> =
-            self.runs.values().filter(|run| run.members.contains_key(&node)).map(|run| run.job()).collect();
-        for job in hit {
+        for job in self.runs_on(node) {
             self.lose_member(job, node, now);
         }
     }
@@ -227,7 +230,8 @@ impl Control {
     /// The node works again; earlier losses no longer count.
     pub(crate) fn undrain(&mut self, node: NodeId, now: Time) {
         self.acknowledge_findings(node);
-        self.nodes[node.0 as usize].drained = None;
+        let known = &mut self.nodes[node.0 as usize];
+        (known.drained, known.is_alarmed) = (None, false);
         self.blame.forgive(node);
         self.record_node(node);
         self.note_node(node, "put back into service".into(), now);
@@ -245,9 +249,10 @@ impl Control {
                 self.send(node, message);
             }
         }
-        let members: Vec<JobId> =
-            self.runs.values().filter(|run| run.holds(node)).map(|run| run.job()).collect();
-        for job in members {
+        for job in self.runs_on(node) {
+            if !self.runs.get(&job).is_some_and(|run| run.holds(node)) {
+                continue;
+            }
             let id = self.runs[&job].members[&node].id;
             let held = held.iter().find(|held| held.run == id);
             self.compare_run(job, node, held, patience, now);

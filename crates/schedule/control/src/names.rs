@@ -3,8 +3,9 @@
 //! Jobs that have not ended are known, and those that ended within [`REMEMBERED`]: longer than any record takes to
 //! reach the disk. What ended before is asked of the journal, so that memory does not grow with history.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
+use bedplate_gangs::counted::CountedMap;
 use bedplate_gangs::{JobId, Span, Time};
 
 use crate::record::{ArrayPlace, EndedRow, JobRow, JobState};
@@ -13,9 +14,9 @@ const REMEMBERED: Span = Span::minutes(1);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct JobNames {
-    keys: BTreeMap<String, JobId>,
-    arrays: BTreeMap<JobId, Tasks>,
-    ended: BTreeMap<JobId, JobState>,
+    keys: CountedMap<String, JobId>,
+    arrays: CountedMap<JobId, Tasks>,
+    ended: CountedMap<JobId, JobState>,
     /// In the order of their ends.
     lately: VecDeque<Ended>,
     ended_count: u64,
@@ -24,7 +25,7 @@ pub(crate) struct JobNames {
 /// The tasks of an array; all of them are kept for as long as one is known.
 #[derive(Debug, Clone, Default)]
 struct Tasks {
-    by_index: Vec<(u32, JobId)>,
+    by_index: CountedMap<u32, JobId>,
     known: u32,
 }
 
@@ -55,8 +56,8 @@ impl JobNames {
     }
 
     fn add_task(&mut self, job: JobId, place: ArrayPlace) -> &mut Tasks {
-        let tasks = self.arrays.entry(place.array).or_default();
-        tasks.by_index.push((place.index, job));
+        let tasks = self.arrays.or_default(place.array);
+        tasks.by_index.insert(place.index, job);
         tasks
     }
 
@@ -67,10 +68,12 @@ impl JobNames {
         self.lately.push_back(Ended { at: now, job: row.id, key: row.key.clone(), array });
     }
 
-    /// Forgets jobs that ended a while ago, and says which.
-    pub(crate) fn forget_old(&mut self, now: Time) -> Vec<JobId> {
+    /// Forgets jobs that ended a while ago, so many at a time, and says which.
+    pub(crate) fn forget_old(&mut self, now: Time, most: usize) -> Vec<JobId> {
         let mut forgotten = Vec::new();
-        while let Some(old) = self.lately.pop_front_if(|ended| now.since(ended.at) >= REMEMBERED) {
+        while forgotten.len() < most
+            && let Some(old) = self.lately.pop_front_if(|ended| now.since(ended.at) >= REMEMBERED)
+        {
             self.ended.remove(&old.job);
             if let Some(key) = &old.key {
                 self.keys.remove(key);
@@ -94,7 +97,7 @@ impl JobNames {
 
     /// The first job of a key, and how many there are.
     pub(crate) fn of_key(&self, key: &str) -> Option<(JobId, u32)> {
-        let first = *self.keys.get(key)?;
+        let first = *self.keys.get(&key.to_owned())?;
         Some((first, self.arrays.get(&first).map_or(1, |tasks| tasks.by_index.len() as u32)))
     }
 
@@ -113,8 +116,11 @@ impl JobNames {
 
     /// The tasks of an array: all, or the one of an index.
     pub(crate) fn tasks(&self, array: JobId, index: Option<u32>) -> Option<Vec<JobId>> {
-        let tasks = self.arrays.get(&array)?.by_index.iter();
-        Some(tasks.filter(|(at, _)| index.is_none_or(|index| index == *at)).map(|(_, job)| *job).collect())
+        let tasks = &self.arrays.get(&array)?.by_index;
+        Some(match index {
+            Some(index) => tasks.get(&index).into_iter().copied().collect(),
+            None => tasks.values().copied().collect(),
+        })
     }
 }
 
@@ -145,12 +151,12 @@ mod tests {
         for (row, second) in rows.iter().zip([0, 10, 100]) {
             names.end(row, JobState::Succeeded, Time::seconds(second));
         }
-        assert_eq!(names.forget_old(Time::seconds(59)), []);
+        assert_eq!(names.forget_old(Time::seconds(59), 9), []);
         assert_eq!(names.of_key("ada/k"), Some((JobId(1), 1)));
-        assert_eq!(names.forget_old(Time::seconds(70)), [JobId(1), JobId(2)]);
+        assert_eq!(names.forget_old(Time::seconds(70), 9), [JobId(1), JobId(2)]);
         assert_eq!(names.of_key("ada/k"), None);
         assert_eq!(names.tasks(JobId(2), None), Some(vec![JobId(2), JobId(3)]), "one is still known");
-        assert_eq!(names.forget_old(Time::seconds(160)), [JobId(3)]);
+        assert_eq!(names.forget_old(Time::seconds(160), 9), [JobId(3)]);
         let JobNames { keys, arrays, ended, lately, ended_count } = names;
         assert!(keys.is_empty() && arrays.is_empty() && ended.is_empty() && lately.is_empty());
         assert_eq!(ended_count, 3);

@@ -6,6 +6,7 @@ use bedplate_diag::Reason;
 use bedplate_finding::{Action, OpenFinding};
 use bedplate_gangs::{JobId, Time};
 
+use crate::reason;
 use crate::record::NodeRow;
 use crate::wire::{HostMachine, RunId};
 use crate::{ControlRules, LinkId};
@@ -25,6 +26,8 @@ pub(crate) struct ManagedNode {
     pub(crate) acknowledged_ms: u64,
     /// When it was taken out of service for a finding.
     pub(crate) found_out: Option<Time>,
+    /// An operator was told that it should go out and cannot.
+    pub(crate) is_alarmed: bool,
     /// Runs that must end there before it works again.
     pub(crate) rests: BTreeSet<RunId>,
 }
@@ -53,6 +56,7 @@ impl ManagedNode {
             findings: Vec::new(),
             acknowledged_ms: 0,
             found_out: None,
+            is_alarmed: false,
             rests: BTreeSet::new(),
         }
     }
@@ -73,6 +77,12 @@ impl ManagedNode {
     pub(crate) fn is_accused(&self) -> bool {
         let action = self.worst().map(|open| open.finding.action);
         action.is_some_and(Action::takes_node_out_of_service)
+    }
+
+    /// Whether it is out of service for what it found or for its own check.
+    pub(crate) fn is_proven_out(&self) -> bool {
+        let code = self.drained.as_ref().map(|reason| &reason.code[..]);
+        code.is_some_and(|code| [reason::FOUND, reason::CHECK_FAILED].contains(&code))
     }
 
     /// When it counts as lost if nothing is heard of it, and why.

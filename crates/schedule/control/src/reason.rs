@@ -9,6 +9,9 @@ use crate::wire::RankEnd;
 
 /// The code of the end of a run whose rank ended with an error.
 pub(crate) const RANK_FAILED: &str = "rank_failed";
+/// The codes of what takes a node out of service by its own word.
+pub(crate) const FOUND: &str = "finding";
+pub(crate) const CHECK_FAILED: &str = "check_failed";
 
 pub(crate) fn rank_failed(rank: u32, node: &str, end: RankEnd) -> Reason {
     Reason::new(RANK_FAILED, format!("rank {rank} on {node} ended with {end}"))
@@ -105,13 +108,13 @@ pub(crate) fn flapping(losses: usize, window: Span) -> Reason {
         .with("window_ms", window.0)
 }
 
-pub(crate) fn suspected(jobs: usize, last: JobId, why: &str) -> Reason {
-    let text = format!("{jobs} jobs failed on it and nowhere else, last {last}: {why}");
-    Reason::new("suspected", text).with("jobs", jobs).with("last", last.0.to_string()).with("why", why)
+pub(crate) fn suspected(users: usize, last: JobId, why: &str) -> Reason {
+    let text = format!("jobs of {users} users failed on it and nowhere else, last {last}: {why}");
+    Reason::new("suspected", text).with("users", users).with("last", last.0.to_string()).with("why", why)
 }
 
 pub(crate) fn check_failed(why: &str) -> Reason {
-    Reason::new("check_failed", why)
+    Reason::new(CHECK_FAILED, why)
 }
 
 /// What a node found about itself.
@@ -119,9 +122,8 @@ pub(crate) fn found(finding: &Finding) -> Reason {
     let text = format!("{}: {} [{}]", finding.subject, finding.summary, finding.rule);
     let evidence =
         finding.evidence.first().map(|evidence| format!("{}: {}", evidence.what, evidence.reading));
-    let reason = Reason::new("finding", text)
-        .with("rule", finding.rule.as_str())
-        .with("action", finding.action.name());
+    let reason =
+        Reason::new(FOUND, text).with("rule", finding.rule.as_str()).with("action", finding.action.name());
     match evidence {
         Some(evidence) => reason.with("evidence", evidence),
         None => reason,

@@ -15,7 +15,8 @@ use bedplate_job::{Job, RankBlocks};
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::ControlRules;
-use crate::control::{Control, LiveJob, outcome_of};
+use crate::control::{Control, outcome_of};
+use crate::live::LiveJob;
 use crate::node::Presence;
 use crate::reason;
 use crate::record::{HeldShare, JobRow, JobState, Joined, Record, Restored, RunPhase, RunRow};
@@ -132,8 +133,9 @@ impl Control {
         let history = History { restarts: row.life.restarts, ..History::since(row.submitted) };
         let is_held = row.life.is_held;
         let begin = earliest_start(&job, row.submitted);
-        let avoid = self.restore_charges(id, user, &row.life.charges);
-        self.jobs.insert(id, LiveJob { row, job });
+        let live = LiveJob { row, job, user };
+        let avoid = self.restore_charges(&live);
+        self.jobs.insert(live);
         match request {
             Ok(request) => {
                 let mut request = GangRequest { array, is_held, begin, history: Some(history), ..request };
@@ -212,7 +214,7 @@ impl Control {
             run.verdict.outcome = state.is_final().then(|| outcome_of(state));
             run.verdict.reason = row.reason;
         }
-        self.runs.insert(job, run);
+        self.keep_run(job, run);
     }
 
     fn known_share(&self, share: &HeldShare) -> Option<NodeShare> {

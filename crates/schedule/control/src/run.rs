@@ -153,6 +153,11 @@ impl ManagedRun {
             && self.members.values().all(|member| member.is_gone() || member.ranks.is_empty())
     }
 
+    pub(crate) fn gpus_on(&self, node: NodeId) -> u32 {
+        let shares = self.shares.iter().filter(|share| share.node == node);
+        shares.map(|share| share.devices.count_ones()).sum()
+    }
+
     /// The port that ranks meet at, named by the first node.
     pub(crate) fn named_port(&self) -> u16 {
         let port = |member: &Member| match member.state {

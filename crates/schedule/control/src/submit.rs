@@ -8,9 +8,13 @@ use bedplate_gangs::{ArrayTask, Decision, Event, GangRequest, JobId, NodeOrder, 
 use bedplate_job::{Begin, Job};
 use bedplate_topology::NodeId;
 
-use crate::control::{Control, LiveJob, Notice, outcome_of};
+use crate::control::{Control, Notice, outcome_of};
+use crate::live::LiveJob;
 use crate::reason;
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
+
+/// Jobs, tasks of arrays among them, that one job may depend on: two arrays of the largest size.
+const MOST_AWAITED: usize = 20_000;
 
 /// A job and who wants it.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,6 +88,8 @@ pub enum OrderRefusal {
     Never { why: Reason },
     #[error("it depends on job {on}, and there is no such job")]
     UnknownDependency { on: String },
+    #[error("it depends on more than {most} jobs")]
+    TooManyDependencies { most: usize },
     #[error("there is no {job}")]
     NoSuchJob { job: JobId },
     #[error("{job} has ended: {}", state.name())]
@@ -171,7 +177,8 @@ impl Control {
         self.names.add(&row);
         self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
         self.output.records.push(Record::Submitted(row.clone()));
-        self.jobs.insert(id, LiveJob { row, job: job.clone() });
+        let user = self.user_id(user);
+        self.jobs.insert(LiveJob { row, job: job.clone(), user });
     }
 
     /// One request for the job, or one for each task of its array.
@@ -198,6 +205,7 @@ impl Control {
         past: &Past,
     ) -> Result<Vec<(JobId, JobState)>, OrderRefusal> {
         let mut ended = Vec::new();
+        let mut left = MOST_AWAITED;
         for dependency in &mut job.policy.dependencies {
             let mut jobs = Vec::new();
             for name in &dependency.jobs {
@@ -210,6 +218,9 @@ impl Control {
                 if found.is_empty() {
                     return Err(unknown());
                 }
+                left = left
+                    .checked_sub(found.len())
+                    .ok_or(OrderRefusal::TooManyDependencies { most: MOST_AWAITED })?;
                 // Of an array, some tasks may have ended long before others.
                 for job in found.iter().filter(|job| !self.is_known(**job)) {
                     ended.push(*past.iter().find(|(known, _)| known == job).ok_or_else(unknown)?);

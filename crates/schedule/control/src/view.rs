@@ -7,7 +7,8 @@ use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::control::{Control, LiveJob};
+use crate::control::Control;
+use crate::live::LiveJob;
 use crate::node::Presence;
 use crate::reason;
 use crate::record::{JobState, Life};
@@ -89,6 +90,14 @@ impl JobFilter {
     }
 }
 
+/// A part of a list of jobs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobPage {
+    pub jobs: Vec<JobView>,
+    /// The last job that was looked at, where there may be more.
+    pub goes_on_after: Option<u64>,
+}
+
 /// How much there is of everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -106,9 +115,40 @@ pub struct Counts {
 impl Control {
     /// Jobs that have not ended, by number.
     pub fn jobs(&self, filter: &JobFilter) -> Vec<JobView> {
-        let after = JobId(filter.after.map_or(0, |after| after.saturating_add(1)));
-        let admitted = self.jobs.range(after..).filter(|(_, live)| filter.admits(live));
-        admitted.take(filter.limit.unwrap_or(usize::MAX)).map(|(_, live)| self.view(live)).collect()
+        self.page(filter, usize::MAX).jobs
+    }
+
+    /// The same, as far as one comes by looking at `most` jobs.
+    pub fn page(&self, filter: &JobFilter, most: usize) -> JobPage {
+        let after = filter.after.map(JobId);
+        let Some(user) = &filter.user else {
+            return self.page_of(self.jobs.after(after), filter, most);
+        };
+        match self.find_user(user) {
+            Some(user) => self.page_of(self.jobs.of_user(user, after), filter, most),
+            None => JobPage::default(),
+        }
+    }
+
+    fn page_of<'a>(
+        &self,
+        jobs: impl Iterator<Item = &'a LiveJob>,
+        filter: &JobFilter,
+        most: usize,
+    ) -> JobPage {
+        let limit = filter.limit.unwrap_or(usize::MAX);
+        let mut page = JobPage::default();
+        for (looked_at, live) in jobs.enumerate() {
+            if looked_at == most || page.jobs.len() == limit {
+                return page;
+            }
+            page.goes_on_after = Some(live.row.id.0);
+            if filter.admits(live) {
+                page.jobs.push(self.view(live));
+            }
+        }
+        page.goes_on_after = None;
+        page
     }
 
     /// A job that has not ended.
@@ -179,7 +219,7 @@ impl Control {
     /// In short: which resources are missing, and where, takes a search of the plan.
     fn waits_because(&self, live: &LiveJob) -> Option<Reason> {
         if let Some(wait) = self.scheduler.wait(live.row.id) {
-            return Some(Reason::of(wait));
+            return Some(Reason::of(&wait));
         }
         let is_waiting = live.row.life.state == JobState::Waiting;
         is_waiting.then(|| reason::missing_resources(live.job.gang.nodes(), live.job.gang.gpus()))
@@ -198,6 +238,11 @@ impl Control {
     /// All nodes, in the order of the cluster.
     pub fn nodes(&self, now: Time) -> Vec<NodeView> {
         (0..self.nodes.len()).map(|at| self.node_view(NodeId(at as u32), now)).collect()
+    }
+
+    /// The node of a name.
+    pub fn node_of(&self, name: &str, now: Time) -> Option<NodeView> {
+        Some(self.node_view(self.scheduler.cluster().find_node(name)?, now))
     }
 
     fn node_view(&self, id: NodeId, now: Time) -> NodeView {
@@ -251,14 +296,13 @@ impl Control {
 
     /// The open connection to a node's agent.
     pub fn link_of(&self, node: &str) -> Option<crate::LinkId> {
-        self.nodes.iter().find(|known| known.name == node)?.link()
+        self.nodes[self.scheduler.cluster().find_node(node)?.0 as usize].link()
     }
 
     pub fn counts(&self, now: Time) -> Counts {
         let mut counts = Counts { jobs_ended: self.names.ended_count(), ..Counts::default() };
-        for live in self.jobs.values() {
-            *counts.jobs_by_state.entry(live.row.life.state.name()).or_default() += 1;
-        }
+        counts.jobs_by_state =
+            self.jobs.by_state().iter().map(|(state, count)| (state.name(), *count)).collect();
         for at in 0..self.nodes.len() {
             let id = NodeId(at as u32);
             *counts.nodes_by_state.entry(self.node_state_name(id, now)).or_default() += 1;

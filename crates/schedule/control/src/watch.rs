@@ -142,8 +142,7 @@ fn culprits(run: &ManagedRun) -> BTreeSet<NodeId> {
 
 /// How far the ranks are whose nodes have not ended their part.
 fn alive_progress(run: &ManagedRun) -> impl Iterator<Item = (NodeId, RunProgress)> {
-    run.progress.iter().filter_map(|(rank, progress)| {
-        let node = run.node_of_rank(*rank)?;
-        (!run.members[&node].is_gone()).then_some((node, *progress))
-    })
+    let alive = run.members.iter().filter(|(_, member)| !member.is_gone());
+    let ranks = alive.flat_map(|(node, member)| member.ranks.iter().map(|rank| (*node, *rank)));
+    ranks.filter_map(|(node, rank)| Some((node, *run.progress.get(&rank)?)))
 }

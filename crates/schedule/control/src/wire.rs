@@ -80,6 +80,8 @@ pub enum ToAgent {
     Acknowledge {
         until_ms: u64,
     },
+    /// Jobs failed there: the node is to check itself now. Answered by [`FromAgent::Checked`].
+    Check,
     /// The end of the run is on disk; the agent may forget it.
     Forget {
         run: RunId,
@@ -161,6 +163,10 @@ pub enum FromAgent {
     },
     /// The node's probe succeeds again.
     Healthy,
+    /// What the check has found that was asked for.
+    Checked {
+        fault: Option<String>,
+    },
     /// A script inside a run wants tasks on its nodes.
     StepWanted(Box<StepRequest>),
     Chunk {

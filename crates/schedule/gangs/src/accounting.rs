@@ -279,6 +279,10 @@ impl Accounting {
         self.claims.contains_key(&job)
     }
 
+    pub(crate) fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
     #[cfg(test)]
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger

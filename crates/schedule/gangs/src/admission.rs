@@ -135,13 +135,13 @@ impl Scheduler {
             let found = self.fleet.levels().iter().position(|sets| sets.level >= level);
             found.unwrap_or(self.fleet.levels().len() - 1) as u8
         };
+        // One that asks for a node may start with more.
+        let most = request.elastic().map_or(request.nodes(), |elastic| elastic.max);
         match (request.closeness, request.segment, request.spread) {
             (Closeness::Required(level) | Closeness::Preferred(level), Some(segment), _) => {
                 NodeSetRule::Segments { level: index(level), segment }
             }
-            (Closeness::Required(level), None, _) if request.nodes() > 1 => {
-                NodeSetRule::OneSet { level: index(level) }
-            }
+            (Closeness::Required(level), None, _) if most > 1 => NodeSetRule::OneSet { level: index(level) },
             (_, _, Some(level)) => NodeSetRule::Spread { level: index(level) },
             _ => NodeSetRule::Anywhere,
         }

@@ -159,7 +159,7 @@ impl Scheduler {
     /// Works out priorities at this time and puts the queue in their order.
     fn refresh_ranks(&mut self, now: Time) {
         if self.settings.weights.fair_share != 0 {
-            let running: Vec<JobId> = self.running().map(|(job, _)| job).collect();
+            let running: Vec<JobId> = self.jobs.ends().iter().map(|(_, job)| *job).collect();
             running.into_iter().for_each(|job| self.charge(job, now));
             let waiting = self.jobs.queue().iter().map(|job| &self.jobs[job].request);
             let users = waiting.map(|request| (request.account, request.user));

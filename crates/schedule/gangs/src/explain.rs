@@ -1,5 +1,6 @@
 //! Why a job waits, when it should start, and what would make that earlier.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bedplate_topology::{Level, NodeId};
@@ -108,9 +109,9 @@ impl Scheduler {
     pub fn question(&self, job: JobId) -> Option<Question> {
         let entry = self.jobs.get(job).filter(|entry| entry.run().is_none())?;
         Some(Question {
-            ahead: self.jobs.queue().iter().position(|each| each == job),
+            ahead: entry.is_queued().then(|| self.jobs.queue().before(entry.rank, job)),
             limit: entry.is_queued().then(|| self.limited_by(job, entry.request.gpus())).flatten(),
-            entry: entry.clone(),
+            entry: JobEntry { wait: self.wait_now(entry), ..entry.clone() },
             settings: Arc::clone(&self.settings),
             fleet: self.fleet.snapshot(),
             reservations: self.reservations.snapshot(job),
@@ -138,6 +139,8 @@ impl Scheduler {
             eviction: Eviction::default(),
             news: News::default(),
             targets: Targets::default(),
+            admitting: VecDeque::new(),
+            admitted: Time::ZERO,
             decisions: Vec::new(),
         }
     }

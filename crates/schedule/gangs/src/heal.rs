@@ -19,6 +19,7 @@ impl Scheduler {
     /// Brings time-bound things up to `now`.
     pub(crate) fn advance(&mut self, now: Time) {
         self.save_from_lost_nodes(now);
+        self.admit_some(now);
         while let Some((_, job)) = self.jobs.ends().first().copied().filter(|(time, _)| *time <= now) {
             self.time_is_up(job, now);
         }

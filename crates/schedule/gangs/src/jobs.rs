@@ -3,25 +3,28 @@
 //! Only this file changes a job's state, its place in the queue or the end of its run, so the queue, the
 //! suspended gangs, the elastic ones and the ends of runs always agree with the jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Index;
 
 use bedplate_topology::NodeId;
 
+use crate::counted::CountedMap;
 use crate::priority::Rank;
-use crate::queue::Queue;
+use crate::queue::{LimitGroup, Queue, Standing};
 use crate::view::RequestClass;
 use crate::{GangRequest, JobId, NodeShare, Priority, Span, Then, Time, Wait};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Jobs {
-    live: BTreeMap<JobId, JobEntry>,
+    live: CountedMap<JobId, JobEntry>,
     queue: Queue,
     suspended: BTreeSet<JobId>,
     /// Running gangs that may change their size.
     elastic: BTreeSet<JobId>,
     /// When the time of each running gang is up.
     ends: BTreeSet<(Time, JobId)>,
+    /// For how many waiting gangs a gang stops.
+    making_room: CountedMap<JobId, u32>,
     /// How often a run began, ended or changed.
     changes: u64,
 }
@@ -78,7 +81,7 @@ impl Jobs {
     pub(crate) fn alone(entry: JobEntry) -> Self {
         let mut jobs = Self::default();
         if entry.is_queued() {
-            jobs.queue.insert(entry.rank, entry.request.id, &entry.classes);
+            jobs.queue.insert(entry.standing());
         }
         jobs.live.insert(entry.request.id, entry);
         jobs
@@ -129,6 +132,7 @@ impl Jobs {
     /// Adds a job that is neither in the queue nor runs yet.
     pub(crate) fn enter(&mut self, entry: JobEntry) {
         debug_assert!(entry.is_blocked(), "a new job is in no list");
+        self.count_victims(&entry.victims.clone());
         self.live.insert(entry.request.id, entry);
     }
 
@@ -136,6 +140,7 @@ impl Jobs {
     pub(crate) fn remove(&mut self, job: JobId) -> JobEntry {
         let entry = self.live.remove(&job).expect("a job ends once");
         debug_assert!(entry.is_blocked(), "a job that ends is in no list");
+        self.discount_victims(&entry.victims);
         entry
     }
 
@@ -150,14 +155,14 @@ impl Jobs {
         let entry = self.live.get_mut(&job).expect("the job is live");
         entry.state = EntryState::Queued;
         entry.wait = Wait::NotTriedYet;
-        self.queue.insert(entry.rank, job, &entry.classes);
+        self.queue.insert(entry.standing());
     }
 
     pub(crate) fn dequeue(&mut self, job: JobId) {
         let entry = self.live.get_mut(&job).expect("the job is live");
         if entry.is_queued() {
             entry.state = EntryState::Blocked;
-            self.queue.remove(entry.rank, job, &entry.classes);
+            self.queue.remove(entry.standing());
         }
     }
 
@@ -168,7 +173,7 @@ impl Jobs {
         for job in waiting {
             let entry = self.live.get_mut(&job).expect("queued jobs are live");
             (entry.priority, entry.rank) = rank(entry);
-            self.queue.insert(entry.rank, job, &entry.classes);
+            self.queue.insert(entry.standing());
         }
     }
 
@@ -237,7 +242,29 @@ impl Jobs {
     }
 
     pub(crate) fn set_victims(&mut self, job: JobId, victims: Vec<JobId>) {
-        self.entry_mut(job).victims = victims;
+        self.count_victims(&victims);
+        let before = std::mem::replace(&mut self.entry_mut(job).victims, victims);
+        self.discount_victims(&before);
+    }
+
+    fn count_victims(&mut self, victims: &[JobId]) {
+        victims.iter().for_each(|victim| *self.making_room.or_default(*victim) += 1);
+    }
+
+    fn discount_victims(&mut self, victims: &[JobId]) {
+        for victim in victims {
+            if let Some(count) = self.making_room.get_mut(victim) {
+                *count -= 1;
+                if *count == 0 {
+                    self.making_room.remove(victim);
+                }
+            }
+        }
+    }
+
+    /// Whether a gang stops for another one that still waits.
+    pub(crate) fn makes_room(&self, job: JobId) -> bool {
+        self.making_room.contains_key(&job)
     }
 
     pub(crate) fn set_returned(&mut self, job: JobId, now: Time) {
@@ -262,6 +289,17 @@ impl Index<JobId> for Jobs {
 }
 
 impl JobEntry {
+    pub(crate) fn standing(&self) -> Standing<'_> {
+        let (rank, job, classes) = (self.rank, self.request.id, &self.classes[..]);
+        Standing { rank, job, classes, group: self.limit_group() }
+    }
+
+    pub(crate) fn limit_group(&self) -> LimitGroup {
+        let GangRequest { user, account, qos, array, .. } = self.request;
+        let array = array.filter(|task| task.at_once.is_some()).map(|task| task.array);
+        LimitGroup { user, account, qos, array }
+    }
+
     pub(crate) fn run(&self) -> Option<&GangRun> {
         match &self.state {
             EntryState::Running(run) => Some(run),

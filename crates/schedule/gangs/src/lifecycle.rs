@@ -1,7 +1,5 @@
 //! The life of a job: submitted, admitted, started, stopped, ended, come back.
 
-use std::collections::VecDeque;
-
 use bedplate_topology::NodeId;
 
 use crate::fleet::Booking;
@@ -12,6 +10,9 @@ use crate::{
     Decision, GangOutcome, GangRequest, History, JobId, Never, NodeShare, Span, StartReason, StopReason,
     Then, Time, Wait,
 };
+
+/// Jobs that are looked at after one event: the end of one may let in, or end, as many as were ever submitted.
+const MOST_ADMITTED: usize = 1_000;
 
 impl Scheduler {
     pub(crate) fn submit(&mut self, request: GangRequest, now: Time) {
@@ -41,8 +42,8 @@ impl Scheduler {
     /// Notes how a job ended that is not here, for the jobs that wait for it.
     pub(crate) fn know(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
         if self.submitted_before(job).is_none() {
-            let waiting = self.dependencies.know(job, outcome);
-            self.admit_all(waiting.into(), now);
+            self.dependencies.know(job, outcome);
+            self.admit_some(now);
         }
     }
 
@@ -79,12 +80,22 @@ impl Scheduler {
 
     /// Moves a job that is not running into the queue, or says what it waits for.
     pub(crate) fn admit(&mut self, job: JobId, now: Time) {
-        self.admit_all([job].into(), now);
+        self.admitting.push_back(job);
+        self.admit_some(now);
     }
 
-    /// Admits the blocked ones of these, and the jobs that waited for one that turns out never to run.
-    fn admit_all(&mut self, mut jobs: VecDeque<JobId>, now: Time) {
-        while let Some(job) = jobs.pop_front() {
+    /// Admits what is to be admitted, and jobs that waited for others that have ended; the rest at the next event where it is
+    /// more than is done at a time.
+    pub(crate) fn admit_some(&mut self, now: Time) {
+        self.admitted = now;
+        for _ in 0..MOST_ADMITTED {
+            let next = self.admitting.pop_front();
+            if next.is_none() && !self.dependencies.has_ended() {
+                return;
+            }
+            let Some(job) = next.or_else(|| self.dependencies.next_ready()) else {
+                continue;
+            };
             if !self.jobs.get(job).is_some_and(JobEntry::is_blocked) {
                 continue;
             }
@@ -101,7 +112,7 @@ impl Scheduler {
                 }
                 Err(why) => {
                     self.decisions.push(Decision::Reject { job, why });
-                    jobs.extend(self.close(job, GangOutcome::Cancelled));
+                    self.close(job, GangOutcome::Cancelled);
                 }
             }
         }
@@ -234,8 +245,11 @@ impl Scheduler {
         match run.stopping {
             Some(Then::End(stopped)) => self.finish(job, stopped, now),
             Some(Then::Requeue) => {
-                // The gang for which it made room goes first; a full cycle keeps that order.
-                self.news.plan_is_wrong();
+                // The gang for which it made room goes first; a full cycle keeps that order. Others who are sent back
+                // could call for one as often as their users like.
+                if self.jobs.makes_room(job) {
+                    self.news.plan_is_wrong();
+                }
                 self.come_back(job, now);
             }
             Some(Then::Suspend) | None if is_retried => {
@@ -285,14 +299,15 @@ impl Scheduler {
 
     /// The job is over; jobs that waited for it may enter the queue.
     pub(crate) fn finish(&mut self, job: JobId, outcome: GangOutcome, now: Time) {
-        let waiting = self.close(job, outcome);
-        self.admit_all(waiting.into(), now);
+        self.close(job, outcome);
+        self.admit_some(now);
     }
 
-    /// Keeps nothing of a job but how it ended, and returns the jobs that waited for it.
-    fn close(&mut self, job: JobId, outcome: GangOutcome) -> Vec<JobId> {
+    /// Keeps nothing of a job but how it ended.
+    fn close(&mut self, job: JobId, outcome: GangOutcome) {
         let entry = self.jobs.remove(job);
-        self.dependencies.end(&entry.request, outcome)
+        let next = self.dependencies.end(&entry.request, outcome);
+        self.admitting.extend(next);
     }
 
     /// Starts a gang on nodes that are free for it.

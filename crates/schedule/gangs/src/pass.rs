@@ -154,24 +154,35 @@ impl Scheduler {
     }
 
     /// Tries the classes for which nodes opened, best rank first. Gangs of one class are equal: when one
-    /// finds no place, none does.
+    /// finds no place, none does, and when one is limited, none is tried that shares its limits.
     fn try_gained(&mut self, now: Time) {
         let mut heads: BTreeSet<(Rank, JobId)> = BTreeSet::new();
-        let classes: Vec<RequestClass> = self.jobs.queue().classes().copied().collect();
-        for class in classes {
-            if self.views.has_gained(&class, &self.fleet, now) {
-                heads.extend(self.jobs.queue().of_class(&class).next());
-            }
+        let mut gained: Option<(RequestClass, bool)> = None;
+        for (class, head) in self.jobs.queue().heads() {
+            let known = gained.filter(|(of, _)| of == class);
+            let has_gained =
+                known.map_or_else(|| self.views.has_gained(class, &self.fleet, now), |(_, has)| has);
+            gained = Some((*class, has_gained));
+            heads.extend(has_gained.then_some(head));
         }
         heads.extend(self.jobs.queue().mixed());
+        let mut full: BTreeSet<RequestClass> = BTreeSet::new();
         while let Some((rank, job)) = heads.pop_first() {
-            let classes = &self.jobs[job].classes;
-            let class = (classes.len() == 1).then(|| classes[0]);
-            let outcome = self.try_now(job, now);
-            let Some(class) = class.filter(|_| outcome != Tried::NoRoom) else {
+            let entry = &self.jobs[job];
+            let (group, class) = (entry.limit_group(), (entry.classes.len() == 1).then(|| entry.classes[0]));
+            if class.is_some_and(|class| full.contains(&class)) {
                 continue;
-            };
-            heads.extend(self.jobs.queue().of_class(&class).find(|next| *next > (rank, job)));
+            }
+            let outcome = self.try_now(job, now);
+            let Some(class) = class else { continue };
+            match outcome {
+                Tried::NoRoom => drop(full.insert(class)),
+                // What limits one limits all of its group, unless quota is kept for some of them.
+                Tried::Limited if !self.accounting.has_claims() => {}
+                Tried::Limited | Tried::Started => {
+                    heads.extend(self.jobs.queue().next(&class, group, (rank, job)))
+                }
+            }
         }
     }
 

@@ -219,7 +219,8 @@ impl Scheduler {
     /// Gangs of queues that use more than their own, from the queue with the largest share down.
     fn borrowers(&self, kind: &str, now: Time) -> Vec<JobId> {
         let mut borrowers: Vec<(f64, u128, JobId)> = Vec::new();
-        for (job, entry) in self.jobs.iter() {
+        for (_, job) in self.jobs.ends() {
+            let (job, entry) = (*job, &self.jobs[*job]);
             let Some(run) = entry.run() else {
                 continue;
             };

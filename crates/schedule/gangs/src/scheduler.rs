@@ -1,5 +1,6 @@
 //! The state machine: events change what is known, a pass over the queue decides.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bedplate_topology::{Cluster, NodeId};
@@ -9,7 +10,7 @@ use crate::calendar::Calendar;
 use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
 use crate::fleet::NodeFleet;
-use crate::jobs::{EntryState, Jobs};
+use crate::jobs::{EntryState, JobEntry, Jobs};
 use crate::news::News;
 use crate::reservations::Reservations;
 use crate::resize::Targets;
@@ -38,6 +39,9 @@ pub struct Scheduler {
     pub(crate) eviction: Eviction,
     pub(crate) news: News,
     pub(crate) targets: Targets,
+    /// Jobs that may enter the queue and have not been looked at, and when some last were.
+    pub(crate) admitting: VecDeque<JobId>,
+    pub(crate) admitted: Time,
     pub(crate) decisions: Vec<Decision>,
 }
 
@@ -59,6 +63,8 @@ impl Scheduler {
             eviction: Eviction::default(),
             news: News::default(),
             targets: Targets::default(),
+            admitting: VecDeque::new(),
+            admitted: Time::ZERO,
             decisions: Vec::new(),
         }
     }
@@ -91,7 +97,9 @@ impl Scheduler {
     pub fn wakeup(&self) -> Option<Time> {
         let replan = self.news.next_cycle(&self.settings.backfill).filter(|_| self.jobs.is_any_waiting());
         let end = self.jobs.ends().first().map(|(time, _)| *time);
-        [end, self.calendar.next(), replan].into_iter().flatten().min()
+        let is_admitting = !self.admitting.is_empty() || self.dependencies.has_ended();
+        let admission = is_admitting.then_some(self.admitted);
+        [end, self.calendar.next(), replan, admission].into_iter().flatten().min()
     }
 
     pub fn cluster(&self) -> &Cluster {
@@ -170,9 +178,19 @@ impl Scheduler {
     }
 
     /// Why a job waited when it was last looked at; nothing when it has not been, or waits no more.
-    pub fn wait(&self, job: JobId) -> Option<&Wait> {
+    pub fn wait(&self, job: JobId) -> Option<Wait> {
         let entry = self.jobs.get(job)?;
-        (entry.run().is_none() && entry.wait != Wait::NotTriedYet).then_some(&entry.wait)
+        (entry.run().is_none() && entry.wait != Wait::NotTriedYet).then(|| self.wait_now(entry))
+    }
+
+    /// What others have done since a job was looked at, where it waits for them.
+    pub(crate) fn wait_now(&self, entry: &JobEntry) -> Wait {
+        self.dependencies.wait_now(&entry.request, &entry.wait)
+    }
+
+    /// What a running job holds; nothing while it does not run.
+    pub fn shares(&self, job: JobId) -> &[NodeShare] {
+        self.jobs.run(job).map_or(&[], |run| &run.shares)
     }
 
     /// When the time of a running gang is up, or was when it was suspended.

@@ -1,7 +1,11 @@
 //! What the scheduler of gangs allocates for one event and for a full cycle, held so that slow decay shows.
 
 use bedplate_catalog::Catalog;
-use bedplate_gangs::{Event, GangRequest, JobId, RoleRequest, Scheduler, Settings, Span, Time};
+use bedplate_gangs::counted::looked_at;
+use bedplate_gangs::{
+    ArrayTask, DependencyKind, Event, GangDependency, GangOutcome, GangRequest, JobId, RoleRequest,
+    Scheduler, Settings, Span, Time,
+};
 use bedplate_testkit::counting::{CountingAllocator, assert_at_most, of_thread};
 use bedplate_topology::Cluster;
 
@@ -41,4 +45,75 @@ fn a_submission_to_a_long_queue_costs_as_little_as_to_a_short_one() {
     let (_, counted) =
         of_thread(|| (1..=100).for_each(|more| drop(scheduler.apply(submit(GANGS + more), later))));
     assert_at_most("allocations of a submission behind 1,000 gangs", counted.count / 100, 8);
+}
+
+fn looks<T>(work: impl FnOnce() -> T) -> u64 {
+    let before = looked_at();
+    work();
+    looked_at() - before
+}
+
+#[test]
+fn the_end_of_a_job_looks_at_none_of_its_namesakes() {
+    let mut scheduler = busy();
+    let held = |id| GangRequest { name: "array".into(), is_held: true, ..request(id) };
+    scheduler.apply_all((2000..12_000).map(|id| Event::Submit(Box::new(held(id)))), Time::ZERO);
+    let cancelled =
+        looks(|| (2000..12_000).for_each(|id| drop(scheduler.apply(Event::Cancel(JobId(id)), Time::ZERO))));
+    // A decision looks at the first 32 of the queue, whatever is behind them.
+    assert_at_most("entries looked at by a cancellation among 10,000 namesakes", cancelled / 10_000, 120);
+}
+
+#[test]
+fn a_job_that_awaits_a_whole_array_is_looked_at_when_the_last_task_ends() {
+    let mut scheduler = busy();
+    let held = |id| GangRequest { is_held: true, ..request(id) };
+    scheduler.apply_all((2000..12_000).map(|id| Event::Submit(Box::new(held(id)))), Time::ZERO);
+    let jobs = (2000..12_000).map(JobId).collect();
+    let after = GangDependency { kind: DependencyKind::AfterAny, jobs };
+    let last = GangRequest { dependencies: vec![after], ..request(12_000) };
+    scheduler.apply(Event::Submit(Box::new(last)), Time::ZERO);
+    let cancelled =
+        looks(|| (2000..12_000).for_each(|id| drop(scheduler.apply(Event::Cancel(JobId(id)), Time::ZERO))));
+    assert_at_most("entries looked at by an end that one job awaits with 10,000", cancelled / 10_000, 120);
+    assert!(scheduler.queue().any(|job| job == JobId(12_000)), "all have ended");
+}
+
+#[test]
+fn tasks_that_wait_for_the_limit_of_their_array_are_not_tried_one_by_one() {
+    let cluster = Cluster::from_spec("p5.48xlarge:8", &Catalog::builtin()).expect("the catalog has it");
+    let mut scheduler = Scheduler::new(cluster, Settings::default());
+    let task = ArrayTask { array: JobId(1), at_once: Some(2) };
+    let task = |id| GangRequest { array: Some(task), ..GangRequest::new(JobId(id), RoleRequest::new(1, 1)) };
+    scheduler.apply_all((1..=10_000).map(|id| Event::Submit(Box::new(task(id)))), Time::ZERO);
+    let ended = looks(|| {
+        for id in 1..=1_000 {
+            let outcome = GangOutcome::Succeeded;
+            let began = scheduler.apply(Event::Ended { job: JobId(id), outcome }, Time::ZERO);
+            assert_eq!(began.len(), 1, "the next task of 10,000");
+        }
+    });
+    assert_at_most("entries looked at when a task ends of an array of 10,000", ended / 1_000, 160);
+}
+
+#[test]
+fn a_chain_of_dependencies_is_taken_down_in_slices() {
+    let mut scheduler = busy();
+    let first = 2_000;
+    let held = GangRequest { is_held: true, ..request(first) };
+    scheduler.apply(Event::Submit(Box::new(held)), Time::ZERO);
+    let after = |id: u64| {
+        let dependency = GangDependency { kind: DependencyKind::AfterOk, jobs: vec![JobId(id - 1)] };
+        GangRequest { dependencies: vec![dependency], ..request(id) }
+    };
+    scheduler.apply_all((first + 1..=22_000).map(|id| Event::Submit(Box::new(after(id)))), Time::ZERO);
+    let mut rejected = 0;
+    let mut decisions = scheduler.apply(Event::Cancel(JobId(first)), Time::ZERO);
+    while !decisions.is_empty() {
+        assert_at_most("jobs of a chain that one event takes down", decisions.len(), 2_001);
+        rejected += decisions.len() - usize::from(rejected == 0);
+        assert!(rejected == 20_000 || scheduler.wakeup() == Some(Time::ZERO), "it goes on at once");
+        decisions = scheduler.apply(Event::Tick, Time::ZERO);
+    }
+    assert_eq!(rejected, 20_000);
 }

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_blame::{
-    Blame, BlamePolicy, Circumstances, FaultKind, JobFault, NodeVerdict, Restart, RestartCause,
+    Blame, BlamePolicy, Circumstances, FaultKind, JobFault, NodeVerdict, Program, Restart, RestartCause,
 };
 use bedplate_gangs::{JobId, Span, Time, UserId};
 use bedplate_topology::NodeId;
@@ -73,14 +73,12 @@ impl Healing {
     ) -> Vec<PodAction> {
         self.remarks.clear();
         self.forget_what_is_gone(nodes, pods, now);
-        let users: BTreeSet<&str> =
-            pods.values().filter(|pod| pod.is_ours).map(|pod| pod.policy.user.as_str()).collect();
         let is_out =
             |node: &&Node| node.is_cordoned || !node.is_ready || self.condemned.contains_key(&node.name);
         let mut around = Circumstances {
-            users: users.len(),
             nodes: nodes.len(),
             nodes_out: nodes.values().filter(is_out).count(),
+            nodes_proven: nodes.values().filter(is_out).filter(|node| node.gravest().is_some()).count(),
         };
         self.hear_of_losses(nodes, &mut around, now);
         self.hear_of_failures(nodes, pods, &mut around, now);
@@ -178,8 +176,9 @@ impl Healing {
                 continue;
             };
             let (job, user) = (self.job(&pod.job), self.user(&pod.policy.user));
-            let fault = JobFault { job, user, node: self.node(&node.name), kind: FaultKind::Crashed };
-            let verdict = self.blame.job_failed(fault, *around, now);
+            let (program, number) = (Program::of(&pod.job), self.node(&node.name));
+            let fault = JobFault { job, user, program, gpus: 0, node: number, kind: FaultKind::Crashed };
+            let verdict = self.blame.job_failed(fault, || *around, now);
             let ran = ended.since(pod.bound_at.unwrap_or(ended));
             let pause = match self.blame.restart(job, RestartCause::Failure, ran) {
                 Restart::After(pause) => pause,
@@ -187,8 +186,15 @@ impl Healing {
             };
             let restarts = self.blame.restarts(job);
             self.pauses.insert(pod.job.clone(), Pause { until: ended + pause, restarts });
-            let jobs = if let NodeVerdict::Suspect { jobs } = verdict.node { jobs } else { 0 };
-            let why = format!("{jobs} jobs failed there and nowhere else [node/suspect]");
+            let why = match verdict.node {
+                NodeVerdict::Suspect { users } => {
+                    format!("jobs of {users} users failed there and nowhere else [node/suspect]")
+                }
+                NodeVerdict::Check { jobs } => {
+                    format!("{jobs} jobs of one user failed there and nowhere else; look whether it is well")
+                }
+                _ => String::new(),
+            };
             self.pass_on(node, verdict.node, why, around);
         }
     }
@@ -211,6 +217,10 @@ impl Healing {
         let name = &node.name;
         match verdict {
             NodeVerdict::Keep => {}
+            NodeVerdict::Check { .. } => {
+                let text = format!("{name}: {why}");
+                self.remarks.push(SchedulerRemark { text, node: Some(name.clone()) });
+            }
             NodeVerdict::Common { nodes } => self.remark(format!(
                 "{nodes} nodes have findings at once: they stay in service, and a person must look"
             )),
@@ -223,6 +233,7 @@ impl Healing {
                 if !node.is_cordoned && !self.condemned.contains_key(name) {
                     self.condemned.insert(name.clone(), Condemned { why, asked: None });
                     around.nodes_out += usize::from(node.is_ready);
+                    around.nodes_proven += usize::from(verdict == NodeVerdict::Unhealthy);
                 }
             }
         }

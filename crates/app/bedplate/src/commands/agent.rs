@@ -72,6 +72,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     options.memory_mib = arguments.memory;
     options.probe =
         arguments.probe.map(|command| Probe { command, every_ms: arguments.probe_every.max(1) * 1000 });
+    if let Ok(program) = std::env::current_exe() {
+        let program = bedplate_document::quote::shell(&program.display().to_string());
+        options.check = Some(format!("{program} health check --quick --for 1s"));
+    }
     if !arguments.unwatched {
         let exporter = arguments.watching.options(&arguments.node)?;
         let exposure = match arguments.export_public {

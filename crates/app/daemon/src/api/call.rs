@@ -1,6 +1,7 @@
 //! One request, as its handler sees it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bedplate_http::{BodyError, read_body};
 use bytes::Bytes;
@@ -29,6 +30,14 @@ pub(crate) struct ApiCall {
 impl ApiCall {
     pub(crate) fn identity(&self) -> &Identity {
         self.identity.as_ref().expect("the route asks for a role")
+    }
+
+    /// Waits until what the user's requests have touched before leaves room for so many jobs more.
+    pub(crate) async fn pay(&self, jobs: usize) {
+        let wait = self.app.clients.pay(&self.identity().user, jobs, Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {

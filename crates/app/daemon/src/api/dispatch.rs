@@ -25,7 +25,9 @@ use crate::links::AgentLinks;
 use crate::metrics::DaemonMetrics;
 use crate::options::DaemonOptions;
 use crate::readers::Readers;
-use crate::tokens::{Identity, TokenStore};
+use crate::submission_keys::SubmissionKeys;
+use crate::tokens::{AccessRole, Identity, TokenStore};
+use crate::work_queue::on_behalf_of;
 
 /// All that handlers need.
 pub(crate) struct App {
@@ -35,6 +37,7 @@ pub(crate) struct App {
     pub(crate) control: ControlThread,
     pub(crate) writer: Arc<Writer>,
     pub(crate) readers: Readers,
+    pub(crate) keys: Arc<SubmissionKeys>,
     pub(crate) links: Arc<AgentLinks>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) tokens: Arc<TokenStore>,
@@ -95,16 +98,21 @@ async fn handle(
 ) -> Result<Answer, ApiError> {
     let permit = app.at_once.clone().try_acquire_owned().map_err(|_| ApiError::Busy)?;
     let identity = authorize(&app, peer, request.headers(), route)?;
-    let client = identity.as_ref().map_or(Client::Address(peer), |identity| Client::Token(identity.token));
+    let client = match &identity {
+        Some(identity) if identity.role == AccessRole::Agent => Client::Agent(identity.token),
+        Some(identity) => Client::User(identity.user.as_str().into()),
+        None => Client::Address(peer),
+    };
     let under_way = app.clients.enter(client, Instant::now())?;
     let names: Vec<&'static str> = route.query.iter().map(|parameter| parameter.name).collect();
     let query = Query::parse(request.uri().query().unwrap_or(""), &names)?;
     let upgrade = route.is_upgrade().then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let metrics = app.metrics.clone();
+    let user = identity.as_ref().map_or_else(|| peer.to_string(), |identity| identity.user.clone());
     let call = ApiCall { app, identity, parameters, query, headers: head.headers, body, upgrade };
     // On a task of its own: its panic is its own, and a client that hangs up does not leave a change half made.
-    let handled = tokio::spawn((route.handler)(call)).await;
+    let handled = tokio::spawn(async move { on_behalf_of(&user, (route.handler)(call)).await }).await;
     let mut answer = handled.unwrap_or_else(|_| {
         metrics.panics.add(1);
         Err(ApiError::Panicked)

@@ -218,9 +218,9 @@ impl From<NotPruned> for ApiError {
 impl From<OrderRefusal> for ApiError {
     fn from(refusal: OrderRefusal) -> Self {
         match refusal {
-            OrderRefusal::Never { .. } | OrderRefusal::UnknownDependency { .. } => {
-                ApiError::NeverRuns { why: refusal.reason() }
-            }
+            OrderRefusal::Never { .. }
+            | OrderRefusal::UnknownDependency { .. }
+            | OrderRefusal::TooManyDependencies { .. } => ApiError::NeverRuns { why: refusal.reason() },
             OrderRefusal::NoSuchJob { job } => ApiError::no_such_job(&job.0.to_string()),
             OrderRefusal::NoSuchNode { node } => ApiError::NotThere { what: "node", name: node },
             OrderRefusal::HasEnded { .. } | OrderRefusal::DoesNotRun { .. } => {

@@ -17,6 +17,9 @@ use crate::ranks;
 
 const LONGEST_PAGE: usize = 1_000;
 const USUAL_PAGE: usize = 100;
+/// Jobs of a list that are looked at between others' requests, and how many such looks cost as much as a change.
+const LOOKED_AT: usize = 1_024;
+const LOOKS_PER_JOB: usize = 16;
 
 /// `GET /v1/jobs`
 pub(crate) async fn list(call: ApiCall) -> Result<Answer, ApiError> {
@@ -47,8 +50,20 @@ fn states(text: Option<&str>) -> Result<Vec<JobState>, ApiError> {
     text.split(',').map(state).collect()
 }
 
-async fn live(call: &ApiCall, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
-    Ok(call.app.control.ask(move |control, _| control.jobs(&filter)).await?)
+/// A slice of the list at a time, until the page is full: a filter may admit few of very many.
+async fn live(call: &ApiCall, mut filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
+    let limit = filter.limit.unwrap_or(USUAL_PAGE);
+    let mut jobs = Vec::new();
+    loop {
+        let wanted = JobFilter { limit: Some(limit - jobs.len()), ..filter.clone() };
+        let page = call.app.control.ask(move |control, _| control.page(&wanted, LOOKED_AT)).await?;
+        jobs.extend(page.jobs);
+        match page.goes_on_after {
+            Some(after) if jobs.len() < limit => filter.after = Some(after),
+            _ => return Ok(jobs),
+        }
+        call.pay(LOOKED_AT / LOOKS_PER_JOB).await;
+    }
 }
 
 /// From the journal, the newest first; what lives is shown as it is now.
@@ -183,12 +198,11 @@ pub(crate) async fn rank_places(call: ApiCall) -> Result<Answer, ApiError> {
     let runs = call.app.readers.ask(move |reader| reader.runs(id)).await?;
     let job = Job::from_toml(&known.text, "journal")?;
     let mut places = runs.last().map_or(Vec::new(), |run| ranks::places(&job, run));
-    let addresses = call.app.control.ask(|control, now| {
-        control
-            .nodes(now)
-            .into_iter()
-            .map(|node| (node.name, node.address))
-            .collect::<std::collections::BTreeMap<_, _>>()
+    let names: Vec<String> = places.iter().map(|place| place.node.clone()).collect();
+    let addresses = call.app.control.ask(move |control, now| {
+        let address = |name: String| Some((control.node_of(&name, now)?.address, name));
+        let known = names.into_iter().filter_map(address).map(|(address, name)| (name, address));
+        known.collect::<std::collections::BTreeMap<_, _>>()
     });
     let addresses = addresses.await?;
     for place in &mut places {

@@ -31,10 +31,7 @@ pub(crate) async fn show(call: ApiCall) -> Result<Answer, ApiError> {
 async fn find(call: &ApiCall) -> Result<NodeView, ApiError> {
     let name = call.parameters[0].clone();
     let wanted = name.clone();
-    let found = call
-        .app
-        .control
-        .ask(move |control, now| control.nodes(now).into_iter().find(|node| node.name == wanted));
+    let found = call.app.control.ask(move |control, now| control.node_of(&wanted, now));
     found.await?.ok_or(ApiError::NotThere { what: "node", name })
 }
 

@@ -1,7 +1,7 @@
 //! What people want done with jobs: cancel, hold, release, requeue.
 
 use bedplate_control::{ClientOrder, Control, OrderRefusal};
-use bedplate_gangs::{JobId, Time};
+use bedplate_gangs::JobId;
 use serde_json::json;
 
 use super::answer::{self, Answer};
@@ -9,6 +9,7 @@ use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
 use super::history;
+use crate::control_thread::SLICE;
 use crate::tokens::Identity;
 
 /// `DELETE /v1/jobs/{label}`
@@ -28,19 +29,40 @@ pub(crate) async fn requeue(call: ApiCall) -> Result<Answer, ApiError> {
     order(call, ClientOrder::Requeue).await
 }
 
+/// Gives the order to every job that the label means, a slice at a time. It is refused only when all of them refuse.
 async fn order(call: ApiCall, order: fn(JobId) -> ClientOrder) -> Result<Answer, ApiError> {
-    let identity = call.identity().clone();
-    let label = call.parameters[0].clone();
-    let asked = label.clone();
-    let done = call
-        .app
-        .control
-        .change(move |control, now| carry_out(control, &label, order, &identity, now))
-        .await?;
-    match done {
-        Ok(done) => Ok(answer::ok(&json!({ "jobs": done }))),
-        Err(ApiError::NotThere { .. }) => Err(not_live(&call.app, &asked).await?),
-        Err(error) => Err(error),
+    let label = &call.parameters[0];
+    let (name, asks) = (label.clone(), call.identity().clone());
+    call.pay(1).await;
+    let begin = move |control: &mut Control, now| {
+        let mut jobs = find_own(control, &name, &asks)?;
+        let rest = jobs.split_off(jobs.len().min(SLICE));
+        let answers = control.order_all(jobs.iter().copied().map(order), &asks.user, now);
+        Ok::<_, ApiError>((jobs.into_iter().zip(answers).collect::<Vec<_>>(), rest))
+    };
+    let (mut answers, rest) = call.app.control.change(begin).await??;
+    for slice in rest.chunks(SLICE) {
+        call.pay(slice.len()).await;
+        let (jobs, by) = (slice.to_vec(), call.identity().user.clone());
+        let give = move |control: &mut Control, now| control.order_all(jobs.into_iter().map(order), &by, now);
+        answers.extend(slice.iter().copied().zip(call.app.control.change(give).await?));
+    }
+    let done: Vec<u64> = answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(job, _)| job.0).collect();
+    match answers.into_iter().find_map(|(_, answer)| answer.err()) {
+        _ if !done.is_empty() => Ok(answer::ok(&json!({ "jobs": done }))),
+        Some(refusal) if !matches!(refusal, OrderRefusal::NoSuchJob { .. }) => Err(refusal.into()),
+        _ => Err(not_live(&call.app, label).await?),
+    }
+}
+
+/// The jobs that a label means, where who asks may give them orders. All tasks of an array have one owner.
+fn find_own(control: &Control, label: &str, asks: &Identity) -> Result<Vec<JobId>, ApiError> {
+    let jobs = control.find_jobs(label);
+    match jobs.iter().find_map(|job| control.owner(*job)) {
+        Some(owner) if !asks.owns(owner) => {
+            Err(ApiError::ForeignJob { label: label.to_owned(), owner: owner.to_owned() })
+        }
+        _ => Ok(jobs),
     }
 }
 
@@ -51,36 +73,4 @@ async fn not_live(app: &App, label: &str) -> Result<ApiError, ApiError> {
         Some((job, state)) => OrderRefusal::HasEnded { job: *job, state: *state }.into(),
         None => ApiError::no_such_job(label),
     })
-}
-
-/// Gives the order to every job that the label means. It is refused only when all of them refuse.
-fn carry_out(
-    control: &mut Control,
-    label: &str,
-    order: fn(JobId) -> ClientOrder,
-    identity: &Identity,
-    now: Time,
-) -> Result<Vec<u64>, ApiError> {
-    let jobs = control.find_jobs(label);
-    for job in &jobs {
-        if let Some(owner) = control.owner(*job)
-            && !identity.owns(owner)
-        {
-            return Err(ApiError::ForeignJob { label: label.to_owned(), owner: owner.to_owned() });
-        }
-    }
-    let mut done = Vec::new();
-    let mut refusal = None;
-    let answers = control.order_all(jobs.iter().map(|job| order(*job)), &identity.user, now);
-    for (job, answer) in jobs.iter().zip(answers) {
-        match answer {
-            Ok(()) => done.push(job.0),
-            Err(why) => refusal = refusal.or(Some(why)),
-        }
-    }
-    match refusal {
-        Some(refusal) if done.is_empty() => Err(refusal.into()),
-        None if done.is_empty() => Err(ApiError::no_such_job(label)),
-        _ => Ok(done),
-    }
 }

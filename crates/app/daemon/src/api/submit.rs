@@ -1,7 +1,7 @@
 //! `POST /v1/jobs`
 
 use bedplate_control::{Accepted, Past, Submission};
-use bedplate_job::Job;
+use bedplate_job::{Array, Job};
 use hyper::StatusCode;
 use serde::Serialize;
 use serde_json::json;
@@ -42,6 +42,9 @@ async fn submit_body(call: &mut ApiCall) -> Result<Answer, ApiError> {
     if raises && call.identity().role < AccessRole::Operator {
         return Err(ApiError::RaisesPriority);
     }
+    let tasks = job.policy.array.as_ref().map_or(1, Array::count);
+    let awaited = job.policy.dependencies.iter().map(|dependency| dependency.jobs.len()).sum::<usize>();
+    call.pay(tasks as usize + awaited).await;
     let user = call.identity().user.clone();
     if let Some(key) = &key
         && let Some(accepted) = submitted_before(&call.app, &user, key).await?
@@ -70,6 +73,9 @@ fn accepted_json(accepted: Accepted, remarks: &[impl Serialize]) -> Answer {
 /// A job of this key in the history. One that is still in memory is found there when the job is submitted.
 async fn submitted_before(app: &App, user: &str, key: &str) -> Result<Option<Accepted>, ApiError> {
     let key = Submission::recorded_key(user, key);
+    if !app.keys.note(&key) {
+        return Ok(None);
+    }
     let found = app.readers.ask(move |reader| reader.job_of_key(&key)).await?;
     Ok(found.map(|(first, count)| Accepted { first, count, is_old: true }))
 }

@@ -171,6 +171,24 @@ fn a_key_makes_a_repeated_submission_the_same_job() {
 }
 
 #[test]
+fn an_array_of_many_slices_is_held_released_and_cancelled_as_one() {
+    let daemon = Daemon::start();
+    let (mut ada, mut bob) = (daemon.client("ada", "user"), daemon.client("bob", "user"));
+    ada.submit(&format!("{JOB}array = \"0-999\"\n"));
+    for order in ["hold", "release"] {
+        assert_eq!(bob.ask("POST", &format!("/v1/jobs/1/{order}"), &[], b"").status, 403);
+        let done = ada.ask("POST", &format!("/v1/jobs/1/{order}"), &[], b"").json();
+        assert_eq!(done["jobs"].as_array().map(Vec::len), Some(1_000), "{order}");
+    }
+    let found = ada.get("/v1/jobs?name=nothing&limit=5").json();
+    assert_eq!((&found["jobs"], &found["next"]), (&json!([]), &json!(null)));
+    let done = ada.delete("/v1/jobs/1").json();
+    assert_eq!(done["jobs"].as_array().map(Vec::len), Some(1_000));
+    assert_eq!(ada.delete("/v1/jobs/1").status, 409);
+    assert_eq!(ada.delete("/v1/jobs/7777").status, 404);
+}
+
+#[test]
 fn arrays_scripts_and_json_are_taken_in() {
     let daemon = Daemon::start();
     let mut ada = daemon.client("ada", "user");

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
             options.address = (*address).to_owned();
             let every_ms = probe.get(1).and_then(|every| every.parse().ok()).unwrap_or(1000);
             options.probe = probe.first().map(|command| Probe { command: (*command).to_owned(), every_ms });
+            options.check = std::env::var("BEDPLATE_NODE_CHECK").ok();
             options.users = JobUsers::here(true);
             match bedplate_agent::run(options) {
                 Ok(()) => ExitCode::SUCCESS,

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;
 
+/// What a fork server says where run shims are out of reach of their runs.
+pub(crate) const PID_NAMESPACES: &str = "a pid namespace for each run";
+
 /// From the agent to the fork server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ToForkServer {

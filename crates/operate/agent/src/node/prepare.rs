@@ -17,6 +17,7 @@ use crate::fork_server::orders::ProcessStart;
 use crate::identity::{Identity, JobUsers};
 use crate::outputs::{self, Outputs};
 use crate::ports;
+use crate::slow::Claimant;
 use crate::untrusted::{self, LinkPolicy};
 
 /// How long a prolog or an epilog may take.
@@ -58,8 +59,9 @@ impl Node {
             JobUsers::Own => self.identified(run, Ok(None)),
             JobUsers::Submitters { allows_root } => {
                 let events = self.events.clone();
+                let by = Claimant { run, user: user.clone() };
                 let find = move || identify(&user, allows_root, &home);
-                self.slow.begin(run, None, LOOK_UP_TIME, find, move |outcome| {
+                self.slow.begin(by, None, LOOK_UP_TIME, find, move |outcome| {
                     let outcome = outcome.and_then(|found| found).map_err(|why| Unready::Job { why });
                     let _ = events.send(AgentEvent::Identified { run, outcome });
                 });
@@ -127,7 +129,8 @@ impl Node {
         let (launch, directory) = (local.launch.clone(), local.own_directory());
         let events = self.events.clone();
         let check = move || outputs::check(&launch, &directory);
-        self.slow.begin(run, local.identity.clone(), CHECK_TIME, check, move |outcome| {
+        let by = Claimant { run, user: local.launch.user.clone() };
+        self.slow.begin(by, local.identity.clone(), CHECK_TIME, check, move |outcome| {
             let outcome = outcome.unwrap_or_else(|why| Err(Unready::Job { why }));
             let _ = events.send(AgentEvent::Checked { run, outcome });
         });

@@ -15,6 +15,8 @@ use crate::fork_server::orders::{ProcessStart, ToRunShim, node_group};
 /// A probe that takes longer than this, and than the time between two of them, has failed.
 const LEAST_TIME: Duration = Duration::from_secs(10);
 const OUTPUT: &str = "probe.out";
+/// How long the node's check may take beside what runs there.
+const CHECK_TIME: Duration = Duration::from_secs(120);
 
 /// Which probes fail.
 #[derive(Debug, Default)]
@@ -64,15 +66,42 @@ impl Node {
         let Some(probe) = self.find_probe(run) else { return };
         let start = match run {
             Some(run) => self.shell_command(run, &probe.command, OUTPUT),
-            None => Some(self.node_command(&probe.command)),
+            None => Some(self.node_command(&probe.command, "probe")),
         };
         let Some(start) = start else { return };
         let id = self.start_process(Purpose::Probe(run), start);
         self.limit_time(id, LEAST_TIME.max(Duration::from_millis(probe.every_ms)));
     }
 
-    fn node_command(&self, command: &str) -> ProcessStart {
-        let output = self.node_output();
+    /// Jobs failed here: the check says whether the node is to blame. Without one, nothing is found.
+    pub(super) fn start_check(&mut self) {
+        let Some(check) = self.options.check.clone() else {
+            return self.happened(Happened::Checked { fault: None });
+        };
+        // What runs here comes first.
+        let start = self.node_command(&format!("renice -n 19 -p $$ >/dev/null 2>&1; exec {check}"), "check");
+        let id = self.start_process(Purpose::Check, start);
+        self.limit_time(id, CHECK_TIME);
+    }
+
+    /// Only a check that ends by itself has found something: jobs can make it slow, and take its memory.
+    pub(super) fn check_ended(&mut self, end: RankEnd) {
+        self.finish_node_commands();
+        let output = || shown_output(&self.node_output("check"));
+        let fault = (end == RankEnd::Exit(1)).then(|| format!("the node's check failed: {}", output()));
+        self.happened(Happened::Checked { fault });
+    }
+
+    /// The run shim of the node's own commands ends with the last of them.
+    fn finish_node_commands(&mut self) {
+        let is_own = |purpose: &Purpose| matches!(purpose, Purpose::Probe(None) | Purpose::Check);
+        if !self.processes.values().any(is_own) {
+            self.order(&node_group(&self.options.node), ToRunShim::Finish);
+        }
+    }
+
+    fn node_command(&self, command: &str, name: &str) -> ProcessStart {
+        let output = self.node_output(name);
         let _ = std::fs::remove_file(&output);
         let mut environment = self.options.environment.clone();
         environment.insert(MARK.to_owned(), node_group(&self.options.node));
@@ -87,13 +116,13 @@ impl Node {
         }
     }
 
-    fn node_output(&self) -> std::path::PathBuf {
-        self.places.programs.with_file_name(format!("probe-{}.out", self.options.node))
+    fn node_output(&self, name: &str) -> std::path::PathBuf {
+        self.places.programs.with_file_name(format!("{name}-{}.out", self.options.node))
     }
 
     pub(super) fn probe_ended(&mut self, run: Option<RunId>, end: RankEnd) {
         if run.is_none() {
-            self.order(&node_group(&self.options.node), ToRunShim::Finish);
+            self.finish_node_commands();
         }
         let Some(probe) = self.find_probe(run) else { return };
         self.probe_later(run, &probe);
@@ -102,7 +131,7 @@ impl Node {
         }
         let path = match run.and_then(|run| self.runs.get(&run)) {
             Some(local) => local.directory.join(OUTPUT),
-            None => self.node_output(),
+            None => self.node_output("probe"),
         };
         let whose = run.map_or("the node's probe".to_owned(), |run| format!("the probe of {run}"));
         let output = shown_output(&path);

@@ -17,6 +17,7 @@ use crate::fork_server::orders::ProcessStart;
 use crate::logs;
 use crate::outputs::Outputs;
 use crate::reports::ReportFile;
+use crate::slow::Claimant;
 use crate::untrusted::LinkPolicy;
 
 /// How long reading a piece of a log may take.
@@ -139,7 +140,11 @@ impl Node {
         let mut alive = self.processes.values();
         let is_open = alive.any(|purpose| *purpose == Purpose::Rank(log.run, log.rank));
         let read = move || logs::read(&path, links, offset, most_bytes);
-        self.slow.begin(log.run, identity, READ_TIME, read, move |outcome| {
+        // Of a run that is over only the host's user is known.
+        let user = self.runs.get(&log.run).map(|local| local.launch.user.clone());
+        let user = user.or_else(|| Some(identity.as_ref()?.name.clone())).unwrap_or_default();
+        let by = Claimant { run: log.run, user };
+        self.slow.begin(by, identity, READ_TIME, read, move |outcome| {
             let answer = match outcome.map_err(io::Error::other).and_then(|outcome| outcome) {
                 Ok(piece) => FromAgent::Chunk {
                     request,

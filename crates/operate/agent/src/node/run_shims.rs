@@ -22,7 +22,7 @@ use crate::error::AgentError;
 use crate::event::AgentEvent;
 use crate::fork_client::ForkClient;
 use crate::fork_server::orders::{
-    FromForkServer, FromRunShim, ProcessStart, ToForkServer, ToRunShim, node_group,
+    FromForkServer, FromRunShim, PID_NAMESPACES, ProcessStart, ToForkServer, ToRunShim, node_group,
 };
 use crate::processes;
 
@@ -197,7 +197,7 @@ impl Node {
         match purpose {
             Purpose::Prolog(run) | Purpose::Rank(run, _) | Purpose::Task { run, .. } => of_run(run),
             Purpose::Epilog(run) | Purpose::Probe(Some(run)) => of_run(run),
-            Purpose::Probe(None) => node_group(&self.options.node),
+            Purpose::Probe(None) | Purpose::Check => node_group(&self.options.node),
         }
     }
 
@@ -296,6 +296,7 @@ impl Node {
             Some(Purpose::Task { run, step, task }) => self.task_ended(run, step, task, end),
             Some(Purpose::Epilog(run)) => self.epilog_ended(run, end),
             Some(Purpose::Probe(run)) => self.probe_ended(run, end),
+            Some(Purpose::Check) => self.check_ended(end),
             None => {}
         }
     }
@@ -332,6 +333,11 @@ impl Node {
         });
     }
 
+    /// Whether each run has a pid namespace of its own, from within which its run shim cannot be signalled.
+    fn isolates_runs(&self) -> bool {
+        self.enforced.iter().any(|each| each == PID_NAMESPACES)
+    }
+
     /// A run shim and all its processes are gone, though nobody asked for that.
     pub(super) fn lose_run_shim(&mut self, number: u64) {
         let Some((group, _)) = self.find_run_shim(number) else { return };
@@ -340,8 +346,8 @@ impl Node {
         warn!(node = self.options.node, run = group, "the run shim of {group} is gone");
         let of_group = |(_, purpose): &(&u64, &Purpose)| self.group_of(**purpose) == group;
         let lost: Vec<u64> = self.processes.iter().filter(of_group).map(|(id, _)| *id).collect();
-        // One that stood still, or never was, is nothing that its run did.
-        let is_innocent = shim.stood_still || shim.pid.is_none();
+        // One that stood still, or never was, is nothing that its run did; nor is the end of one that its run cannot reach.
+        let is_innocent = shim.stood_still || shim.pid.is_none() || self.isolates_runs();
         let mut lost_runs: BTreeSet<RunId> = BTreeSet::new();
         for id in lost {
             match self.processes.get(&id) {

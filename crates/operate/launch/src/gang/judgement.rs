@@ -1,6 +1,8 @@
 //! Who answers for a failure, and whether the job may start again.
 
-use bedplate_blame::{Circumstances, FaultKind, JobFault, JobVerdict, NodeVerdict, Restart, RestartCause};
+use bedplate_blame::{
+    Circumstances, FaultKind, JobFault, JobVerdict, NodeVerdict, Program, Restart, RestartCause,
+};
 use bedplate_gangs::{JobId, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
@@ -13,7 +15,7 @@ pub(super) fn node_id(node: usize) -> NodeId {
 impl LaunchedGang {
     pub(super) fn surroundings(&self) -> Circumstances {
         let nodes_out = self.members.iter().filter(|member| member.state == MemberState::Out).count();
-        Circumstances { users: 1, nodes: self.members.len(), nodes_out }
+        Circumstances { nodes: self.members.len(), nodes_out, nodes_proven: nodes_out }
     }
 
     /// A node's own check fails. It is not used; whether an administrator hears of it is a verdict.
@@ -59,8 +61,10 @@ impl LaunchedGang {
             return false;
         }
         let Some((node, kind)) = accused(failure) else { return true };
-        let fault = JobFault { job: JobId(self.rules.job), user: UserId(0), node: node_id(node), kind };
-        match self.blame.job_failed(fault, self.surroundings(), now).job {
+        let (job, program) = (JobId(self.rules.job), Program(0));
+        let fault = JobFault { job, user: UserId(0), program, gpus: 0, node: node_id(node), kind };
+        let around = self.surroundings();
+        match self.blame.job_failed(fault, || around, now).job {
             JobVerdict::GoOn => true,
             JobVerdict::End { nodes } => {
                 self.say(format!("the job failed on {nodes} nodes: the fault is its own"));

@@ -97,15 +97,23 @@ fn half_of_the_cluster_failing_at_once_is_an_alert_and_nobody_stays_out() {
 }
 
 #[test]
-fn a_quarter_of_the_cluster_goes_and_the_next_one_waits_for_a_person() {
+fn half_of_the_cluster_goes_on_its_own_word_and_the_next_one_waits_for_a_person() {
     let mut story = Story::new(8);
-    for number in 1..=3 {
+    let drain = |node: &str| ClientOrder::Drain { node: node.into(), reason: "it is slow".into() };
+    for node in ["n7", "n8"] {
+        story.control.order(drain(node), "ada", Time(story.now)).expect("it is there");
+    }
+    for number in 1..=4 {
         let node = format!("n{number}");
         finds(&mut story, &node, vec![finding(&node, "gpu/lost", 0, Action::Reboot, 5)]);
     }
-    story.wait(1_000);
-    let states: Vec<String> = (1..=3).map(|number| story.node(&format!("n{number}")).0).collect();
-    assert_eq!(states, ["drained", "drained", "idle"]);
+    for _ in 0..3 {
+        story.says("n5", FromAgent::Unhealthy { reason: "nvidia-smi hangs".into(), run: None });
+    }
+    let states: Vec<String> = (1..=5).map(|number| story.node(&format!("n{number}")).0).collect();
+    assert_eq!(states, ["drained", "drained", "drained", "drained", "idle"]);
+    let told = story.notes.iter().filter(|note| note.contains("an operator must look")).count();
+    assert_eq!(told, 1, "once, however often it is said: {:?}", story.notes);
 }
 
 #[test]

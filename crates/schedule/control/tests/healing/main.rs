@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_catalog::Catalog;
-use bedplate_control::record::{JobRow, JobState, Life, NodeRow, Record, Restored};
+use bedplate_control::record::{JobRow, JobState, Life, NodeRow, Note, Record, Restored};
 use bedplate_control::wire::{
     Checkpoint, FromAgent, HeldPhase, HeldRun, Hello, HostMachine, Launch, NodeEnd, RankEnd, RunId, ToAgent,
     Unready,
@@ -38,6 +38,10 @@ struct Story {
     /// A node that never makes anything ready.
     unready: Option<String>,
     ended: BTreeMap<JobId, JobState>,
+    /// What was noted about nodes.
+    notes: Vec<String>,
+    /// What each node's check finds, if it answers.
+    check: Option<Option<String>>,
 }
 
 impl Story {
@@ -53,6 +57,8 @@ impl Story {
             bad_prolog: None,
             unready: None,
             ended: BTreeMap::new(),
+            notes: Vec::new(),
+            check: Some(None),
         }
     }
 
@@ -163,6 +169,9 @@ impl Story {
                 {
                     self.ended.insert(*job, life.state);
                 }
+                if let Record::Note(Note { node: Some(_), text, .. }) = record {
+                    self.notes.push(text.clone());
+                }
             }
             let commands: Vec<Command> = output.urgent.into_iter().chain(output.commands).collect();
             if commands.is_empty() {
@@ -199,12 +208,17 @@ impl Story {
             ToAgent::Stop { run, .. } => {
                 Some(FromAgent::Released { run, end: NodeEnd { was_stopped: true, ..NodeEnd::default() } })
             }
+            ToAgent::Check => self.check.clone().map(|fault| FromAgent::Checked { fault }),
             _ => None,
         }
     }
 
     fn submit(&mut self, job: Job) -> JobId {
-        let submission = Submission::new("ada", job);
+        self.submit_as("ada", job)
+    }
+
+    fn submit_as(&mut self, user: &str, job: Job) -> JobId {
+        let submission = Submission::new(user, job);
         let accepted = self.control.submit(submission, Time(self.now)).expect("it can run here");
         self.play();
         accepted.first
@@ -309,12 +323,68 @@ fn a_job_avoids_the_node_that_fails_it_and_the_node_stays_in_service_until_other
     story.wait(2_000);
     assert_eq!(story.stands(first), "running on n1 n3");
     assert_eq!(story.node("n2"), ("idle".into(), None));
-    let second = story.submit(gang(1));
+    let second = story.submit_as("bob", Job { workload: Workload::command(["evaluate"]), ..gang(1) });
     story.wait(2_000);
     assert_eq!(story.stands(second), "running on n4");
     let (state, reason) = story.node("n2");
     assert_eq!(state, "drained");
-    assert!(reason.is_some_and(|reason| reason.contains("2 jobs") && reason.contains("ECC errors")));
+    assert!(reason.is_some_and(|reason| reason.contains("2 users") && reason.contains("ECC errors")));
+}
+
+/// An epilog of a job fails as often as its user likes.
+fn epilogs_fail(story: &mut Story, user: &str, programs: &[&str]) {
+    for program in programs {
+        let job = story.submit_as(user, Job { workload: Workload::command([*program]), ..gang(1) });
+        let (run, nodes) = (story.run_of(job), story.control.job(job).expect("it runs").nodes);
+        let end = NodeEnd { epilog_failed: Some("exit code 1".into()), ..NodeEnd::default() };
+        story.says(&nodes[0], FromAgent::Released { run, end });
+    }
+}
+
+fn checks(story: &Story) -> usize {
+    story.sent.iter().filter(|(_, message)| *message == ToAgent::Check).count()
+}
+
+#[test]
+fn a_user_alone_costs_a_node_no_more_than_a_check() {
+    let mut story = Story::new(2);
+    let neighbour = story.submit_as("bob", gang(1));
+    epilogs_fail(&mut story, "mallory", &["a", "b", "c", "a", "b", "c"]);
+    assert_eq!(checks(&story), 1, "not with each failure");
+    assert_eq!(story.node("n2"), ("idle".into(), None));
+    let noted = story.notes.iter().filter(|note| note.contains("checks itself")).count();
+    assert_eq!(noted, 1, "{:?}", story.notes);
+    assert_eq!(story.stands(neighbour), "running on n1");
+}
+
+#[test]
+fn what_the_check_confirms_takes_the_node_out() {
+    let mut story = Story::new(2);
+    story.check = Some(Some("matrix products differ from run to run".into()));
+    let _neighbour = story.submit_as("bob", gang(1));
+    epilogs_fail(&mut story, "ada", &["train", "evaluate"]);
+    assert_eq!(story.node("n2"), ("drained".into(), Some("matrix products differ from run to run".into())));
+}
+
+#[test]
+fn the_only_node_stays_in_service_whatever_jobs_do() {
+    let mut story = Story::new(1);
+    for (user, programs) in [("mallory", ["a", "b"]), ("eve", ["c", "d"]), ("trudy", ["e", "f"])] {
+        epilogs_fail(&mut story, user, &programs);
+    }
+    assert_eq!(story.node("n1"), ("idle".into(), None));
+}
+
+#[test]
+fn a_job_that_succeeds_there_speaks_for_the_node() {
+    let mut story = Story::new(2);
+    let _busy = story.submit_as("carol", gang(1));
+    epilogs_fail(&mut story, "mallory", &["a"]);
+    let job = story.submit_as("carol", gang(1));
+    let run = story.run_of(job);
+    story.says("n2", FromAgent::Released { run, end: NodeEnd::default() });
+    epilogs_fail(&mut story, "bob", &["b"]);
+    assert_eq!(story.node("n2"), ("idle".into(), None));
 }
 
 #[test]

@@ -674,7 +674,7 @@ fn settings() -> Settings {
 fn rules(bug: Option<Bug>) -> ControlRules {
     let mut rules = ControlRules { prepare_within: Span::seconds(20), ..ControlRules::default() };
     if bug == Some(Bug::DrainsAll) {
-        (rules.blame.most_out, rules.blame.most_accused) = (1.0, 2.0);
+        (rules.blame.most_proven, rules.blame.most_accused) = (1.0, 2.0);
     }
     rules
 }

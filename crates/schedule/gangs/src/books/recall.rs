@@ -45,7 +45,7 @@ fn waiting(scheduler: &Scheduler) -> Vec<String> {
     let others = scheduler.jobs.iter().filter(|(_, entry)| entry.run().is_none());
     let told = others.map(|(job, entry)| {
         let queued = entry.is_queued().then_some((entry.rank, entry.priority));
-        format!("{job} {:?} {queued:?} {:?} {:?}", entry.wait, entry.restarts, entry.victims)
+        format!("{job} {:?} {queued:?} {:?} {:?}", scheduler.wait_now(entry), entry.restarts, entry.victims)
     });
     told.collect()
 }

@@ -154,9 +154,9 @@ impl Storm {
         let scheduler = &self.world.scheduler;
         let never_ended = |job: &JobId| scheduler.outcome(*job).is_none();
         for (job, entry) in scheduler.jobs.iter() {
-            let waits_for_another = match &entry.wait {
+            let waits_for_another = match scheduler.wait_now(entry) {
                 Wait::Dependency { on } => on.iter().any(never_ended),
-                Wait::Singleton { behind } => scheduler.jobs.get(*behind).is_some(),
+                Wait::Singleton { behind } => scheduler.jobs.get(behind).is_some(),
                 _ => false,
             };
             let why = scheduler.explain(job, self.world.now);

@@ -102,7 +102,7 @@ fn drain(
         return Ok(());
     }
     let others_out = nodes.iter().filter(is_out).count();
-    let around = Circumstances { users: 1, nodes: nodes.len(), nodes_out: others_out };
+    let around = Circumstances { nodes: nodes.len(), nodes_out: others_out, nodes_proven: others_out };
     match Blame::new(BlamePolicy::default()).found(others_out + 1, around) {
         NodeVerdict::Common { nodes } => {
             console.say(&format!("{nodes} nodes are out: {node} stays in service, and a person must look"));

@@ -108,6 +108,10 @@ impl World {
             Act::Suspend { run } => drop(self.nodes[node].suspended.insert(run)),
             Act::Resume { run } => drop(self.nodes[node].suspended.remove(&run)),
             Act::Step(_) => {}
+            Act::Check => {
+                let fault = self.nodes[node].sensor.is_grave().then(|| "products differ".to_owned());
+                self.happens(node, 500, Happened::Checked { fault });
+            }
             Act::Disconnect => {}
         }
     }

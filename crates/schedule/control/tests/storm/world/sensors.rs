@@ -24,8 +24,8 @@ const FLAWS: [(&str, Action, bool); 6] = [
 ];
 /// The first ones take a node out of service.
 const GRAVE: u64 = 4;
-/// At most a quarter of the cluster goes out on findings alone, and one of a small one.
-const MOST_OUT: usize = if NODES / 4 > 1 { NODES / 4 } else { 1 };
+/// At most half of the cluster goes out on findings, and one of a small one.
+const MOST_OUT: usize = if NODES / 2 > 1 { NODES / 2 } else { 1 };
 
 /// What a node's agent knows of its hardware, and the hardware.
 #[derive(Debug, Default)]
