@@ -106,6 +106,16 @@ impl Accounting {
         self.experience.learn(request, ran, now);
     }
 
+    /// How long a gang will likely run.
+    pub(crate) fn expected(&self, request: &GangRequest) -> Span {
+        self.experience.expected(request)
+    }
+
+    /// With what share of borrowed quota the last cycle put a waiting gang behind others; below zero where it did not.
+    pub(crate) fn borrowed_share(&self, job: JobId) -> f64 {
+        self.borrowers.get(&job).copied().unwrap_or(-1.0)
+    }
+
     pub(crate) fn learned(&self) -> impl Iterator<Item = RunRecord> + '_ {
         self.experience.records()
     }

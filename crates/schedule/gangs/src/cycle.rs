@@ -12,11 +12,12 @@ use crate::find::Horizon;
 use crate::reservations::{Reservation, Reserved};
 use crate::scheduler::Scheduler;
 use crate::views::Fit;
-use crate::{Amount, JobId, QueueOrder, Span, StartReason, Time, Wait};
+use crate::{Amount, JobId, Span, StartReason, Time, Wait};
 
 impl Scheduler {
     /// Decides, at full length when that is due.
     pub(crate) fn decide(&mut self, now: Time) {
+        self.let_small_pass(now);
         let is_growth_due = self.calendar.is_due(Alarm::Growth, now);
         if !self.jobs.is_any_waiting() {
             if self.news.has_events(self.events_for_nodes()) || is_growth_due {
@@ -58,29 +59,33 @@ impl Scheduler {
         let reservations = self.withdraw_reservations(now);
         let order = self.accounting.order(&self.jobs, &self.settings);
         self.plan_sizes(&order, now);
-        let mut oldest = self.oldest_of_first(&order);
-        let mut only_small = oldest.is_some();
-        let (mut reserved, mut passed) = (0, 0);
-        for job in order {
-            // One reservation is kept for the oldest until its turn comes.
-            let is_oldest = oldest.take_if(|oldest| *oldest == job).is_some();
+        let attended = self.attend_first(&reservations, now);
+        let only_small = self.has_guard();
+        let guarded = usize::from(self.guard.is_some());
+        let (mut reserved, mut passed) = (guarded, guarded);
+        // Room that was made belongs to those for whom it was made.
+        let (with_room, others): (Vec<JobId>, Vec<JobId>) =
+            order.into_iter().partition(|job| self.is_waiting_for_victims(*job));
+        for job in with_room.into_iter().chain(others).filter(|job| !attended.contains(job)) {
             if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
                 self.reclaim(job, now);
                 self.jobs.set_wait(job, wait);
                 continue;
             }
-            let is_entitled = is_oldest || !only_small || self.jobs[job].rank.is_small();
-            let kept = usize::from(oldest.is_some());
-            let may_reserve = is_entitled && reserved + kept < self.settings.backfill.reserved;
+            if let Some(wait) = self.waits_for_guarded(job, now) {
+                self.jobs.set_wait(job, wait);
+                passed += 1;
+                continue;
+            }
+            let is_entitled =
+                !only_small || self.jobs[job].rank.is_small() || self.is_waiting_for_victims(job);
+            let may_reserve = is_entitled && reserved < self.settings.backfill.reserved;
             let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };
             if self.attend(job, horizon, reservations.get(&job), passed, now) {
                 continue;
             }
             passed += 1;
-            // Where the oldest can have no reservation, the first ones have.
-            let is_in_vain = is_oldest && self.reservations.get(job).is_none();
-            only_small &= !is_in_vain;
-            reserved += usize::from(may_reserve && !is_in_vain);
+            reserved += usize::from(may_reserve);
             if !self.settings.backfill.overtakes {
                 self.tell_the_rest(job);
                 break;
@@ -106,6 +111,9 @@ impl Scheduler {
         now: Time,
     ) -> bool {
         let mut fit = self.find(job, horizon, now);
+        if fit.as_ref().is_none_or(|fit| fit.at > now) && self.pass_guarded(job, now) {
+            return true;
+        }
         if let Some((fit, reservation)) = fit.as_mut().zip(reservation) {
             self.keep_nodes(fit, reservation);
         }
@@ -132,20 +140,28 @@ impl Scheduler {
         false
     }
 
-    /// With the smallest first, large gangs wait for each other's turn anyway: of those with most points only the oldest holds a reservation. None where
-    /// the first gangs do, whatever their size.
-    fn oldest_of_first(&self, order: &[JobId]) -> Option<JobId> {
-        if self.settings.order != QueueOrder::SmallestFirst || !self.settings.backfill.overtakes {
-            return None;
+    /// Starts those whose turn has come, one after the other, until one must wait: that is guarded. Gives all that were looked at.
+    fn attend_first(&mut self, reservations: &BTreeMap<JobId, Reservation>, now: Time) -> Vec<JobId> {
+        let mut attended = Vec::new();
+        while let Some(job) = self.next_guarded(&attended, usize::MAX) {
+            attended.push(job);
+            if self.attend(job, Horizon::Ever, reservations.get(&job), 0, now) {
+                continue;
+            }
+            // One that can have no reservation waits for nodes to come.
+            if self.reservations.get(job).is_some() {
+                self.guard(Some(job), now);
+                return attended;
+            }
         }
-        let is_limited =
-            |job: JobId| self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)).is_some();
-        let mut large =
-            order.iter().copied().filter(|job| !self.jobs[*job].rank.is_small() && !is_limited(*job));
-        let first = large.next()?;
-        let level = large.take_while(|job| self.jobs[*job].rank.is_level_with(&self.jobs[first].rank));
-        let begin = |job: &JobId| self.jobs[*job].submitted.max(self.jobs[*job].request.begin);
-        level.chain([first]).min_by_key(|job| (begin(job), *job))
+        self.guard(None, now);
+        attended
+    }
+
+    /// Why a gang may not start whatever is free: it would run on for too long beside the guarded one.
+    pub(crate) fn waits_for_guarded(&self, job: JobId, now: Time) -> Option<Wait> {
+        let guard = self.guard.filter(|_| self.outlasts(job, now))?;
+        Some(Wait::BehindReservation { of: guard.job, from: guard.first })
     }
 
     /// In strict order, all others wait for the first that does.

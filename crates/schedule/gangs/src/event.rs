@@ -2,7 +2,7 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Adopted, GangRequest, JobId, Misfit, Never, RunRecord, Span, Time, UsageRecord};
+use crate::{Adopted, GangRequest, GuardRecord, JobId, Misfit, Never, RunRecord, Span, Time, UsageRecord};
 
 /// Something that has happened. Decisions count as carried out; what is reported back is their end.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +55,8 @@ pub enum Event {
     Used(UsageRecord),
     /// What gangs of one kind used of their limits before this scheduler was made.
     Learned(RunRecord),
+    /// Who is guarded, after all waiting gangs are known.
+    Guarded(GuardRecord),
     /// A gang ran once, without an interruption, and ended before this scheduler was made.
     Ran {
         request: Box<GangRequest>,

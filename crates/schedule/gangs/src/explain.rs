@@ -12,6 +12,7 @@ use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
 use crate::find::Horizon;
 use crate::fleet::NodeFleet;
+use crate::guard::Allowance;
 use crate::jobs::{JobEntry, Jobs};
 use crate::news::News;
 use crate::reservations::Reservations;
@@ -20,7 +21,7 @@ use crate::scheduler::Scheduler;
 use crate::victims::Eviction;
 use crate::view::{NodeSetRule, RequestClass};
 use crate::views::{Fit, Views};
-use crate::{JobId, Priority, Settings, Span, Time, Wait};
+use crate::{Guard, JobId, Priority, Settings, Span, Time, Wait};
 
 /// All that can be said about a waiting job.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,15 +75,17 @@ pub struct Question {
     settings: Arc<Settings>,
     fleet: NodeFleet,
     reservations: Reservations,
+    guard: Option<Guard>,
     eligible: EligibleSets,
 }
 
 impl Question {
     /// Searches the plan, which takes time in proportion to what is planned.
     pub fn answer(self, now: Time) -> WaitExplanation {
-        let Question { entry, ahead, limit, settings, fleet, reservations, eligible } = self;
+        let Question { entry, ahead, limit, settings, fleet, reservations, guard, eligible } = self;
         let (job, priority, is_queued) = (entry.request.id, entry.priority, entry.is_queued());
-        let scheduler = Scheduler::alone(entry, settings, fleet, reservations, eligible);
+        let scheduler =
+            Scheduler { guard, ..Scheduler::alone(entry, settings, fleet, reservations, eligible) };
         let mut without = scheduler.clone();
         without.reservations.withdraw(job, &mut without.fleet);
         let expected_start = match scheduler.reservations.get(job) {
@@ -115,6 +118,7 @@ impl Scheduler {
             settings: Arc::clone(&self.settings),
             fleet: self.fleet.snapshot(),
             reservations: self.reservations.snapshot(job),
+            guard: self.guard,
             eligible: self.views.eligible.snapshot(),
         })
     }
@@ -135,6 +139,8 @@ impl Scheduler {
             jobs: Jobs::alone(entry),
             dependencies: Dependencies::default(),
             reservations,
+            guard: None,
+            allowance: Allowance::default(),
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
@@ -187,7 +193,10 @@ impl Scheduler {
         let on_them = lasting.iter().flat_map(|node| self.reservations.on_node(NodeId(*node)));
         match on_them.filter(|(_, of)| *of != job).min() {
             Some((from, of)) => Wait::BehindReservation { of, from },
-            None => self.waits_for_neighbours(job).unwrap_or(Wait::NotTriedYet),
+            None => {
+                let guarded = self.waits_for_guarded(job, now);
+                guarded.or_else(|| self.waits_for_neighbours(job)).unwrap_or(Wait::NotTriedYet)
+            }
         }
     }
 

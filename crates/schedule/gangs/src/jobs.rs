@@ -172,7 +172,9 @@ impl Jobs {
         self.queue.clear();
         for job in waiting {
             let entry = self.live.get_mut(&job).expect("queued jobs are live");
+            let before = entry.rank;
             (entry.priority, entry.rank) = rank(entry);
+            self.queue.change_turn(before, entry.rank, job);
             self.queue.insert(entry.standing());
         }
     }

@@ -43,6 +43,7 @@ mod explain;
 mod fairshare;
 mod find;
 mod fleet;
+mod guard;
 mod heal;
 mod intake;
 mod jobs;
@@ -84,6 +85,7 @@ pub use event::{
 pub use experience::RunRecord;
 pub use explain::{Question, Remedy, WaitExplanation};
 pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
+pub use guard::{Guard, GuardRecord};
 pub use priority::Priority;
 pub use quota::{ANY_GPU, Grant, Queues};
 pub use rates::{BadRates, Rates};

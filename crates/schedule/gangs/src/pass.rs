@@ -23,6 +23,9 @@ impl Scheduler {
         if self.fleet.forgets_changes() {
             self.views.forget_now();
         }
+        if self.has_guard() {
+            self.attend_guarded(now);
+        }
         let is_cheap = self.events_for_nodes() <= FEW_EVENTS;
         if self.settings.backfill.reserved <= FEW && is_cheap {
             self.bring_forward(now);
@@ -46,7 +49,7 @@ impl Scheduler {
             if held == self.settings.backfill.reserved {
                 break;
             }
-            if self.limited_by(job, self.jobs[job].request.gpus()).is_some() {
+            if self.limited_by(job, self.jobs[job].request.gpus()).is_some() || self.outlasts(job, now) {
                 continue;
             }
             if self.news.freed().is_empty() && self.reservations.get(job).is_some() {
@@ -64,12 +67,13 @@ impl Scheduler {
         if self.settings.order != QueueOrder::SmallestFirst {
             return self.jobs.queue().iter().take(2 * FEW).collect();
         }
-        let ranked = self.reservations.iter().map(|each| (self.jobs[each.job].rank, each.job));
+        let others = self.reservations.iter().filter(|each| !self.is_guarded(each.job));
+        let ranked = others.map(|each| (self.jobs[each.job].rank, each.job));
         ranked.collect::<BTreeSet<_>>().into_iter().map(|(_, job)| job).collect()
     }
 
     /// True when it started.
-    fn start_or_reserve_anew(&mut self, job: JobId, now: Time) -> bool {
+    pub(crate) fn start_or_reserve_anew(&mut self, job: JobId, now: Time) -> bool {
         self.reservations.withdraw(job, &mut self.fleet);
         self.views.forget_ahead();
         match self.find(job, Horizon::Ever, now) {
@@ -108,7 +112,8 @@ impl Scheduler {
         };
         // An elastic gang may have reserved more or less than it asked for.
         let gpus = self.reserved_gpus(reservation);
-        if !self.is_free_until_reserved(reservation, now) || self.limited_by(job, gpus).is_some() {
+        let waits = self.outlasts(job, now);
+        if waits || !self.is_free_until_reserved(reservation, now) || self.limited_by(job, gpus).is_some() {
             return;
         }
         let nodes = reservation.nodes_by_role(self.jobs[job].classes.len());
@@ -191,8 +196,12 @@ impl Scheduler {
             self.jobs.set_wait(job, wait);
             return Tried::Limited;
         }
-        let Some(fit) = self.find_now(job, now) else {
+        if self.outlasts(job, now) {
             return Tried::NoRoom;
+        }
+        let Some(fit) = self.find_now(job, now) else {
+            let passes = self.pass_guarded(job, now);
+            return if passes { Tried::Started } else { Tried::NoRoom };
         };
         let past = self.reservations.of_others(job);
         let is_first = self.jobs.queue().first() == Some(job);

@@ -100,6 +100,33 @@ pub(crate) struct Rank {
     size: u64,
     submitted: Time,
     tie: u64,
+    turn: Time,
+}
+
+/// Where a gang stands by tier, points and turn, whatever its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    tier: Reverse<u16>,
+    points: Reverse<i64>,
+    comes: Time,
+    tie: u64,
+}
+
+impl Turn {
+    pub(crate) fn comes(&self) -> Time {
+        self.comes
+    }
+
+    /// Whether points put neither of the two before the other.
+    #[cfg(test)]
+    pub(crate) fn is_level_with(&self, other: &Self) -> bool {
+        (self.tier, self.points) == (other.tier, other.points)
+    }
+
+    /// Whether it has a higher tier or more points.
+    pub(crate) fn is_above(&self, other: &Self) -> bool {
+        (self.tier, self.points) < (other.tier, other.points)
+    }
 }
 
 impl Rank {
@@ -121,6 +148,7 @@ impl Rank {
             size: 0,
             submitted,
             tie: scramble(settings.seed, request.id.0),
+            turn: submitted.max(request.begin) + settings.backfill.until_turn(request.time_limit),
         };
         match settings.order {
             QueueOrder::Arrival => plain,
@@ -150,9 +178,8 @@ impl Rank {
         self.is_small.0
     }
 
-    /// Whether points put neither of the two before the other.
-    pub(crate) fn is_level_with(&self, other: &Self) -> bool {
-        (self.tier, self.points) == (other.tier, other.points)
+    pub(crate) fn turn(&self) -> Turn {
+        Turn { tier: self.tier, points: self.points, comes: self.turn, tie: self.tie }
     }
 }
 
@@ -274,7 +301,7 @@ mod tests {
         assert!(asking(59, 0, Span::days(1), Span::ZERO) > rank(100_000, 9), "asks for much");
         assert!(asking(100_000, 0, Span::days(2), settings.weights.longest_wait) < rank(100_000, 9), "old");
         assert!(rank(3599, 9) < rank(3601, 9) && rank(3599, 9).is_small() && !rank(3601, 9).is_small());
-        assert!(rank(59, 0).is_small() && rank(59, 0).is_level_with(&rank(3601, 0)));
+        assert!(rank(59, 0).is_small() && rank(59, 0).turn().is_level_with(&rank(3601, 0).turn()));
     }
 
     #[test]

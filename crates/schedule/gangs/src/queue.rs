@@ -1,17 +1,18 @@
 //! The gangs that wait for nothing but resources, in order and by class.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::counted::CountedSet;
 use crate::places::Places;
-use crate::priority::Rank;
+use crate::priority::{Rank, Turn};
 use crate::request::{AccountId, JobId, QosId, UserId};
 use crate::view::RequestClass;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Queue {
     order: CountedSet<(Rank, JobId)>,
+    turns: BTreeSet<(Turn, JobId)>,
     places: Places,
     /// By class, and within it by whose limits hold: where one of a group is limited, all are.
     by_class: BTreeMap<(RequestClass, LimitGroup), CountedSet<(Rank, JobId)>>,
@@ -42,6 +43,7 @@ impl Queue {
     pub(crate) fn insert(&mut self, standing: Standing<'_>) {
         let Standing { rank, job, classes, group } = standing;
         self.order.insert((rank, job), ());
+        self.turns.insert((rank.turn(), job));
         self.places.insert((rank, job));
         match classes {
             [class] => self.by_class.entry((*class, group)).or_default().insert((rank, job), ()),
@@ -52,6 +54,7 @@ impl Queue {
     pub(crate) fn remove(&mut self, standing: Standing<'_>) {
         let Standing { rank, job, classes, group } = standing;
         self.order.remove(&(rank, job));
+        self.turns.remove(&(rank.turn(), job));
         self.places.remove(&(rank, job));
         let [class] = classes else {
             self.mixed.remove(&(rank, job));
@@ -64,10 +67,18 @@ impl Queue {
         }
     }
 
+    /// Forgets the order, to be made anew. Turns hardly ever change.
     pub(crate) fn clear(&mut self) {
-        let mut places = std::mem::take(&mut self.places);
+        let (mut places, turns) = (std::mem::take(&mut self.places), std::mem::take(&mut self.turns));
         places.clear();
-        *self = Self { places, ..Self::default() };
+        *self = Self { places, turns, ..Self::default() };
+    }
+
+    /// The turn of a gang changes from the one to the other rank.
+    pub(crate) fn change_turn(&mut self, before: Rank, after: Rank, job: JobId) {
+        if before.turn() != after.turn() {
+            self.turns.remove(&(before.turn(), job));
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -80,6 +91,11 @@ impl Queue {
 
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = JobId> + '_ {
         self.order.keys().map(|(_, job)| *job)
+    }
+
+    /// By tier, points and turn, whatever their size.
+    pub(crate) fn by_turn(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.turns.iter().map(|(_, job)| *job)
     }
 
     pub(crate) fn first(&self) -> Option<JobId> {

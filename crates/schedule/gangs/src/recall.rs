@@ -32,6 +32,7 @@ impl Scheduler {
             }
             EntryState::Blocked | EntryState::Queued => Event::Submit(Box::new(self.recall_request(entry))),
         }));
+        events.push(Event::Guarded(self.recall_guard()));
         events
     }
 

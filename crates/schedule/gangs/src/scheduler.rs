@@ -10,6 +10,7 @@ use crate::calendar::Calendar;
 use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
 use crate::fleet::NodeFleet;
+use crate::guard::Allowance;
 use crate::jobs::{EntryState, JobEntry, Jobs};
 use crate::news::News;
 use crate::reservations::Reservations;
@@ -17,7 +18,7 @@ use crate::resize::Targets;
 use crate::victims::Eviction;
 use crate::views::Views;
 use crate::{
-    Amount, Decision, Event, GangOutcome, GangRequest, JobId, NodeShare, NodeState, Priority, Queues,
+    Amount, Decision, Event, GangOutcome, GangRequest, Guard, JobId, NodeShare, NodeState, Priority, Queues,
     Reservation, Settings, Span, StopReason, Then, Time, Usage, Wait,
 };
 
@@ -33,6 +34,8 @@ pub struct Scheduler {
     pub(crate) jobs: Jobs,
     pub(crate) dependencies: Dependencies,
     pub(crate) reservations: Reservations,
+    pub(crate) guard: Option<Guard>,
+    pub(crate) allowance: Allowance,
     pub(crate) accounting: Accounting,
     pub(crate) calendar: Calendar,
     pub(crate) views: Views,
@@ -59,6 +62,8 @@ impl Scheduler {
             jobs: Jobs::default(),
             dependencies: Dependencies::default(),
             reservations: Reservations::default(),
+            guard: None,
+            allowance: Allowance::default(),
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
@@ -248,6 +253,7 @@ impl Scheduler {
                 self.accounting.restore(record, &self.settings);
                 self.news.plan_is_wrong();
             }
+            Event::Guarded(record) => self.restore_guard(record),
             Event::Learned(record) => self.accounting.restore_learned(record),
             Event::Ran { request, ran, ended } => self.accounting.learn(&request, ran, ended),
             Event::Tick => {}

@@ -71,7 +71,7 @@ pub enum QueueOrder {
     Arrival,
     /// By the sum of [`PriorityWeights`], then the smallest product of GPUs and the time that such gangs of the user took lately, or the limit where none
     /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`PriorityWeights::ageing`]. Reservations go to the small ones
-    /// ([`PriorityWeights::small_share`]), and of the others to the oldest of those with most points.
+    /// ([`PriorityWeights::small_share`]), and of the others to the one whose turn came first: see [`Backfill::turn_within`].
     SmallestFirst,
     /// By a score that others have published, to compare with. Such an order knows neither QOS nor fair shares.
     Published(Score),
@@ -202,11 +202,18 @@ impl Qos {
 }
 
 /// How far gangs may start out of order without delaying others.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Backfill {
     /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative. With [`QueueOrder::SmallestFirst`] only small ones
-    /// and the oldest of the others do.
+    /// and the guarded one do.
     pub reserved: usize,
+    /// [`QueueOrder::SmallestFirst`]: a gang's turn to be guarded comes once it has waited as long as it asks for, and at the latest after this long. Others may run
+    /// for as long beside a guarded one of a shorter limit …
+    pub turn_within: Span,
+    /// … small gangs may move the start of a guarded one by this part of the wait that it had before it when its turn came …
+    pub slack: f64,
+    /// … and by this share of the cluster's GPU time in all.
+    pub passing_share: f64,
     /// Whether gangs may start before earlier ones at all.
     pub overtakes: bool,
     /// Future reservations take whole nodes, as Slurm's do, instead of GPUs.
@@ -223,6 +230,9 @@ impl Default for Backfill {
     fn default() -> Self {
         Self {
             reserved: 16,
+            turn_within: Span::hours(12),
+            slack: 0.2,
+            passing_share: 0.02,
             overtakes: true,
             whole_nodes: false,
             resolution: Span::minutes(1),

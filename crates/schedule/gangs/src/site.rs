@@ -291,6 +291,9 @@ fn backfill(table: &Option<Table>) -> Result<Backfill, DocumentError> {
     let Some(table) = table else { return Ok(default) };
     let backfill = Backfill {
         reserved: positive::<u32>(table, "reserved")?.map_or(default.reserved, |count| count as usize),
+        turn_within: span(table, "turn_within")?.unwrap_or(default.turn_within),
+        slack: within(table, "slack", default.slack, 0.0, 100.0)?,
+        passing_share: within(table, "passing_share", default.passing_share, 0.0, 1.0)?,
         overtakes: table.or("overtakes", default.overtakes)?,
         whole_nodes: table.or("whole_nodes", default.whole_nodes)?,
         resolution: span(table, "resolution")?.unwrap_or(default.resolution),

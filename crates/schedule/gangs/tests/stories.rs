@@ -596,8 +596,8 @@ fn a_job_that_crashes_is_retried_as_often_as_it_may() {
 }
 
 #[test]
-fn the_smallest_gang_is_next_and_age_makes_a_gang_smaller() {
-    // After four hours of waiting, half of the patience, b counts as 2.4 times smaller: like one of 253 minutes.
+fn the_gang_whose_turn_came_first_is_next() {
+    // Turns come after the time asked for: of d at 602, of c at 890, of b at 960 minutes.
     check(
         "cluster 1 nodes x 8 gpus
          set smallest_first
@@ -608,25 +608,69 @@ fn the_smallest_gang_is_next_and_age_makes_a_gang_smaller() {
         expect![[r#"
             a 0m..600m n1
             d 600m..603m n1
-            b 603m..1203m n1
-            c 1203m..1503m n1"#]],
+            c 603m..903m n1
+            b 903m..1503m n1"#]],
     );
 }
 
 #[test]
 fn run_times_are_learned_from_gangs_of_the_same_user_and_size() {
-    // The first gang of ann uses a tenth of its limit; so her next, which asks for more than that of bob, counts as less.
+    // The first gang of ann uses a tenth of its limit; so behind the guarded g her next, which asks for more than that of bob, counts as less.
     check(
-        "cluster 1 nodes x 8 gpus
+        "cluster 2 nodes x 8 gpus
          set smallest_first
          0m submit a nodes=1 limit=120m runs=6m user=1
-         6m submit x nodes=1 limit=30m user=3
-         7m submit b nodes=1 limit=60m user=2
-         8m submit c nodes=1 limit=100m runs=6m user=1",
+         6m submit x nodes=1 limit=200m user=3
+         6m submit y nodes=1 limit=30m user=3
+         7m submit g nodes=2 limit=10m user=4
+         8m submit b nodes=1 limit=60m user=2
+         9m submit c nodes=1 limit=100m runs=6m user=1",
         expect![[r#"
             a 0m..6m n1
-            x 6m..36m n1
+            y 6m..36m n1
+            x 6m..206m n2
             c 36m..42m n1
-            b 42m..102m n1"#]],
+            b 42m..102m n1
+            g 206m..216m n[1-2]"#]],
+    );
+}
+
+#[test]
+fn no_stream_of_small_gangs_keeps_the_guarded_one_from_its_nodes() {
+    // The large gang comes while both nodes run. Small ones that come later start on the node that drains only if they end before it starts.
+    check(
+        "cluster 2 nodes x 8 gpus
+         set smallest_first
+         0m submit a nodes=1 limit=20m
+         0m submit b nodes=1 limit=60m
+         1m submit large nodes=2 limit=30m
+         2m submit s1 nodes=1 gpus=1 limit=40m
+         3m submit s2 nodes=1 gpus=1 limit=45m
+         21m submit s3 nodes=1 gpus=1 limit=40m",
+        expect![[r#"
+            a 0m..20m n1
+            b 0m..60m n2
+            s1 20m..60m n1
+            large 60m..90m n[1-2]
+            s2 90m..135m n1
+            s3 90m..130m n1"#]],
+    );
+}
+
+#[test]
+fn what_outlasts_the_guarded_gang_does_not_start_beside_it() {
+    // Node 3 is free and not reserved; a day is longer than the half hour and the twelve hours after its start.
+    check(
+        "cluster 3 nodes x 8 gpus
+         set smallest_first
+         0m submit a nodes=2 limit=60m
+         1m submit wide nodes=2 limit=30m
+         2m submit long nodes=1 limit=1440m runs=10m
+         3m submit short nodes=1 limit=600m runs=10m",
+        expect![[r#"
+            a 0m..60m n[1-2]
+            short 3m..13m n3
+            wide 60m..90m n[1-2]
+            long 60m..70m n3"#]],
     );
 }

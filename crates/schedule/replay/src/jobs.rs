@@ -44,6 +44,7 @@ mod simulate;
 mod swf;
 mod trace;
 mod workload;
+mod worlds;
 
 pub use comparison::{Comparison, Mean, Run};
 pub use error::{PAGES, TraceError};
@@ -60,3 +61,4 @@ pub use series::{JobSeries, SeriesSample};
 pub use simulate::{End, JobRecord, JobTimeline, Outcome, Replay, ReplayProgress, Segment, simulate};
 pub use trace::{Ending, Size, Trace, TraceJob, TraceNames, TraceRemark};
 pub use workload::with_limits;
+pub use worlds::World;
