@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
@@ -186,6 +187,8 @@ fn an_xid_drains_its_node_and_the_gang_moves() {
 #[test]
 fn a_gpu_that_fails_a_rank_is_named_with_its_xid_the_restart_is_free_and_the_node_suspected() {
     let cluster = Watched::up("fault", 5);
+    // Where tests are root's, jobs run as their users, who exist on every machine and leave a file here.
+    fs::set_permissions(&cluster.folder, fs::Permissions::from_mode(0o777)).unwrap();
     let journal = Reader::open(&cluster.folder.join("state/journal.sqlite")).unwrap();
     let failed = |job: &str| {
         let shown = cluster.until(&["job", "show", job], |job| job["runs"][0]["ended_ms"].is_u64());
@@ -202,7 +205,7 @@ fn a_gpu_that_fails_a_rank_is_named_with_its_xid_the_restart_is_free_and_the_nod
     let said =
         "the GPU at 0000:12:00.0 (GPU-two) on n2 failed rank 0: an illegal address [cuda/device-fault]";
 
-    let first = cluster.submit_as("ada", &cluster.failing("ada"));
+    let first = cluster.submit_as("daemon", &cluster.failing("daemon"));
     cluster.until(&["job", "show", &first], |job| job["state"] == "running");
     cluster.nvml("n2").raise_xid(2, 92).unwrap();
     cluster.until(&["node", "show", "n2"], |node| node["findings"][0]["rule"] == "gpu/xid-92");
@@ -211,7 +214,7 @@ fn a_gpu_that_fails_a_rank_is_named_with_its_xid_the_restart_is_free_and_the_nod
     cluster.until(&["job", "show", &first], |job| job["state"] == "running" && job["nodes"][0] == "n2");
     assert_eq!(cluster.json(&["node", "show", "n2"])["reason"], Value::Null, "one user's word");
 
-    let second = cluster.submit_as("bob", &cluster.failing("bob"));
+    let second = cluster.submit_as("bin", &cluster.failing("bin"));
     assert_eq!(failed(&second), said, "the XID was on a GPU of the other job");
     let node = cluster.until(&["node", "show", "n2"], |node| !node["reason"].is_null());
     assert_eq!(node["reason"]["code"], "suspected", "{node:#}");
