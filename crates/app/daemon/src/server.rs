@@ -240,7 +240,7 @@ impl Daemon {
                 })
                 .await;
             match noted {
-                Ok(()) => all.is_complete(),
+                Ok(()) => all.complete(),
                 Err(why) => warn!("keys of submissions are looked up one by one: {why}"),
             }
         });

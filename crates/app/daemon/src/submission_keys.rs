@@ -42,7 +42,7 @@ impl SubmissionKeys {
     }
 
     /// All keys of the history are noted.
-    pub(crate) fn is_complete(&self) {
+    pub(crate) fn complete(&self) {
         self.is_complete.store(true, Ordering::Release);
     }
 }
@@ -58,7 +58,7 @@ mod tests {
         for number in 0..100_000 {
             keys.note(&format!("ada/{number}"));
         }
-        keys.is_complete();
+        keys.complete();
         assert!((0..100_000).all(|number| keys.note(&format!("ada/{number}"))));
         let seem_used = (0..10_000).filter(|number| keys.note(&format!("bob/{number}"))).count();
         assert!(seem_used < 20, "{seem_used} of 10,000");

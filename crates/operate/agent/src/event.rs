@@ -10,6 +10,11 @@ use crate::fork_server::orders::{FromForkServer, FromRunShim};
 use crate::identity::Identity;
 use crate::outputs::Outputs;
 
+pub(crate) struct Identified {
+    pub(crate) identity: Option<Identity>,
+    pub(crate) files: Option<Result<Outputs, Unready>>,
+}
+
 pub(crate) enum AgentEvent {
     /// A connection is there; what is sent through this goes over it.
     Linked(UnboundedSender<FromAgent>),
@@ -41,10 +46,10 @@ pub(crate) enum AgentEvent {
     Swept {
         run_shim: u64,
     },
-    /// It is known whom a run runs as.
+    /// It is known whom a run runs as, and, where no prolog comes between, what became of the check of its files.
     Identified {
         run: RunId,
-        outcome: Result<Option<Identity>, Unready>,
+        outcome: Result<Identified, Unready>,
     },
     /// The files that a job names have been checked.
     Checked {

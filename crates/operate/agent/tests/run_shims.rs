@@ -6,7 +6,7 @@
 mod fixture;
 
 use bedplate_control::wire::*;
-use fixture::{Cluster, gang, wait_until};
+use fixture::{Cluster, gang, wait_for, wait_until};
 
 /// Whether runs have pid namespaces here.
 fn is_isolated(cluster: &Cluster) -> bool {
@@ -99,7 +99,7 @@ fn in_a_namespace_the_end_of_a_run_shim_is_no_fault_of_its_run() {
     let Some(cluster) = isolated() else { return };
     let launches = gang(1, &["n1"], "sleep 1000");
     cluster.start_gang(&launches);
-    let shim = cluster.run_shim_pids("n1")[0].to_string();
+    let shim = wait_for("the run shim", || cluster.run_shim_pids("n1").first().copied()).to_string();
     let killed = std::process::Command::new("kill").args(["-9", &shim]).status();
     assert!(killed.expect("every host has `kill`").success());
     let end = cluster.released(launches[0].run, "n1");

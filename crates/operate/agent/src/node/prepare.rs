@@ -12,7 +12,7 @@ use bedplate_control::wire::{Launch, RankEnd, RunId, Unready};
 use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
-use crate::event::AgentEvent;
+use crate::event::{AgentEvent, Identified};
 use crate::fork_server::orders::ProcessStart;
 use crate::identity::{Identity, JobUsers};
 use crate::outputs::{self, Outputs};
@@ -53,15 +53,22 @@ impl Node {
             cleaning: None,
             spent: Spent::default(),
         };
-        let home = own_directory(&local.directory, true);
+        let (home, run_directory) = (own_directory(&local.directory, true), local.directory.clone());
+        let launch = local.launch.prolog.is_none().then(|| local.launch.clone());
         self.runs.insert(run, local);
         match self.options.users {
-            JobUsers::Own => self.identified(run, Ok(None)),
+            JobUsers::Own => self.identified(run, Ok(Identified { identity: None, files: None })),
             JobUsers::Submitters { allows_root } => {
                 let events = self.events.clone();
                 let by = Claimant { run, user: user.clone() };
-                let find = move || identify(&user, allows_root, &home);
-                self.slow.begin(by, None, LOOK_UP_TIME, find, move |outcome| {
+                // The files are looked at by the same thread, which has the user's rights by then.
+                let find = move || {
+                    let identity = identify(&user, allows_root, &home)?;
+                    let directory = own_directory(&run_directory, identity.is_some());
+                    let files = launch.map(|launch| outputs::check(&launch, &directory));
+                    Ok(Identified { identity, files })
+                };
+                self.slow.begin(by, None, LOOK_UP_TIME + CHECK_TIME, find, move |outcome| {
                     let outcome = outcome.and_then(|found| found).map_err(|why| Unready::Job { why });
                     let _ = events.send(AgentEvent::Identified { run, outcome });
                 });
@@ -70,11 +77,17 @@ impl Node {
     }
 
     /// Whom the run runs as is settled, or why it cannot run.
-    pub(super) fn identified(&mut self, run: RunId, outcome: Result<Option<Identity>, Unready>) {
+    pub(super) fn identified(&mut self, run: RunId, outcome: Result<Identified, Unready>) {
         let Some(local) = self.runs.get_mut(&run).filter(|local| local.cleaning.is_none()) else { return };
-        match outcome {
-            Ok(identity) => local.identity = identity,
+        let files = match outcome {
+            Ok(Identified { identity, files }) => {
+                local.identity = identity;
+                files
+            }
             Err(why) => return self.happened(Happened::NotPrepared { run, why }),
+        };
+        if let Some(outcome) = files {
+            return self.checked(run, outcome);
         }
         match local.launch.prolog.clone() {
             Some(prolog) => self.start_hook(Purpose::Prolog(run), run, &prolog),
