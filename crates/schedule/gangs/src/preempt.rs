@@ -70,7 +70,7 @@ impl Scheduler {
         Some(fit)
     }
 
-    pub(crate) fn is_waiting_for_victims(&self, job: JobId) -> bool {
+    fn is_waiting_for_victims(&self, job: JobId) -> bool {
         let is_leaving = |victim: &JobId| self.jobs.run(*victim).is_some_and(GangRun::is_leaving);
         self.jobs[job].victims.iter().any(is_leaving)
     }
