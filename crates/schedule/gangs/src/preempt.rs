@@ -5,6 +5,8 @@
 //! up for any gang; everything else only for a higher tier or a QOS that may preempt. Free nodes are used
 //! first, so no gang stops without need.
 
+use std::sync::Arc;
+
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
@@ -200,7 +202,7 @@ impl Scheduler {
             return;
         };
         let mut victims = Vec::new();
-        for borrower in self.borrowers(&asked.kind, now) {
+        for borrower in self.borrowers(&asked.kind, now).iter().copied() {
             if missing == 0 {
                 break;
             }
@@ -217,9 +219,14 @@ impl Scheduler {
     }
 
     /// Gangs of queues that use more than their own, from the queue with the largest share down.
-    fn borrowers(&self, kind: &str, now: Time) -> Vec<JobId> {
+    fn borrowers(&mut self, kind: &str, now: Time) -> Arc<[JobId]> {
+        let changes = self.jobs.changes();
+        if let Some(known) = self.eviction.borrowers(kind, changes) {
+            return known;
+        }
         let mut borrowers: Vec<(f64, u128, JobId)> = Vec::new();
-        for (job, entry) in self.jobs.iter() {
+        for job in self.jobs.ends().iter().map(|(_, job)| *job) {
+            let entry = &self.jobs[job];
             let Some(run) = entry.run() else {
                 continue;
             };
@@ -231,6 +238,8 @@ impl Scheduler {
             borrowers.extend(borrowed.map(|(_, share)| (share, self.cost(run, now), job)));
         }
         borrowers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-        borrowers.into_iter().map(|(_, _, job)| job).collect()
+        let borrowers: Arc<[JobId]> = borrowers.into_iter().map(|(_, _, job)| job).collect();
+        self.eviction.note_borrowers(kind, changes, Arc::clone(&borrowers));
+        borrowers
     }
 }
