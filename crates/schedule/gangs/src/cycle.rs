@@ -3,12 +3,13 @@
 //! Reservations are made anew in order of priority, so that a reserved start depends only on what
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that delays no reservation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
 use crate::find::Horizon;
+use crate::guard::LOOKED_AT;
 use crate::reservations::{Reservation, Reserved};
 use crate::scheduler::Scheduler;
 use crate::views::Fit;
@@ -59,14 +60,11 @@ impl Scheduler {
         let reservations = self.withdraw_reservations(now);
         let order = self.accounting.order(&self.jobs, &self.settings);
         self.plan_sizes(&order, now);
-        let attended = self.attend_first(&reservations, now);
+        let attended: BTreeSet<JobId> = self.attend_first(&reservations, now).into_iter().collect();
         let only_small = self.has_guard();
         let guarded = usize::from(self.guard.is_some());
         let (mut reserved, mut passed) = (guarded, guarded);
-        // Room that was made belongs to those for whom it was made.
-        let (with_room, others): (Vec<JobId>, Vec<JobId>) =
-            order.into_iter().partition(|job| self.is_waiting_for_victims(*job));
-        for job in with_room.into_iter().chain(others).filter(|job| !attended.contains(job)) {
+        for job in order.into_iter().filter(|job| !attended.contains(job)) {
             if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
                 self.reclaim(job, now);
                 self.jobs.set_wait(job, wait);
@@ -77,8 +75,7 @@ impl Scheduler {
                 passed += 1;
                 continue;
             }
-            let is_entitled =
-                !only_small || self.jobs[job].rank.is_small() || self.is_waiting_for_victims(job);
+            let is_entitled = !only_small || self.jobs[job].rank.is_small();
             let may_reserve = is_entitled && reserved < self.settings.backfill.reserved;
             let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };
             if self.attend(job, horizon, reservations.get(&job), passed, now) {
@@ -143,7 +140,21 @@ impl Scheduler {
     /// Starts those whose turn has come, one after the other, until one must wait: that is guarded. Gives all that were looked at.
     fn attend_first(&mut self, reservations: &BTreeMap<JobId, Reservation>, now: Time) -> Vec<JobId> {
         let mut attended = Vec::new();
-        while let Some(job) = self.next_guarded(&attended, usize::MAX) {
+        let by_turn = self.by_turn(LOOKED_AT);
+        // Room that was made belongs to those for whom it was made.
+        let with_room =
+            reservations.keys().copied().filter(|job| self.has_guard() && self.has_made_room(*job));
+        let with_room: Vec<JobId> = with_room.collect();
+        for job in &with_room {
+            if !self.is_limited(*job) {
+                attended.push(*job);
+                self.attend(*job, Horizon::Ever, reservations.get(job), 0, now);
+            }
+        }
+        for job in by_turn {
+            if with_room.contains(&job) || self.is_limited(job) {
+                continue;
+            }
             attended.push(job);
             if self.attend(job, Horizon::Ever, reservations.get(&job), 0, now) {
                 continue;

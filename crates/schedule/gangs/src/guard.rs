@@ -50,8 +50,10 @@ pub struct GuardRecord {
     allowance: Allowance,
 }
 
-/// In a pass, so many gangs before the guarded one are looked at that cannot start for another reason than resources. A cycle looks at all.
-pub(crate) const LOOKED_AT: usize = 256;
+/// Gangs among which a cycle looks for one to guard. Those before it wait for something other than resources, such as a quota.
+pub(crate) const LOOKED_AT: usize = 1_000;
+/// Likewise after an event.
+const LOOKED_AT_BETWEEN: usize = 32;
 /// Small gangs that could not pass before a pass stops asking.
 const MOST_IN_VAIN: usize = 4;
 /// Small gangs that are asked, at most, before the guarded one starts.
@@ -83,7 +85,8 @@ impl Guard {
 
     /// Whether a gang that starts now would run on for too long beside it.
     fn is_outlasted_by(&self, entry: &JobEntry, now: Time) -> bool {
-        let is_below = !entry.rank.turn().is_above(&self.turn);
+        // Room that was made for it is its own.
+        let is_below = !entry.rank.turn().is_above(&self.turn) && entry.victims.is_empty();
         entry.request.id != self.job && is_below && now + entry.request.time_limit > self.over
     }
 }
@@ -111,39 +114,38 @@ impl Scheduler {
         self.settings.order == QueueOrder::SmallestFirst && self.settings.backfill.overtakes
     }
 
-    /// The gang to guard: the first by tier, points and turn that nothing but resources keeps waiting. Those that must borrow come after those that
-    /// need not. None while its turn has not come, unless it has more points than others.
-    pub(crate) fn next_guarded(&self, besides: &[JobId], looked_at: usize) -> Option<JobId> {
+    /// The first gangs by tier, points and turn; those that must borrow come after those that need not. One of them is guarded.
+    pub(crate) fn by_turn(&self, looked_at: usize) -> Vec<JobId> {
         if !self.has_guard() {
-            return None;
+            return Vec::new();
         }
-        let queue = self.jobs.queue();
-        let is_limited =
-            |job: &JobId| self.limited_by(*job, self.smallest_gpus(&self.jobs[*job].request)).is_some();
-        let mut candidates = queue
-            .by_turn()
-            .take(looked_at)
-            .filter(|job| !besides.contains(job) && (self.is_guarded(*job) || !is_limited(job)));
-        let first = match self.accounting.queues().is_empty() {
-            true => candidates.next()?,
-            false => {
-                candidates
-                    .map(|job| (self.accounting.borrowed_share(job), job))
-                    .min_by(|a, b| a.0.total_cmp(&b.0))?
-                    .1
-            }
-        };
-        Some(first)
+        let mut first: Vec<JobId> = self.jobs.queue().by_turn().take(looked_at).collect();
+        if !self.accounting.queues().is_empty() {
+            let share = |job: &JobId| self.accounting.borrowed_share(*job);
+            first.sort_by(|a, b| share(a).total_cmp(&share(b)));
+        }
+        first
+    }
+
+    /// Whether gangs were stopped so that it can start: what they leave is its own.
+    pub(crate) fn has_made_room(&self, job: JobId) -> bool {
+        !self.jobs[job].victims.is_empty()
+    }
+
+    /// Whether anything but resources keeps a gang waiting.
+    pub(crate) fn is_limited(&self, job: JobId) -> bool {
+        self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)).is_some()
     }
 
     pub(crate) fn is_guarded(&self, job: JobId) -> bool {
         self.guard.is_some_and(|guard| guard.job == job)
     }
 
-    /// Remembers who is guarded, and the start that it reserved first.
+    /// Remembers who is guarded, and the start that it reserved first. What was promised is void where nodes were lost or a gang with more points came.
     pub(crate) fn guard(&mut self, job: Option<JobId>, now: Time) {
-        if self.guard.map(|guard| guard.job) != job {
-            let reservation = job.and_then(|job| self.reservations.get(job));
+        let reservation = job.and_then(|job| self.reservations.get(job));
+        let is_kept = |guard: &Guard| reservation.is_some_and(|own| own.start <= guard.latest);
+        if self.guard.map(|guard| guard.job) != job || !self.guard.as_ref().is_some_and(is_kept) {
             let rules = &self.settings.backfill;
             self.guard = reservation.map(|own| Guard::new(own, &self.jobs[own.job], rules, now));
         }
@@ -151,12 +153,28 @@ impl Scheduler {
 
     /// Between cycles: gives the guarded gang the earliest start there is, starts it when that is now, and guards the next.
     pub(crate) fn attend_guarded(&mut self, now: Time) {
-        let mut in_vain = Vec::new();
-        while let Some(job) = self.next_guarded(&in_vain, LOOKED_AT) {
-            if self.is_guarded(job) && self.reservations.get(job).is_some() && self.news.freed().is_empty() {
+        let first = self.jobs.queue().by_turn().next();
+        let is_as_before = first.is_some_and(|job| self.guarded().is_some_and(|guard| guard.job == job));
+        if is_as_before && self.news.freed().is_empty() && self.accounting.queues().is_empty() {
+            return;
+        }
+        if !self.news.freed().is_empty() {
+            let reserved = self.reservations.iter().map(|each| each.job);
+            let with_room = reserved.filter(|job| self.has_made_room(*job) && !self.is_limited(*job));
+            for job in with_room.collect::<Vec<JobId>>() {
+                self.start_or_reserve_anew(job, now);
+            }
+        }
+        let mut in_vain = 0;
+        for job in self.by_turn(LOOKED_AT_BETWEEN) {
+            let is_guarded = self.is_guarded(job) && self.reservations.get(job).is_some();
+            if is_guarded && self.news.freed().is_empty() {
                 return;
             }
-            if !self.is_guarded(job) {
+            if self.is_limited(job) {
+                continue;
+            }
+            if !is_guarded {
                 self.withdraw_others();
             }
             if self.start_or_reserve_anew(job, now) {
@@ -165,8 +183,8 @@ impl Scheduler {
             if self.reservations.get(job).is_some() {
                 return self.guard(Some(job), now);
             }
-            in_vain.push(job);
-            if in_vain.len() > MOST_IN_VAIN {
+            in_vain += 1;
+            if in_vain == MOST_IN_VAIN {
                 break;
             }
         }
@@ -176,7 +194,7 @@ impl Scheduler {
     /// Who is guarded next reserves before all others; they reserve again in the next cycle.
     fn withdraw_others(&mut self) {
         let reserved = self.reservations.iter().map(|each| each.job);
-        let others: Vec<JobId> = reserved.filter(|job| !self.is_waiting_for_victims(*job)).collect();
+        let others: Vec<JobId> = reserved.filter(|job| !self.has_made_room(*job)).collect();
         for job in others {
             self.reservations.withdraw(job, &mut self.fleet);
         }

@@ -5,6 +5,8 @@
 //! up for any gang; everything else only for a higher tier or a QOS that may preempt. Free nodes are used
 //! first, so no gang stops without need.
 
+use std::sync::Arc;
+
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
@@ -70,7 +72,7 @@ impl Scheduler {
         Some(fit)
     }
 
-    pub(crate) fn is_waiting_for_victims(&self, job: JobId) -> bool {
+    fn is_waiting_for_victims(&self, job: JobId) -> bool {
         let is_leaving = |victim: &JobId| self.jobs.run(*victim).is_some_and(GangRun::is_leaving);
         self.jobs[job].victims.iter().any(is_leaving)
     }
@@ -200,7 +202,7 @@ impl Scheduler {
             return;
         };
         let mut victims = Vec::new();
-        for borrower in self.borrowers(&asked.kind, now) {
+        for borrower in self.borrowers(&asked.kind, now).iter().copied() {
             if missing == 0 {
                 break;
             }
@@ -217,7 +219,11 @@ impl Scheduler {
     }
 
     /// Gangs of queues that use more than their own, from the queue with the largest share down.
-    fn borrowers(&self, kind: &str, now: Time) -> Vec<JobId> {
+    fn borrowers(&mut self, kind: &str, now: Time) -> Arc<[JobId]> {
+        let changes = self.jobs.changes();
+        if let Some(known) = self.eviction.borrowers(kind, changes) {
+            return known;
+        }
         let mut borrowers: Vec<(f64, u128, JobId)> = Vec::new();
         for (_, job) in self.jobs.ends() {
             let (job, entry) = (*job, &self.jobs[*job]);
@@ -232,6 +238,8 @@ impl Scheduler {
             borrowers.extend(borrowed.map(|(_, share)| (share, self.cost(run, now), job)));
         }
         borrowers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
-        borrowers.into_iter().map(|(_, _, job)| job).collect()
+        let borrowers: Arc<[JobId]> = borrowers.into_iter().map(|(_, _, job)| job).collect();
+        self.eviction.note_borrowers(kind, changes, Arc::clone(&borrowers));
+        borrowers
     }
 }

@@ -4,7 +4,7 @@
 //! out once, until some gang starts, stops or changes its size. Where a gang would stand is found by
 //! lending: what the candidates hold counts as free from the time at which all of them are gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::fleet::NodeFleet;
@@ -51,6 +51,8 @@ pub(crate) struct Eviction {
     hopeless: BTreeSet<Equals>,
     /// The running gangs, valid while [`Jobs::changes`](crate::jobs::Jobs::changes) is this.
     runners: Option<(u64, Arc<[Runner]>)>,
+    /// By kind of GPU, gangs of queues that borrow, likewise.
+    borrowers: BTreeMap<String, (u64, Arc<[JobId]>)>,
 }
 
 /// What makes gangs equal in the search for room: tier, QOS and class.
@@ -59,6 +61,14 @@ type Equals = (u16, QosId, RequestClass);
 impl Eviction {
     pub(crate) fn begin_cycle(&mut self) {
         *self = Self::default();
+    }
+
+    pub(crate) fn borrowers(&self, kind: &str, changes: u64) -> Option<Arc<[JobId]>> {
+        self.borrowers.get(kind).filter(|(at, _)| *at == changes).map(|(_, jobs)| Arc::clone(jobs))
+    }
+
+    pub(crate) fn note_borrowers(&mut self, kind: &str, changes: u64, jobs: Arc<[JobId]>) {
+        self.borrowers.insert(kind.to_owned(), (changes, jobs));
     }
 
     pub(crate) fn is_hopeless(&self, equals: &Equals) -> bool {

@@ -86,9 +86,9 @@ fn backfill_lets_short_jobs_pass_and_holds_long_ones() {
 }
 
 #[test]
-fn ours_starts_the_smallest_first() {
-    // b asks for 16 GPU-hours, c for 12, the others for less: all of them pass it.
-    check("ours", QUEUE, expect!["a 0..60 | b 110..140 | c 2..92 | d 60..110 | e 60..65"]);
+fn ours_starts_those_whose_turn_came_first() {
+    // Turns come after the time asked for: of e at 9, of b at 31, of d at 53, of c at 92 minutes.
+    check("ours", QUEUE, expect!["a 0..60 | b 60..90 | c 90..180 | d 3..53 | e 53..58"]);
 }
 
 #[test]
