@@ -40,7 +40,7 @@ const DEV: &str = "dev";
 
 /// How large the workspace is. Who adds more raises these in the commit that adds it, and says there what for.
 const MOST_CRATES: usize = 57;
-const MOST_RUST_LINES: usize = 288_200;
+const MOST_RUST_LINES: usize = 295_300;
 
 /// Everything in the workspace that breaks a rule, as sentences.
 pub fn violations(workspace: &Workspace, map: &ArchitectureMap) -> Vec<String> {
