@@ -7,10 +7,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bedplate_prometheus::names;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
@@ -128,8 +131,12 @@ fn the_daemon_writes_the_metrics_that_rules_and_dashboards_use() {
         serde_json::from_str(&fs::read_to_string(cluster.folder.join("state/daemon.json")).unwrap()).unwrap();
     let token = fs::read_to_string(cluster.folder.join("state/admin.token")).unwrap();
     let port = u16::try_from(beacon["port"].as_u64().unwrap()).unwrap();
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let configuration = bedplate_pinned::client_config(beacon["fingerprint"].as_str().unwrap()).unwrap();
+    let name = ServerName::try_from("bedplate").unwrap();
+    let client = ClientConnection::new(Arc::new(configuration), name).unwrap();
+    let mut stream = StreamOwned::new(client, stream);
     let head =
         format!("Host: localhost\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n", token.trim());
     write!(stream, "GET /metrics HTTP/1.1\r\n{head}").unwrap();

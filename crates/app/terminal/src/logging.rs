@@ -85,9 +85,17 @@ fn levels(text: Option<&str>) -> Result<Targets, CliError> {
     if let Ok(level) = text.parse::<LevelFilter>() {
         return Ok(Targets::new().with_target("bedplate", level).with_default(level.min(LevelFilter::WARN)));
     }
-    text.parse::<Targets>().map_err(|_| {
+    let targets = text.split(',').all(|piece| is_level(piece.trim())).then(|| text.parse::<Targets>().ok());
+    targets.flatten().ok_or_else(|| {
         usage(format!("`{text}` does not say what to log; try `debug`, or levels by crate as in `info,bedplate_gateway=debug`"))
     })
+}
+
+/// A level, or that of a crate. A word that is neither would be taken for a crate that there is not, and nothing logged.
+fn is_level(piece: &str) -> bool {
+    let (target, level) = piece.split_once('=').unwrap_or(("all", piece));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':');
+    !target.is_empty() && target.chars().all(is_name) && level.parse::<LevelFilter>().is_ok()
 }
 
 fn usage(message: String) -> CliError {
@@ -149,7 +157,9 @@ mod tests {
         assert!(ours(by_crate, Level::DEBUG) && !theirs(by_crate, Level::WARN));
         let train = |text| levels(text).unwrap().would_enable("bedplate_train::run::events", &Level::ERROR);
         assert!(!train(None) && train(Some("error")));
-        let Err(CliError::Failed(refused)) = levels(Some("=loud=")) else { panic!("it is taken") };
-        assert!(refused.to_string().contains("info,bedplate_gateway=debug"), "{refused}");
+        for wrong in ["=loud=", "warning", "[[[", "info,bedplate_gateway", "bedplate_gateway=loud", "info,"] {
+            let Err(CliError::Failed(refused)) = levels(Some(wrong)) else { panic!("{wrong} is taken") };
+            assert!(refused.to_string().contains("info,bedplate_gateway=debug"), "{refused}");
+        }
     }
 }
