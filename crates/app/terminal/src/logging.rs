@@ -95,7 +95,8 @@ fn levels(text: Option<&str>) -> Result<Targets, CliError> {
 fn is_level(piece: &str) -> bool {
     let (target, level) = piece.split_once('=').unwrap_or(("all", piece));
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':');
-    !target.is_empty() && target.chars().all(is_name) && level.parse::<LevelFilter>().is_ok()
+    let is_level = !level.is_empty() && level.parse::<LevelFilter>().is_ok();
+    is_level && !target.is_empty() && target.chars().all(is_name)
 }
 
 fn usage(message: String) -> CliError {
