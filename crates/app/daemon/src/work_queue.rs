@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bedplate_host::Turns;
+use bedplate_host::FairQueue;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::control_thread::Work;
@@ -38,8 +38,8 @@ pub(crate) struct WorkQueue {
 #[derive(Default)]
 struct Waiting {
     /// Of agents, and of the daemon itself.
-    own: Turns<(), Work>,
-    of_users: Turns<Arc<str>, Work>,
+    own: FairQueue<(), Work>,
+    of_users: FairQueue<Arc<str>, Work>,
     is_closed: bool,
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::RunId;
-use bedplate_host::Turns;
+use bedplate_host::FairQueue;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -36,7 +36,7 @@ pub(crate) struct SlowWork(Arc<Mutex<Places>>);
 #[derive(Default)]
 struct Places {
     taken: BTreeMap<u64, Taken>,
-    waiting: Turns<String, Waiting>,
+    waiting: FairQueue<String, Waiting>,
     last: u64,
 }
 

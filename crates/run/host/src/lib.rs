@@ -29,4 +29,4 @@ pub use name::host_name;
 pub use replace::{Replacement, replace_file, replace_private_file, sync_folder};
 pub use systemd::tell_systemd;
 pub use threads::spawn_within;
-pub use turns::Turns;
+pub use turns::FairQueue;

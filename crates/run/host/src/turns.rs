@@ -4,20 +4,20 @@
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug, Clone)]
-pub struct Turns<K, T> {
+pub struct FairQueue<K, T> {
     waiting: BTreeMap<K, VecDeque<T>>,
     /// Owners that have something waiting, the next first.
     order: VecDeque<K>,
     len: usize,
 }
 
-impl<K, T> Default for Turns<K, T> {
+impl<K, T> Default for FairQueue<K, T> {
     fn default() -> Self {
         Self { waiting: BTreeMap::new(), order: VecDeque::new(), len: 0 }
     }
 }
 
-impl<K: Ord + Clone, T> Turns<K, T> {
+impl<K: Ord + Clone, T> FairQueue<K, T> {
     pub fn push(&mut self, owner: K, piece: T) {
         let waiting = self.waiting.entry(owner.clone()).or_default();
         if waiting.is_empty() {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_owner_delays_others_by_one_piece() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         (0..10_000).for_each(|piece| turns.push("mallory", piece));
         turns.push("ada", -1);
         turns.push("bob", -2);
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_may_not_be_taken_yet_stays_where_it_is() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         for piece in [3, 4, 5] {
             turns.push("ada", piece);
         }

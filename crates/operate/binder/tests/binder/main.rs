@@ -456,7 +456,10 @@ fn a_node_that_fails_two_users_jobs(world: &World, _: &Audit) {
     }
     world.until("the node is out of service", || {
         let reason = "jsonpath={.metadata.annotations.bedplate\\.dev/drain-reason}";
-        world.kubernetes.kubectl(&["get", "node", &node, "-o", reason]).contains("2 jobs failed there")
+        world
+            .kubernetes
+            .kubectl(&["get", "node", &node, "-o", reason])
+            .contains("jobs of 2 users failed there")
     });
     world.trust(&node);
     scheduler.stop();
