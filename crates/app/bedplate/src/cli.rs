@@ -4,10 +4,10 @@ use bedplate_terminal::GlobalArguments;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
-    doctor, down, error, export, generate, health, history, job, journal, launch, layout, man, model, node,
-    plan, queue, replay, route, rules, scheduler, scrape_config, selftest, serve, status, submit, token, top,
-    tour, train, unit, up, usage,
+    agent, bench, catalog, chaos, checkpoint, cluster, comm, compare, completions, context, daemon,
+    dashboards, data, diagnose, doctor, down, error, export, generate, health, history, job, journal, launch,
+    layout, man, model, node, plan, queue, replay, route, rules, scheduler, scrape_config, selftest, serve,
+    status, submit, token, top, tour, train, unit, up, usage, watch,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -82,6 +82,12 @@ pub(crate) enum Command {
     Node(node::Arguments),
     /// Watch nodes and jobs on one screen
     Top(top::Arguments),
+    /// Find out what slowed or stopped a job, from its logs, kernel logs and flight records
+    Diagnose(diagnose::Arguments),
+    /// Explain why one run is slower than another, part by part, and what differs between them
+    Compare(compare::Arguments),
+    /// Observe any trainer or server, unchanged: its steps, its errors, what is wrong
+    Watch(watch::Arguments),
     /// Find out what is wrong with a node, a job's NCCL or nodes of a cluster, what it costs, how to fix it
     Doctor(doctor::Arguments),
     /// Test whether a GPU computes correctly, and as fast as its kind should

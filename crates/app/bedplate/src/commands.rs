@@ -7,11 +7,13 @@ pub(crate) mod chaos;
 pub(crate) mod checkpoint;
 pub(crate) mod cluster;
 pub(crate) mod comm;
+pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod dashboards;
 pub(crate) mod data;
+pub(crate) mod diagnose;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod error;
@@ -44,6 +46,7 @@ pub(crate) mod train;
 pub(crate) mod unit;
 pub(crate) mod up;
 pub(crate) mod usage;
+pub(crate) mod watch;
 
 use bedplate_terminal::{CliError, Console, Context};
 
@@ -89,6 +92,9 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::History(arguments) => history::run(&arguments, console),
         Command::Journal(arguments) => journal::run(&arguments, console),
         Command::Status(arguments) => status::run(&arguments, console),
+        Command::Compare(arguments) => compare::run(&arguments, console),
+        Command::Diagnose(arguments) => diagnose::run(&arguments, context, console),
+        Command::Watch(arguments) => watch::run(&arguments, console),
         Command::Doctor(arguments) => doctor::run(&arguments, context, console),
         Command::Selftest(arguments) => selftest::run(&arguments, context, console),
         Command::Rules(arguments) => rules::run(&arguments, console),

@@ -1,7 +1,9 @@
 //! Which cluster a command talks to: one at an address, one of a state directory on this machine, or one by its name in
 //! the contexts file.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Once;
 
 use bedplate_drivers::{
     ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Kubernetes, Local,
@@ -9,6 +11,7 @@ use bedplate_drivers::{
 };
 use bedplate_local::{home, state_directory, variable};
 use bedplate_terminal::CliError;
+use bedplate_terminal::present::printable;
 
 /// The options of every command that talks to a cluster.
 #[derive(clap::Args, Clone, Default)]
@@ -86,11 +89,32 @@ impl Connection {
         Ok(state_directory(self.choose()?.context.state_dir))
     }
 
+    /// Says, once, that the context in use does not count for this command.
+    fn say_overridden(&self) {
+        static ONCE: Once = Once::new();
+        let Ok(contexts) = Contexts::load(&contexts_path()) else { return };
+        let Some(current) = contexts.current else { return };
+        let is_from = |name: &str, value: Option<&str>| {
+            variable(name).filter(|set| Some(set.as_str()) == value).map(|_| name.to_owned())
+        };
+        let state_dir = self.state_dir.as_ref().and_then(|path| path.to_str());
+        let by = match self.server.as_deref().filter(|server| !server.is_empty()) {
+            Some(server) => is_from("BEDPLATE_SERVER", Some(server)).unwrap_or_else(|| "--server".to_owned()),
+            None => is_from("BEDPLATE_STATE", state_dir).unwrap_or_else(|| "--state-dir".to_owned()),
+        };
+        ONCE.call_once(|| {
+            let remark = format!("note: {by} overrides the context `{current}`\n");
+            // If standard error is closed there is nowhere left to say it.
+            let _ = io::stderr().lock().write_all(printable(&remark).as_bytes());
+        });
+    }
+
     fn choose(&self) -> Result<Chosen, CliError> {
         let unnamed = |context| Chosen { name: None, context };
         if self.context.is_none()
             && let Some(context) = given(self.server.clone(), self.state_dir.clone())
         {
+            self.say_overridden();
             return Ok(unnamed(context));
         }
         let contexts = Contexts::load(&contexts_path()).map_err(DriverError::from)?;

@@ -5,7 +5,7 @@ use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_job::sbatch::Draft;
 use bedplate_job::{Flaw, Imported, Job, Remark};
 use bedplate_terminal::{CliError, files};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JobFileError {
@@ -55,6 +55,29 @@ pub(crate) fn refuse_flaws(job: &Job) -> Result<(), JobFileError> {
     }
 }
 
+/// How a launch that `bedplate plan train --launch` printed carries its prediction: in a comment of the script or job file.
+const EXPECTS: &str = "bedplate expects:";
+
+/// The comment for a prediction.
+pub(crate) fn expects_line(breakdown: &Breakdown<Predicted>) -> String {
+    let exact = |seconds: f64| format!("{seconds:.5}").parse::<f64>().unwrap_or(seconds);
+    let parts = breakdown.parts().filter(|(_, span)| !span.busy().is_zero());
+    let parts = parts.map(|(part, span)| {
+        let (exposed, hidden) = (exact(span.exposed.get()), exact(span.hidden.get()));
+        let value =
+            if hidden == 0.0 { json!(exposed) } else { json!({ "exposed_s": exposed, "hidden_s": hidden }) };
+        (part.name().to_owned(), value)
+    });
+    format!("# {EXPECTS} {}", Value::Object(parts.collect()))
+}
+
+/// The prediction in a comment of a script or job file, the last one.
+pub(crate) fn expected_in(text: &str) -> Option<Breakdown<Predicted>> {
+    let comments = text.lines().filter_map(|line| line.trim_start().strip_prefix('#'));
+    let expects = comments.filter_map(|comment| comment.trim_start().strip_prefix(EXPECTS));
+    expects.filter_map(|json| serde_json::from_str(json).ok()).next_back()
+}
+
 /// The prediction that `bedplate plan train --json` printed, read back.
 pub(crate) fn read_expected(path: &str) -> Result<Breakdown<Predicted>, CliError> {
     let text = files::read_text(path)?;
@@ -69,10 +92,25 @@ fn from_plan(plan: &Value) -> Option<Breakdown<Predicted>> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_units::Seconds;
-    use serde_json::json;
-
     use super::*;
+    use bedplate_breakdown::{Part, Span};
+    use bedplate_units::Seconds;
+
+    #[test]
+    fn a_script_carries_the_prediction_of_its_launch() {
+        let hidden = Span { exposed: Seconds::new(0.5), hidden: Seconds::new(0.25) };
+        let predicted = Breakdown::default()
+            .with(Part::Compute, Span::exposed(Seconds::new(1.234_567)))
+            .with(Part::ScaleOut, hidden);
+        let line = expects_line(&predicted);
+        assert_eq!(
+            line,
+            r##"# bedplate expects: {"compute":1.23457,"scale_out":{"exposed_s":0.5,"hidden_s":0.25}}"##
+        );
+        let read = expected_in(&format!("#!/bin/sh\n#SBATCH -N 2\n{line}\ntrain\n")).unwrap();
+        assert_eq!((read.total(), read[Part::ScaleOut]), (Seconds::new(1.73457), hidden));
+        assert!(expected_in("#!/bin/sh\n# bedplate expects: soon\n").is_none());
+    }
 
     #[test]
     fn a_plan_gives_its_breakdown_and_anything_else_none() {

@@ -3,6 +3,7 @@
 use bedplate_drivers::{JobState, JobSummary, NodeId};
 use bedplate_terminal::present::clock;
 use bedplate_topology::compress_hostlist;
+use bedplate_units::Seconds;
 
 /// The state of a job in a word or two.
 pub(crate) fn state_text(job: &JobSummary) -> String {
@@ -35,6 +36,28 @@ pub(crate) fn where_or_why(job: &JobSummary, now_ms: u64) -> String {
     }
 }
 
+/// The same, with what is wrong with a job that runs in front.
+pub(crate) fn where_or_problem(job: &JobSummary, now_ms: u64) -> String {
+    let place = where_or_why(job, now_ms);
+    match job.problem.as_ref().filter(|_| !job.life.state.is_final()) {
+        Some(problem) if place.is_empty() => format!("! {problem}"),
+        Some(problem) => format!("! {problem}; {place}"),
+        None => place,
+    }
+}
+
+/// What a step takes, of what it was predicted to take or took at first.
+pub(crate) fn step_text(job: &JobSummary) -> String {
+    let Some(pace) = &job.pace else { return String::new() };
+    let time = |seconds: f64| Seconds::new(seconds).to_string();
+    let expected = pace.expected_s.map(|seconds| match pace.is_predicted {
+        true => format!("predicted {}", time(seconds)),
+        false => format!("{} at first", time(seconds)),
+    });
+    let known = [pace.measured_s.map(time), expected];
+    known.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
 /// Text of at most this many characters.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.chars().count() > most {
@@ -44,6 +67,20 @@ pub(crate) fn shortened(text: &str, most: usize) -> String {
 }
 
 /// Jobs in all states that look different, at the time of 10,000 s.
+/// Jobs that are listed by their labels.
+const MOST_LABELS: usize = 8;
+
+/// `3 (train), 5_0 (sweep) and 12 more`; nothing where there is no job.
+pub(crate) fn labels_of(jobs: &[JobSummary]) -> Option<String> {
+    let label = |job: &JobSummary| format!("{} ({})", job.label, job.name);
+    let shown: Vec<String> = jobs.iter().take(MOST_LABELS).map(label).collect();
+    let more = match jobs.len().saturating_sub(MOST_LABELS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!shown.is_empty()).then(|| shown.join(", ") + &more)
+}
+
 #[cfg(test)]
 pub(crate) fn canned() -> Vec<JobSummary> {
     let job = |id: u64, changes: serde_json::Value| -> JobSummary {
@@ -62,7 +99,11 @@ pub(crate) fn canned() -> Vec<JobSummary> {
     vec![
         job(
             1,
-            serde_json::json!({ "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"] }),
+            serde_json::json!({
+                "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"],
+                "pace": { "expected_s": 0.4, "is_predicted": true, "measured_s": 0.52, "step": 120 },
+                "problem": "slow since: hardware (rank 3)",
+            }),
         ),
         job(
             2,

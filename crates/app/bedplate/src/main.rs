@@ -7,6 +7,7 @@ mod cli;
 mod clusters;
 mod commands;
 mod connection;
+mod diagnosing;
 mod health_rules;
 mod job_file;
 mod job_text;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bedplate_diag::Source;
+use bedplate_network::MOST_JSON_BYTES;
 use bedplate_terminal::{CliError, files};
 use bedplate_transformer::{Configuration, Remark, Transformer, Vision, builtin};
 
@@ -48,6 +49,6 @@ fn text(path: &str) -> Result<(String, String), CliError> {
         true => format!("{}/config.json", path.trim_end_matches('/')),
         false => path.to_owned(),
     };
-    let text = files::read_text(&file)?;
+    let text = files::read_small_text(&file, MOST_JSON_BYTES)?;
     Ok((file, text))
 }

@@ -43,6 +43,8 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_kubernetes::KUBERNETES_PAGES,
         bedplate_binder::BINDER_PAGES,
         bedplate_doctor::deep::PAGES,
+        bedplate_logs::PAGES,
+        bedplate_evidence::PAGES,
         bedplate_drivers::PAGES,
         bedplate_drivers::SLURM_PAGES,
         bedplate_daemon::PAGES,

@@ -21,6 +21,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
 /// A cluster in a temporary folder; always taken down.
 struct Cluster {
     folder: PathBuf,
+    /// Whose it is where it is not ours.
+    user: Option<u32>,
 }
 
 impl Cluster {
@@ -36,7 +38,33 @@ impl Cluster {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("bp-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).expect("the machine of the tests has it");
-        Self { folder: fs::canonicalize(folder).expect("the machine of the tests has it") }
+        Self { folder: fs::canonicalize(folder).expect("the machine of the tests has it"), user: None }
+    }
+
+    /// The folder of a cluster of a user without rights; nothing where this process may not act for others.
+    fn prepare_as(user: u32) -> Option<Self> {
+        let mut cluster = Self::prepare();
+        cluster.user = Some(user);
+        let is_given = std::os::unix::fs::chown(&cluster.folder, Some(user), Some(user)).is_ok();
+        let can_start = cluster.program().arg("--version").output().is_ok_and(|told| told.status.success());
+        (is_given && can_start).then_some(cluster)
+    }
+
+    /// A path that this process made belongs to whose cluster it is.
+    fn give(&self, path: &Path) {
+        if self.user.is_some() {
+            std::os::unix::fs::chown(path, self.user, self.user).expect("the folder could be given too");
+        }
+    }
+
+    /// The program, with the rights of whose cluster it is.
+    fn program(&self) -> Command {
+        let Some(user) = self.user else { return Command::new(PROGRAM) };
+        let mut command = Command::new("setpriv");
+        let user = user.to_string();
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups", PROGRAM]);
+        command.env("HOME", &self.folder);
+        command
     }
 
     fn start(&self, arguments: &[&str]) {
@@ -45,7 +73,7 @@ impl Cluster {
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(PROGRAM);
+        let mut command = self.program();
         command.args(arguments).current_dir(&self.folder).env("BEDPLATE_STATE", self.folder.join("state"));
         command.env_remove("BEDPLATE_SERVER").env_remove("COLUMNS").env("TOUR", "de force");
         command.output().expect("the program was built before its tests")
@@ -397,13 +425,46 @@ fn nothing_in_the_state_directory_can_be_read_by_others() {
 }
 
 #[test]
+fn down_names_what_starts_again_and_a_fresh_cluster_begins_without_it() {
+    let cluster = Cluster::up(&["--nodes", "1", "--like", "p5.48xlarge"]);
+    let held = cluster.submit(&["--hold", "--job-name", "later", "--", "true"]);
+    let down = cluster.run(&["down"]);
+    succeeded(&down);
+    let said = String::from_utf8_lossy(&down.stderr).into_owned();
+    assert!(said.contains(&format!("{held} (later)")) && said.contains("up --fresh"), "{said}");
+    let shape = ["up", "--nodes", "1", "--like", "p5.48xlarge"];
+    let again = cluster.run(&shape);
+    succeeded(&again);
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("revived") && said.contains("(later)"), "{said}");
+    let fresh = cluster.run(&[&shape[..], &["--fresh"]].concat());
+    assert_eq!(fresh.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&fresh.stderr).contains("up/still-up"));
+    cluster.down();
+    let fresh = cluster.run(&[&shape[..], &["--fresh"]].concat());
+    succeeded(&fresh);
+    let said = String::from_utf8_lossy(&fresh.stderr).into_owned();
+    assert!(said.contains("state.before-") && !said.contains("revived"), "{said}");
+    assert_eq!(cluster.json(&["queue"])["jobs"], Value::Array(Vec::new()));
+    cluster.down();
+}
+
+#[test]
 fn units_are_what_systemd_understands() {
     let folder = std::env::temp_dir().join(format!("bp-units-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let daemon = ["unit", "daemon", "--cluster", "p5.48xlarge:4", "--listen", "10.0.0.1:7431"];
     let agent = ["unit", "agent", "--server", "10.0.0.1:7431", "--node", "n7", "--address", "10.0.0.7"];
     let agent = [&agent[..], &["--fingerprint", "ab"]].concat();
-    for (name, arguments) in [("daemon", &daemon[..]), ("agent", &agent[..])] {
+    let units = [
+        ("daemon", &daemon[..]),
+        ("agent", &agent[..]),
+        ("export", &["unit", "export"][..]),
+        ("serve", &["unit", "serve", "/srv/model", "--api-key-file", "/etc/bedplate/keys"][..]),
+        ("route", &["unit", "route", "--replica", "http://10.0.0.5:8000"][..]),
+        ("scheduler", &["unit", "scheduler"][..]),
+    ];
+    for (name, arguments) in units {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         succeeded(&output);
         let path = folder.join(format!("bedplate-{name}.service"));
@@ -577,6 +638,29 @@ fn the_last_chapter_of_the_tour_trains_on_four_nodes_loses_one_and_learns() {
     assert!(losses[299] < 0.6 * losses[0], "{} -> {}", losses[0], losses[299]);
     assert_ne!(happened["samples"][0], happened["samples"][1]);
     assert!(happened["explanation"]["wait"]["code"].is_string(), "{happened:#}");
+}
+
+#[test]
+fn job_show_has_the_steps_of_a_python_loop() {
+    let cluster = Cluster::up(&["--nodes", "1", "--like", "p5.48xlarge"]);
+    let program = "import time, bedplate
+for number in (steps := bedplate.Steps(range(4), tokens_per_step=100)):
+    with bedplate.part('forward'):
+        time.sleep(0.05)
+    steps.loss = 2.5
+with bedplate.saving(4, '/c/4'):
+    pass";
+    let sources = bedplate_testkit::root().join("python/src").display().to_string();
+    let command = format!("PYTHONPATH={sources} exec python3 -c \"{program}\"");
+    let job = cluster.submit(&["--", "sh", "-c", &command]);
+    let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());
+    assert_eq!(end["state"], "succeeded", "{end:#}");
+    let steps = &end["steps"];
+    assert_eq!((&steps["steps"], &steps["latest"][3]["tokens"]), (&4.into(), &400.into()), "{end:#}");
+    assert!(steps["mean"]["compute"]["exposed_s"].as_f64().is_some_and(|seconds| seconds >= 0.05), "{end:#}");
+    let page = cluster.tell(&["job", "show", &job]);
+    assert!(page.contains("compute") && page.contains("whole step") && page.contains("2.5"), "{page}");
+    cluster.down();
 }
 
 #[test]

@@ -76,8 +76,10 @@ impl Network {
 
     fn run(&self, machine: u32, arguments: &[&str]) -> Output {
         let state = self.folder.join(format!("state-{machine}"));
+        // The fourth is a second user of the second machine.
+        let host = if machine == 4 { 2 } else { machine };
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.machine(machine), PROGRAM]).args(arguments);
+        command.args(["netns", "exec", &self.machine(host), PROGRAM]).args(arguments);
         command.current_dir(&self.folder).env("BEDPLATE_STATE", state).env_remove("BEDPLATE_SERVER");
         command.output().expect("`ip` was there before")
     }
@@ -103,7 +105,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for machine in [3, 2, 1] {
+        for machine in [4, 3, 2, 1] {
             self.run(machine, &["down", "--force"]);
             ip(&format!("netns del {}", self.machine(machine)));
         }
@@ -201,5 +203,90 @@ fn other_machines_need_an_address_and_a_token() {
     let nowhere = ["join", "10.231.7.1:1", "--node", "n2", "--token", "bp_x", "--fingerprint", "ab"];
     let said = String::from_utf8_lossy(&network.run(2, &nowhere).stderr).into_owned();
     assert!(said.contains("error[join/no-server]"), "{said}");
+    network.tell(1, &["down"]);
+}
+
+#[test]
+fn a_machine_joins_a_cluster_at_work_and_a_second_one_with_its_line_is_turned_away() {
+    let Some(network) = Network::make() else { return };
+    network.json(1, &["up", "--remote", "1", "--listen", "10.231.7.1:7431"]);
+    let go = network.folder.join("go").display().to_string();
+    let script = format!("until [ -e {go} ]; do sleep 0.1; done");
+    let running = network.tell(1, &["submit", "--", "sh", "-c", &script]);
+    let wide = network.tell(1, &["submit", "--nodes", "2", "--", "true"]);
+    let state = |job: &str| network.json(1, &["job", "show", job.trim()])["state"].clone();
+    wait_to_see("the first runs", || state(&running), |state| *state == "running");
+    assert_eq!(state(&wide), "waiting");
+
+    // Lines that were not used stop working when new ones are printed.
+    let line = || network.json(1, &["up"])["join"][0].as_str().expect("n2 has not joined").to_owned();
+    let (earlier, line) = (line(), line());
+    let words = |line: &str| line.split(' ').skip(1).map(str::to_owned).collect::<Vec<_>>();
+    let join = |machine, line: &str| {
+        let words = words(line);
+        network.run(machine, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let said = |output: Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said(join(2, &earlier)).contains("error[join/not-admitted]"));
+    assert!(join(2, &line).status.success());
+    // Another state directory on the same machine: to the cluster it is another agent, with the token of the first.
+    let second = said(join(4, &line));
+    assert!(second.contains("error[join/not-admitted]"), "{second}");
+    assert!(network.json(1, &["node", "show", "n2"])["is_linked"] == true);
+    fs::write(&go, "").expect("the folder is there");
+    for job in [&running, &wide] {
+        let end = wait_to_see("it ends", || state(job), |state| *state != "running" && *state != "waiting");
+        assert_eq!(end, "succeeded");
+    }
+    assert_eq!(network.json(1, &["job", "show", running.trim()])["restarts"], 0);
+    network.tell(2, &["down"]);
+    network.tell(1, &["down"]);
+}
+
+/// Tasks on both machines and gangs over both, while the cable is pulled for less and for more time than a node may be silent.
+#[test]
+fn partitions_under_load_lose_nothing_and_run_nothing_twice_at_a_time() {
+    let Some(network) = Network::make() else { return };
+    const TASKS: usize = 60;
+    let up = network.json(1, &["up", "--remote", "1", "--listen", "10.231.7.1:7431"]);
+    let line = up["join"][0].as_str().expect("a line for the node that has not joined").to_owned();
+    network.json(2, &line.split(' ').skip(1).collect::<Vec<_>>());
+    let folder = network.folder.display();
+    // The lock is that of a process: one that is killed holds nothing.
+    let once = |name: &str| {
+        format!(
+            "exec 9>>{folder}/lock-{name}; flock -n 9 || echo {name} >> {folder}/twice; sleep 0.5; echo {name} >> {folder}/done"
+        )
+    };
+    let tasks = once("$SLURM_ARRAY_TASK_ID");
+    let last = (TASKS - 1).to_string();
+    let array = format!("0-{last}");
+    network.tell(1, &["submit", "--array", &array, "--cpus-per-task", "1", "--", "sh", "-c", &tasks]);
+    let gang = once("gang-$SLURM_JOB_ID-$RANK");
+    let gangs: Vec<String> =
+        (0..3).map(|_| network.tell(1, &["submit", "--nodes", "2", "--", "sh", "-c", &gang])).collect();
+    for seconds in [1, 5] {
+        network.cable("down");
+        std::thread::sleep(std::time::Duration::from_secs(seconds));
+        network.cable("up");
+        network.wait_for_link(true);
+    }
+    let read = |name: &str| fs::read_to_string(network.folder.join(name)).unwrap_or_default();
+    let unfinished = || {
+        let queue = network.json(1, &["queue"]);
+        queue["jobs"].as_array().map_or(usize::MAX, Vec::len)
+    };
+    wait_to_see("all end", unfinished, |left| *left == 0);
+    assert_eq!(read("twice"), "", "none ran on both sides at a time");
+    let done = read("done");
+    for task in 0..TASKS {
+        assert!(done.lines().any(|line| line == task.to_string()), "task {task} was lost\n{done}");
+    }
+    for job in gangs {
+        let shown = network.json(1, &["job", "show", job.trim()]);
+        assert_eq!(shown["state"], "succeeded", "{shown:#}");
+    }
+    assert!(network.tell(1, &["journal", "check"]).starts_with("whole: "));
+    network.tell(2, &["down"]);
     network.tell(1, &["down"]);
 }

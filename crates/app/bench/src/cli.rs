@@ -4,8 +4,8 @@ use bedplate_terminal::{CliError, Console, Context, GlobalArguments, benchmarks}
 use clap::Parser;
 
 use crate::{
-    alert, checkpoint, comm, deploy, engine, heal, kernels, machine, observe, schedule, search, serve,
-    submit, survival, training,
+    abuse, alert, checkpoint, comm, deploy, diagnose, engine, heal, kernels, machine, observe, schedule,
+    search, serve, submit, survival, training,
 };
 
 /// Measure how fast the program's own parts are, next to named peers
@@ -30,6 +30,8 @@ pub(crate) enum BenchCommand {
     Schedule(schedule::Arguments),
     /// Jobs accepted per second, and seconds until many small ones are done
     Submit(submit::Arguments),
+    /// What one user with ordinary rights can do to another, by twenty ways to abuse a cluster
+    Abuse(abuse::Arguments),
     /// Milliseconds of each operator, of a block and of whole models, next to PyTorch
     Kernels(kernels::Arguments),
     /// Predicted and measured steps of six models on this host
@@ -56,6 +58,8 @@ pub(crate) enum BenchCommand {
     Engine(Box<engine::Arguments>),
     /// What clients of a server of models experience under load: ours, vLLM, SGLang
     Serve(Box<serve::Arguments>),
+    /// How often a diagnosis is right, how soon it comes, what it costs: simulated gangs, labelled logs, real step times
+    Diagnose(diagnose::Arguments),
     /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
@@ -67,6 +71,7 @@ pub(crate) fn run(command: BenchCommand, context: &Context, console: &mut Consol
         BenchCommand::Deploy(arguments) => deploy::run(&arguments, &catalog, console),
         BenchCommand::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         BenchCommand::Submit(arguments) => submit::run(&arguments, context, console),
+        BenchCommand::Abuse(arguments) => abuse::run(&arguments, context, console),
         BenchCommand::Kernels(arguments) => kernels::run(&arguments, console),
         BenchCommand::Training(arguments) => training::run(&arguments, context, console),
         BenchCommand::TrainingRank(arguments) => training::rank::run(&arguments),
@@ -79,6 +84,7 @@ pub(crate) fn run(command: BenchCommand, context: &Context, console: &mut Consol
         BenchCommand::Survival(arguments) => survival::run(&arguments, console),
         BenchCommand::Engine(arguments) => engine::run(&arguments, context, console),
         BenchCommand::Serve(arguments) => serve::run(&arguments, console),
+        BenchCommand::Diagnose(arguments) => diagnose::run(&arguments, context, console),
         BenchCommand::Machine(arguments) => machine::run(&arguments, context, console),
     }
 }

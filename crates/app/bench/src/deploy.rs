@@ -96,6 +96,7 @@ fn time_searches(catalog: &Catalog, console: &mut Console) -> Result<(), CliErro
             },
             constants: &constants,
             site: None,
+            errors: None,
             alternatives: &[],
             options: DeployOptions { near: ServingErrors::builtin().near(), ..DeployOptions::default() },
         };

@@ -1,11 +1,13 @@
 //! The `bedplate-bench` program: how fast the product is, next to named peers. `bedplate bench NAME` finds it.
 
+mod abuse;
 mod alert;
 mod checkpoint;
 mod cli;
 mod comm;
 mod cpu_clock;
 mod deploy;
+mod diagnose;
 mod engine;
 mod heal;
 mod host_file;

@@ -29,13 +29,19 @@ use crate::metrics::DaemonMetrics;
 use crate::options::Hook;
 use crate::work_queue::{Closed, WorkQueue};
 
-/// Requests that share a batch.
+/// Requests that share a batch …
 const MOST_AT_ONCE: usize = 256;
+/// … and that are taken from the queue at a time: one of an agent and one of a user.
+const AT_A_TIME: usize = 2;
 /// Jobs that one piece of work touches; more are done in slices, between which others are served.
 pub(crate) const SLICE: usize = 256;
+/// Records that wait for the disk before no more of a large array are added to them: others' records are behind them.
+const MOST_KEPT: usize = 512;
 /// Changes that may wait for the disk.
 const MOST_PENDING: usize = 8192;
 const TICK: Duration = Duration::from_millis(50);
+/// A turn takes nothing more once it has taken this long: who was served is answered.
+const PART: Duration = Duration::from_millis(10);
 /// A turn that took longer means that the process was held up; what agents said meanwhile is heard first.
 const HELD_UP: Duration = Duration::from_secs(1);
 const CATCH_UP: Duration = Duration::from_millis(250);
@@ -280,14 +286,14 @@ impl Worker {
     fn run(mut self, runtime: &Handle) {
         // What restoring has led to.
         self.hand_over(Vec::new());
-        let mut batch = Vec::with_capacity(MOST_AT_ONCE);
+        let mut batch = Vec::with_capacity(AT_A_TIME);
         loop {
             let pause = self.pause();
             let (queue, disk) = (&self.queue, &self.disk);
             runtime.block_on(async {
                 tokio::select! {
                     // Nothing may come for a while, and time passes.
-                    taken = timeout(pause, queue.take(&mut batch, MOST_AT_ONCE)) => drop(taken),
+                    taken = timeout(pause, queue.take(&mut batch, AT_A_TIME)) => drop(taken),
                     // A batch waits for the commit before it.
                     () = disk.is_free.notified() => {}
                 }
@@ -307,29 +313,45 @@ impl Worker {
         }
     }
 
-    /// Does what has queued up; true when it was the last.
+    /// Does what has queued up, for a while; true when it was the last. What came meanwhile has its turn before what came earlier of a user who
+    /// was just served.
     fn turn(&mut self, batch: &mut Vec<Work>) -> bool {
-        if !batch.is_empty() {
-            self.surroundings.metrics.batch_size.observe_number(batch.len() as f64);
-        }
         let began = Instant::now();
         let mut replies: Vec<Reply> = Vec::new();
         let mut is_last = false;
-        for work in batch.drain(..) {
-            let now = self.surroundings.clock.now();
-            match work {
-                Work::Change(change) => replies.extend(change(&mut self.control, now)),
-                Work::Question(question) => self.answer(question, now),
-                Work::Stop => is_last = true,
+        let mut done = 0;
+        while !batch.is_empty() {
+            done += batch.len();
+            for work in batch.drain(..) {
+                let now = self.surroundings.clock.now();
+                match work {
+                    Work::Change(change) => replies.extend(change(&mut self.control, now)),
+                    Work::Question(question) => self.answer(question, now),
+                    Work::Stop => is_last = true,
+                }
             }
+            if done < MOST_AT_ONCE && began.elapsed() < PART {
+                self.queue.take_now(batch, AT_A_TIME);
+            }
+        }
+        if done > 0 {
+            self.surroundings.metrics.batch_size.observe_number(done as f64);
         }
         // Heartbeats may have queued up behind long work: they are heard before anybody counts as silent.
         if began.elapsed() > HELD_UP {
             self.no_tick_before = Instant::now() + CATCH_UP;
         }
         self.tick_when_due();
+        if self.has_room() {
+            self.control.take_in(self.surroundings.clock.now());
+        }
         self.hand_over(replies);
         is_last
+    }
+
+    /// Whether the next slice of a large array may go to the disk.
+    fn has_room(&self) -> bool {
+        self.control.has_arrivals() && self.kept.output.records.len() < MOST_KEPT
     }
 
     /// A question cannot have changed anything, so its flaws concern only who asked.
@@ -348,6 +370,9 @@ impl Worker {
             // Timers of the runtime are too coarse for this.
             thread::sleep(left);
             return Duration::ZERO;
+        }
+        if self.has_room() {
+            return Duration::from_millis(1);
         }
         TICK.saturating_sub(self.ticked.elapsed())
             .min(Duration::from_millis(until.0))

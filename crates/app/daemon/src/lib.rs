@@ -15,9 +15,11 @@
 //! ```
 
 mod api;
+mod background;
 mod backups;
 mod clock;
 mod control_thread;
+mod diagnosing;
 mod error;
 mod hub;
 pub mod intake;

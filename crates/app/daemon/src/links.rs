@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::control_thread::ControlThread;
+use crate::diagnosing::Diagnosing;
 use crate::leases::Leases;
 use crate::run_secrets::RunSecrets;
 use crate::tokens::{Identity, TokenStore};
@@ -42,6 +43,7 @@ pub(crate) struct AgentLinks {
     next_link: AtomicU64,
     reads: Mutex<BTreeMap<u64, oneshot::Sender<LogChunk>>>,
     next_read: AtomicU64,
+    diagnosing: Diagnosing,
 }
 
 /// A part of a log.
@@ -53,9 +55,10 @@ pub(crate) struct LogChunk {
 }
 
 impl AgentLinks {
-    pub(crate) fn new(leases: Arc<Leases>, secrets: RunSecrets) -> Self {
+    pub(crate) fn new(leases: Arc<Leases>, secrets: RunSecrets, diagnosing: Diagnosing) -> Self {
         let (open, reads) = (Mutex::default(), Mutex::default());
-        Self { leases, secrets, open, next_link: AtomicU64::new(0), reads, next_read: AtomicU64::new(0) }
+        let (next_link, next_read) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { leases, secrets, open, next_link, reads, next_read, diagnosing }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -118,11 +121,12 @@ impl AgentLinks {
         let (outbox, messages) = mpsc::channel(OUTBOX);
         self.open().insert(link, outbox);
         let node = hello.node.clone();
+        let heard_from: Arc<str> = node.as_str().into();
         self.leases.open(link);
         thread.tell(move |control, now| control.linked(link, hello, now)).await;
         let (inbox, said) = mpsc::channel(INBOX);
         let how = tokio::select! {
-            ended = self.listen(&mut reading, link, inbox) => match ended {
+            ended = self.listen(&mut reading, link, &heard_from, inbox) => match ended {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Unlinked::Closed,
                 _ => Unlinked::Broken,
             },
@@ -139,10 +143,12 @@ impl AgentLinks {
         &self,
         reading: &mut (impl AsyncBufRead + Unpin),
         link: LinkId,
+        node: &Arc<str>,
         inbox: mpsc::Sender<FromAgent>,
     ) -> io::Result<()> {
         loop {
             let message = read_line(reading).await?;
+            self.diagnosing.hear(node, &message);
             let may_answer = self.leases.hear(link);
             match message {
                 FromAgent::Chunk { request, bytes, next_offset, error, .. } => {

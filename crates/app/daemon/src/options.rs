@@ -9,6 +9,8 @@ use bedplate_control::ControlRules;
 use bedplate_gangs::Settings;
 use bedplate_topology::Cluster;
 
+use bedplate_diagnose::Policy;
+
 use crate::retention::Retention;
 
 /// Where it listens when nothing else is said.
@@ -37,6 +39,8 @@ pub struct DaemonOptions {
     pub log_directories: Vec<PathBuf>,
     pub limits: ApiLimits,
     pub retention: Retention,
+    /// What follows from a diagnosis of a job.
+    pub policy: Policy,
     pub backups: bedplate_journal::BackupRules,
     /// Room on the disk that is kept for the journal.
     pub reserve_bytes: u64,
@@ -60,6 +64,7 @@ impl DaemonOptions {
             administrator: "admin".into(),
             limits: ApiLimits::default(),
             retention: Retention::default(),
+            policy: Policy::default(),
             backups: bedplate_journal::BackupRules::default(),
             reserve_bytes: 0,
             journal: bedplate_journal::JournalOptions::default(),

@@ -1,13 +1,16 @@
-//! Questions to the journal, off the threads that serve connections.
+//! Questions to the journal, in the background.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bedplate_journal::{JournalError, Reader};
 
+use crate::background::Background;
+
 /// Readers that are not in use.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Readers {
+    background: Background,
     path: PathBuf,
     idle: Arc<Mutex<Vec<Reader>>>,
 }
@@ -16,17 +19,17 @@ pub(crate) struct Readers {
 const KEPT: usize = 4;
 
 impl Readers {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, idle: Arc::default() }
+    pub(crate) fn new(path: PathBuf, background: Background) -> Self {
+        Self { background, path, idle: Arc::default() }
     }
 
-    /// Asks on a thread that may block.
+    /// Asks when the user has a turn.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
         let readers = self.clone();
-        let asked = tokio::task::spawn_blocking(move || {
+        let asked = self.background.work(move || {
             let reader = readers.take()?;
             let answer = question(&reader)?;
             readers.put_back(reader);

@@ -21,9 +21,11 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::api::{self, App, MOST_READS, Shutdown};
+use crate::background::Background;
 use crate::backups;
 use crate::clock::Clock;
 use crate::control_thread::{ControlSetup, ControlThread};
+use crate::diagnosing::Diagnosing;
 use crate::error::DaemonError;
 use crate::hub::Hub;
 use crate::leases::Leases;
@@ -150,6 +152,7 @@ fn end(runtime: Runtime, writer: Arc<Writer>) {
 
 fn restore(options: &DaemonOptions, journal: &mut Journal, clock: &Clock) -> Result<Control, DaemonError> {
     let mut restored = journal.restore()?;
+    clock.go_on_from(restored.latest);
     let awaited = journal.ended(&restored.awaited())?;
     let known: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
     restored.ended.extend(awaited.into_iter().filter(|row| !known.contains(&row.id)));
@@ -195,7 +198,8 @@ impl Daemon {
         let listener =
             bedplate_http::bind_beside(address).map_err(|source| DaemonError::Listen { address, source })?;
         let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
-        let links = Arc::new(AgentLinks::new(leases.clone(), RunSecrets::open(state)?));
+        let (diagnosing, watching) = Diagnosing::new();
+        let links = Arc::new(AgentLinks::new(leases.clone(), RunSecrets::open(state)?, diagnosing.clone()));
         let hub = Arc::new(Hub::new(clock.now().0, options.limits.events_behind));
         let metrics = Arc::new(DaemonMetrics::new());
         let (failure, failures) = mpsc::unbounded_channel();
@@ -210,19 +214,22 @@ impl Daemon {
         };
         let (control, control_thread) =
             ControlThread::start(control, writer.clone(), surroundings, options.limits.durable)?;
+        watching.start(control.clone(), options.policy.clone());
+        let background = Background::start()?;
         let app = Arc::new(App {
             cluster: options.cluster.clone(),
             clients: Clients::new(&options.limits),
             at_once: Arc::new(Semaphore::new(options.limits.requests_at_once)),
-            explanations: Semaphore::new(2),
             left_behind: Arc::new(Semaphore::new(MOST_READS)),
-            readers: Readers::new(state.journal()),
+            readers: Readers::new(state.journal(), background.clone()),
+            background,
             keys: Arc::default(),
             writer: writer.clone(),
             options,
             clock,
             control,
             links,
+            diagnosing,
             hub,
             tokens,
             metrics,

@@ -2,6 +2,7 @@
 
 use bedplate_control::{ControlRules, Folders};
 use bedplate_diag::Source;
+use bedplate_diagnose::{Cause, FollowUp, Policy, PolicyRule, ProblemKind};
 use bedplate_document::{DocumentError, Table};
 use bedplate_gangs::{Settings, SettingsError, Span};
 use bedplate_topology::Cluster;
@@ -15,14 +16,16 @@ pub struct Site {
     pub settings: Settings,
     pub rules: ControlRules,
     pub retention: Retention,
+    /// What follows from a diagnosis.
+    pub policy: Policy,
 }
 
 impl Site {
     pub fn read(source: Source<'_>, cluster: &Cluster) -> Result<Self, SettingsError> {
         let (running, scheduling) = split(source.text);
         let settings = Settings::from_toml(&scheduling, source.name, cluster)?;
-        let (rules, retention) = read_running(Source::new(source.name, &running))?;
-        Ok(Self { settings, rules, retention })
+        let (rules, retention, policy) = read_running(Source::new(source.name, &running))?;
+        Ok(Self { settings, rules, retention, policy })
     }
 }
 
@@ -34,7 +37,7 @@ fn split(text: &str) -> (String, String) {
     for line in text.lines() {
         if line.trim_start().starts_with('[') {
             let head = line.split('#').next().unwrap_or("").trim();
-            is_patience = matches!(head, "[rules]" | "[retention]");
+            is_patience = matches!(head, "[rules]" | "[retention]" | "[[diagnosis]]");
         }
         let (to, other) =
             if is_patience { (&mut patience, &mut scheduling) } else { (&mut scheduling, &mut patience) };
@@ -45,7 +48,7 @@ fn split(text: &str) -> (String, String) {
     (patience, scheduling)
 }
 
-fn read_running(source: Source<'_>) -> Result<(ControlRules, Retention), DocumentError> {
+fn read_running(source: Source<'_>) -> Result<(ControlRules, Retention, Policy), DocumentError> {
     let file = Table::parse(source)?;
     let (mut found, mut kept) = (ControlRules::default(), Retention::default());
     if let Some(table) = file.table("rules")? {
@@ -54,8 +57,39 @@ fn read_running(source: Source<'_>) -> Result<(ControlRules, Retention), Documen
     if let Some(table) = file.table("retention")? {
         retention(&table, &mut kept, &mut found.folders)?;
     }
+    let rules = file.tables("diagnosis")?;
+    let rules = rules.iter().map(policy_rule).collect::<Result<Vec<_>, _>>()?;
     file.finish()?;
-    Ok((found, kept))
+    Ok((found, kept, Policy { rules }))
+}
+
+fn policy_rule(table: &Table) -> Result<PolicyRule, DocumentError> {
+    let names =
+        |key: &str| -> Result<Vec<String>, DocumentError> { Ok(table.optional(key)?.unwrap_or_default()) };
+    let unknown =
+        |key: &str, known: Vec<String>| table.bad_value(key, format!("it may be {}", known.join(", ")));
+    let kinds = names("kind")?.iter().map(|name| ProblemKind::of_key(name)).collect::<Option<Vec<_>>>();
+    let kinds = kinds.ok_or_else(|| {
+        unknown("kind", ProblemKind::ALL.iter().map(|kind| kind.name().replace(' ', "-")).collect())
+    })?;
+    let cause = |name: &String| match Cause::of_class(name) {
+        Cause::Unknown if name != "unknown" => None,
+        cause => Some(cause),
+    };
+    let causes = names("cause")?.iter().map(cause).collect::<Option<Vec<_>>>();
+    let causes = causes.ok_or_else(|| {
+        let known = Cause::KNOWN.iter().chain(&[Cause::Unknown]);
+        unknown("cause", known.map(|cause| cause.name().replace(' ', "-")).collect())
+    })?;
+    let then: String = table.required("then")?;
+    let then = FollowUp::find(&then)
+        .ok_or_else(|| unknown("then", FollowUp::ALL.iter().map(|(name, _)| (*name).to_owned()).collect()))?;
+    let confidence: f64 = table.or("confidence", PolicyRule::USUAL_CONFIDENCE)?;
+    if !(0.0..=1.0).contains(&confidence) {
+        return Err(table.bad_value("confidence", "it must be from 0 to 1"));
+    }
+    table.finish()?;
+    Ok(PolicyRule { kinds, causes, confidence, then })
 }
 
 fn retention(table: &Table, kept: &mut Retention, folders: &mut Folders) -> Result<(), DocumentError> {
@@ -123,8 +157,25 @@ mod tests {
     }
 
     #[test]
+    fn a_site_says_what_follows_from_a_diagnosis() {
+        let text = "[[diagnosis]]\nkind = [\"slow-since\"]\ncause = [\"hardware\"]\nconfidence = 0.9\nthen = \"replace\"\n\
+                    [weights]\nage = 5\n[[diagnosis]]\nthen = \"dump\"\n";
+        let site = site(text).unwrap();
+        let [first, second] = &site.policy.rules[..] else { panic!("two rules") };
+        assert_eq!(
+            (&first.kinds[..], &first.causes[..]),
+            (&[ProblemKind::SlowSince][..], &[Cause::Hardware][..])
+        );
+        assert_eq!((first.confidence, first.then, second.then), (0.9, FollowUp::Replace, FollowUp::Dump));
+        assert_eq!(site.settings.weights.age, 5);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, why) in [
+            ("[[diagnosis]]\nthen = \"reboot\"\n", "nothing, tell, dump, restart, replace"),
+            ("[[diagnosis]]\nkind = [\"slow\"]\nthen = \"tell\"\n", "slow-since"),
+            ("[[diagnosis]]\ncause = [\"gremlins\"]\nthen = \"tell\"\n", "out-of-memory"),
             ("[rules]\nheartbeat = \"2s\"\nsilence = \"3s\"\n", "twice the heartbeat"),
             ("[rules]\nsilnce = \"3s\"\n", "silnce"),
             ("[rule]\n", "rule"),

@@ -104,7 +104,11 @@ impl TokenStore {
         writer: Arc<Writer>,
         clock: Arc<Clock>,
     ) -> Result<Self, JournalError> {
-        let known = reader.tokens()?.into_iter().map(|token| (token.token.hash, token)).collect();
+        let tokens = reader.tokens()?;
+        // A clock that was set back since must not give them a longer life.
+        let latest = tokens.iter().flat_map(|token| [Some(token.token.created), token.used]).flatten().max();
+        clock.go_on_from(latest.unwrap_or_default());
+        let known = tokens.into_iter().map(|token| (token.token.hash, token)).collect();
         Ok(Self { known: RwLock::new(known), writer, clock, revoked: watch::Sender::new(()) })
     }
 
@@ -305,6 +309,40 @@ mod tests {
         for role in AccessRole::ALL {
             assert_eq!(AccessRole::named(role.name()), Some(role));
         }
+    }
+
+    /// Tokens as they are after a start, where the daemon's clock has come this far.
+    fn started(path: &std::path::Path, at: Option<Time>) -> TokenStore {
+        let writer = Arc::new(Writer::start(bedplate_journal::Journal::open(path).unwrap()).unwrap());
+        let clock = Arc::new(Clock::start());
+        at.into_iter().for_each(|at| clock.go_on_from(at));
+        TokenStore::load(&Reader::open(path).unwrap(), writer, clock).unwrap()
+    }
+
+    #[test]
+    fn a_clock_that_jumps_gives_no_token_a_longer_life() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.sqlite");
+        let wanted = |seconds| WantedToken {
+            role: AccessRole::User,
+            user: "ada".into(),
+            label: String::new(),
+            expires: Some(Span::seconds(seconds)),
+        };
+        let tomorrow = Clock::start().now() + Span::hours(24);
+        // The wall clock was a day fast when they were made, and right when the daemon starts again.
+        let store = started(&path, Some(tomorrow));
+        let [short, long] = [0, 3_600].map(|seconds| store.make_now(wanted(seconds)).unwrap().secret);
+        assert!(store.identify(&short).is_none() && store.identify(&long).is_some());
+        drop(store);
+        let store = started(&path, None);
+        assert!(store.clock.now() >= tomorrow);
+        assert!(store.identify(&short).is_none(), "it has not come back");
+        assert!(store.identify(&long).is_some());
+        drop(store);
+        let later = started(&path, Some(tomorrow + Span::hours(2)));
+        assert!(later.identify(&long).is_none());
+        drop(later);
     }
 
     #[test]

@@ -24,6 +24,11 @@ pub(crate) async fn on_behalf_of<T>(user: &str, handle: impl Future<Output = T>)
     OWNER.scope(user.into(), handle).await
 }
 
+/// Whose request is being handled here.
+pub(crate) fn owner() -> Option<Arc<str>> {
+    OWNER.try_with(Arc::clone).ok()
+}
+
 /// The thread has ended.
 #[derive(Debug)]
 pub(crate) struct Closed;
@@ -52,7 +57,7 @@ impl Default for WorkQueue {
 
 impl WorkQueue {
     pub(crate) async fn push(&self, work: Work) -> Result<(), Closed> {
-        let owner = OWNER.try_with(Arc::clone).ok();
+        let owner = owner();
         if owner.is_none() {
             // Given back when the work is taken.
             self.agents.acquire().await.map_err(|_| Closed)?.forget();

@@ -4,7 +4,7 @@
 use bedplate_diag::{Class, Page};
 
 /// The benchmarks and what they measure, in the order of their help.
-pub const BENCHMARKS: [(&str, &str); 15] = [
+pub const BENCHMARKS: [(&str, &str); 17] = [
     ("search", "Layouts priced per second and core"),
     (
         "deploy",
@@ -12,6 +12,7 @@ pub const BENCHMARKS: [(&str, &str); 15] = [
     ),
     ("schedule", "Milliseconds per pass of the cluster scheduler"),
     ("submit", "Jobs accepted per second, and seconds until many small ones are done"),
+    ("abuse", "What one user with ordinary rights can do to another, by twenty ways to abuse a cluster"),
     ("kernels", "Milliseconds of each operator, of a block and of whole models, next to PyTorch"),
     ("training", "Predicted and measured steps of six models on this host"),
     ("heal", "Seconds until a gang runs again after the loss of a node, and until a killed daemon is back"),
@@ -25,6 +26,10 @@ pub const BENCHMARKS: [(&str, &str); 15] = [
         "A model that answers on this host: next to the memory's limit, by batch, and as `replay` predicts it",
     ),
     ("serve", "What clients of a server of models experience under load: ours, vLLM, SGLang"),
+    (
+        "diagnose",
+        "How often a diagnosis is right, how soon it comes, what it costs: simulated gangs, labelled logs, real step times",
+    ),
     ("machine", "Measure this host with the program's own operators, as a catalog file to plan with"),
 ];
 
@@ -37,6 +42,7 @@ Examples:
   bedplate bench search --peer calculon --peer-path ~/calculon --json
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
+  bedplate bench abuse --seconds 10
   bedplate bench heal
   bedplate bench alert
   bedplate bench observe
@@ -45,12 +51,14 @@ Examples:
   bedplate bench survival --kills 50
   bedplate bench engine --model qwen2.5-0.5b --weights int8
   bedplate bench machine
+  bedplate bench diagnose
   bedplate bench serve http://127.0.0.1:8000 --concurrency 32
   bedplate bench kernels --peer torch --peer-python venv/bin/python";
 
 /// The documentation of every error code of the benchmarks.
 pub const PAGES: &[&Page] = &[
     &NOT_MEASURED,
+    &NOT_LABELLED,
     &LINK,
     &NO_ALERT,
     &NO_FIO,
@@ -71,6 +79,13 @@ pub static NOT_MEASURED: Page = Page {
     meaning: "Predictions for this host are based on rates that `bedplate bench machine` measures and keeps in a catalog file. \
               There is none, neither in its usual place nor among those given with `--catalog`.",
     remedy: "run `bedplate bench machine` first",
+};
+
+pub static NOT_LABELLED: Page = Page {
+    code: "bench/not-labelled",
+    class: Class::User,
+    meaning: "A table of labels or a file of step times could not be used as it is.",
+    remedy: "see `bedplate bench diagnose --help` for the columns and labels",
 };
 
 pub static LINK: Page = Page {

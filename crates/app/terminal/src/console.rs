@@ -15,6 +15,8 @@ pub struct Console {
     is_json: bool,
     /// Columns to fit in; `None` for pipes and files, which take lines of any length.
     width: Option<usize>,
+    /// Whether what is told goes to standard error, because something else is the output.
+    is_aside: bool,
     /// Set when output is kept instead of printed.
     record: Option<String>,
 }
@@ -28,12 +30,17 @@ impl Console {
             false => None,
         };
         let width = asked.or_else(terminal).filter(|width| *width >= NARROWEST);
-        Self { is_json, width, record: None }
+        Self { is_json, width, is_aside: false, record: None }
     }
 
     /// A console that collects JSON output for its owner and prints nothing.
     pub fn recorder() -> Self {
-        Self { is_json: true, width: None, record: Some(String::new()) }
+        Self { is_json: true, width: None, is_aside: false, record: Some(String::new()) }
+    }
+
+    /// The same console for a report beside the output: everything goes to standard error.
+    pub fn aside(&self) -> Self {
+        Self { is_aside: true, ..self.clone() }
     }
 
     pub fn recorded(&self) -> &str {
@@ -61,6 +68,10 @@ impl Console {
     fn write(&mut self, text: &str) -> Result<(), CliError> {
         if let Some(record) = &mut self.record {
             record.push_str(text);
+            return Ok(());
+        }
+        if self.is_aside {
+            self.say_raw(text);
             return Ok(());
         }
         let mut stdout = io::stdout().lock();

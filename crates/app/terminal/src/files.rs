@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use bedplate_diag::{Diagnostic, Page, Place, Source, pages};
-use bedplate_host::replace_file;
+use bedplate_host::{open_regular, read_regular_text, replace_file};
+use bedplate_units::Bytes;
 
 /// The node list of a very large cluster has a few hundred megabytes; more is a mistake.
 const LARGEST: u64 = 1 << 30;
+/// The logs of a large job have some gigabytes.
+const LARGEST_LOG: u64 = 64 << 30;
 const LONGEST_LINE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -20,15 +23,15 @@ pub enum FileError {
     Read { path: String, source: io::Error },
     #[error("cannot write `{path}`")]
     Write { path: String, source: io::Error },
-    #[error("`{path}` has more than 1 GiB, the largest input allowed")]
-    TooLarge { path: String },
+    #[error("`{path}` has more than {most}, the largest input allowed")]
+    TooLarge { path: String, most: Bytes },
     #[error("`{path}` is not text: byte {offset} is not UTF-8")]
     NotText { path: String, offset: usize, place: Place },
 }
 
 pages! { pub PAGES "file":
     READ "read" User
-        "A file named on the command line could not be read: it does not exist, is a directory, or you may not read it."
+        "A file named on the command line could not be read: it does not exist, is a directory or another thing that is no regular file, or you may not read it."
         "check the path and its permissions; `-` reads standard input"
     WRITE "write" User
         "A file could not be written. Existing files are unchanged."
@@ -68,9 +71,24 @@ pub fn read_text(path: &str) -> Result<String, FileError> {
     };
     read.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     if bytes.len() as u64 > LARGEST {
-        return Err(FileError::TooLarge { path: path.to_owned() });
+        return Err(too_large(path, LARGEST));
     }
     text_of(path, bytes)
+}
+
+/// The same of a file that a stranger may have made: a regular one, whose size is known to be bearable before it is read.
+pub fn read_small_text(path: &str, most_bytes: u64) -> Result<String, FileError> {
+    if path == "-" {
+        return read_text(path);
+    }
+    read_regular_text(Path::new(path), most_bytes).map_err(|source| match source.kind() {
+        io::ErrorKind::FileTooLarge => too_large(path, most_bytes),
+        _ => FileError::Read { path: path.to_owned(), source },
+    })
+}
+
+fn too_large(path: &str, most: u64) -> FileError {
+    FileError::TooLarge { path: path.to_owned(), most: Bytes::new(most as f64) }
 }
 
 fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
@@ -81,15 +99,16 @@ fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
     })
 }
 
-/// Hands over the lines of a text that may be larger than memory; bytes that are not UTF-8 are replaced. A line without end
-/// is cut into pieces.
+/// Hands over the lines of a regular file that may be larger than memory; bytes that are not UTF-8 are replaced. A line without
+/// end is cut into pieces.
 pub fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let source: Box<dyn Read> = match path {
         "-" => Box::new(io::stdin().lock()),
-        _ => Box::new(File::open(path).map_err(failed)?),
+        _ => Box::new(open_regular(Path::new(path)).map_err(failed)?),
     };
-    let mut reader = BufReader::new(source);
+    let mut reader = BufReader::new(source.take(LARGEST_LOG + 1));
+    let mut left = LARGEST_LOG;
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
@@ -97,6 +116,7 @@ pub fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), FileErro
         if count == 0 {
             return Ok(());
         }
+        left = left.checked_sub(count as u64).ok_or_else(|| too_large(path, LARGEST_LOG))?;
         line(&String::from_utf8_lossy(&bytes));
     }
 }

@@ -24,6 +24,7 @@ pub mod html;
 mod length;
 mod logging;
 pub mod present;
+pub mod verdicts;
 
 pub use choice::choice;
 pub use cli_error::{CliError, PAGES, ProgramError, catching_bugs, report};

@@ -4,9 +4,8 @@
 //! must be the same. `fuzz/` runs the targets under libFuzzer, which searches by coverage; the test of this
 //! crate runs them on mutated seeds with an ordinary toolchain, so that CI does too.
 
-mod mutate;
+mod diagnosis;
 mod observe;
 mod targets;
 
-pub use mutate::Mutator;
 pub use targets::{TARGETS, Target};

@@ -7,7 +7,7 @@ use bedplate_catalog::{Bound, Catalog};
 use bedplate_checkpoint::{Manifest, PartEntry};
 use bedplate_control::wire::{FromAgent, ToAgent};
 use bedplate_daemon::intake::{self, JobFormat, Unreadable};
-use bedplate_data::{DataError, Digest, Header, Index, Tokenizer, Width};
+use bedplate_data::{ChatTemplate, DataError, Digest, Header, Index, Message, Tokenizer, Width};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_doctor::nccl::{LogReader, judge_log};
@@ -27,7 +27,7 @@ use bedplate_train::TrainConfig;
 use bedplate_transformer::{Configuration, from_config, to_config_json};
 use bedplate_units::{Bandwidth, Bytes, DollarRate, Dollars, FlopRate, Flops, Seconds, Tokens, Watts};
 
-use crate::observe;
+use crate::{diagnosis, observe};
 
 /// A parser under test, with seeds for mutation.
 pub struct Target {
@@ -98,6 +98,9 @@ const CORPUS_INDEX: &str = include_str!("../seeds/corpus-index.json");
 const TOKENIZER: &str = include_str!("../seeds/tokenizer.json");
 
 pub const TARGETS: &[Target] = &[
+    Target { name: "log_text", run: diagnosis::log_text, seeds: diagnosis::LOGS, rounds: 1000 },
+    Target { name: "log_table", run: diagnosis::log_table, seeds: diagnosis::TABLES, rounds: 40 },
+    Target { name: "flight_record", run: diagnosis::flight_record, seeds: diagnosis::RECORDS, rounds: 3000 },
     Target { name: "kernel_log", run: observe::kernel_log, seeds: observe::KMSG, rounds: 1000 },
     Target { name: "lustre_files", run: observe::lustre_files, seeds: observe::LUSTRE, rounds: 3000 },
     Target { name: "kernel_files", run: observe::kernel_files, seeds: observe::KERNEL_FILES, rounds: 3000 },
@@ -201,10 +204,16 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "corpus_index", run: corpus_index, seeds: &[CORPUS_INDEX], rounds: 3000 },
     Target { name: "tokenizer", run: tokenizer, seeds: &[TOKENIZER], rounds: 1000 },
+    Target { name: "chat_template", run: chat_template, seeds: &[CHAT_TEMPLATE], rounds: 3000 },
 ];
 
 const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n";
 const MOONCAKE: &str = "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 52, \"hash_ids\": [46, 47, 48]}\n{\"timestamp\": 3000, \"input_length\": 900, \"output_length\": 7, \"hash_ids\": [46, 9], \"samples\": 2, \"tenant\": 1}\n";
+
+const CHAT_TEMPLATE: &str = "{%- macro show(m, end='') -%}{{ m.content | trim ~ end }}{%- endmacro -%}{% set ns = namespace(n=0, x='ab') %}\
+{% for m in messages[1:] if m.role in ['user', 'assistant'] %}{% if loop.first %}{{ '[' + show(m, end='!' * 3) + ']' }}{% elif ns.n is odd %}\
+{{ m['content'].split('+')[-1] | replace('a', 'bb') | tojson }}{% else %}{% generation %}{{ '%s-%d' % (m.role, ns.n) }}{% endgeneration %}{% endif %}\
+{% set ns.n = ns.n + 1 %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x | join('-') }}{% if add_generation_prompt %}>{% endif %}{# a comment #}";
 
 const MANIFEST: &str = r#"{"format":"bedplate-checkpoint","version":3,"written":9,"facts":{"step":7,"samples":28,"layout":"dp2","settings":{"data.seed":1},"model":null},"tensors":[["first/a",4,6],["weights/a",4,6]],"files":[{"file":"part-00000.data","bytes":144,"chunk":4096,"crc32c":[1],"regions":[[0,0,4,0,6],[1,0,2,0,6]]},{"file":"x/part-00001.data","bytes":48,"chunk":16,"crc32c":[1,2,3],"regions":[[1,2,4,0,3],[1,2,4,3,6]]}],"crc32c":0}"#;
 const PART: &str = r#"{"file":"part-00000.data","bytes":96,"chunk":64,"crc32c":[1,2],"regions":[["weights/a",4,6,0,4,0,6]]}"#;
@@ -212,7 +221,7 @@ const PART: &str = r#"{"file":"part-00000.data","bytes":96,"chunk":64,"crc32c":[
 static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
 
 /// An error must be printable both ways, with a remedy.
-fn tell(error: &dyn Diagnostic) {
+pub(crate) fn tell(error: &dyn Diagnostic) {
     let text = render_text(error);
     assert!(text.contains("help:  "), "{text}");
     assert!(text.len() < 100_000, "an error of {} bytes", text.len());
@@ -589,6 +598,17 @@ fn tokenizer(data: &[u8]) {
             Err(error) => tell(&error),
         },
         Err(error) => tell(&error),
+    }
+}
+
+/// A template may say anything; it must end, within its limits.
+fn chat_template(data: &[u8]) {
+    let messages =
+        [Message::new("system", "Be brief."), Message::new("user", "2 + 2?"), Message::new("assistant", "4")];
+    let rendered = ChatTemplate::from_source(&String::from_utf8_lossy(data))
+        .and_then(|template| template.render(&messages, true));
+    if let Err(error) = rendered {
+        tell(&error);
     }
 }
 

@@ -13,10 +13,21 @@ use crate::{ArchitectureMap, Dependency, Package, Use, Workspace};
 /// Layers in which every crate is pure.
 const PURE_LAYERS: [&str; 4] = ["base", "domain", "plan", "schedule"];
 /// Pure crates in other layers.
-const PURE_CRATES: [(&str, &str); 1] = [("observe", "health")];
+const PURE_CRATES: [(&str, &str); 3] = [("observe", "health"), ("observe", "logs"), ("observe", "diagnose")];
 /// Packages from outside that a pure crate may import: they parse, print or derive, and do no I/O.
-const PURE_PACKAGES: [&str; 8] =
-    ["serde", "serde_json", "serde-saphyr", "thiserror", "toml", "strsim", "csv-core", "libm"];
+const PURE_PACKAGES: [&str; 11] = [
+    "serde",
+    "serde_json",
+    "serde-saphyr",
+    "thiserror",
+    "toml",
+    "strsim",
+    "csv-core",
+    "libm",
+    "regex",
+    "aho-corasick",
+    "memchr",
+];
 /// What pure code may not name, and what to do instead.
 const IMPURE_NAMES: [(&str, &str); 8] = [
     ("std::fs", "take the text as an argument"),
@@ -39,8 +50,8 @@ const UNORDERED_NAMES: [(&str, &str); 2] = [
 const DEV: &str = "dev";
 
 /// How large the workspace is. Who adds more raises these in the commit that adds it, and says there what for.
-const MOST_CRATES: usize = 57;
-const MOST_RUST_LINES: usize = 295_300;
+const MOST_CRATES: usize = 60;
+const MOST_RUST_LINES: usize = 330_000;
 
 /// Everything in the workspace that breaks a rule, as sentences.
 pub fn violations(workspace: &Workspace, map: &ArchitectureMap) -> Vec<String> {
@@ -131,7 +142,7 @@ pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
 /// Where each command of the program has its module.
 const COMMANDS: &str = "app/bedplate/src/commands";
 /// Lines of the program outside of tests: it parses, calls and prints.
-const MOST_LINES: usize = 20_000;
+const MOST_LINES: usize = 21_500;
 
 /// Growth that nobody has spoken of.
 pub fn growth(workspace: &Workspace) -> Vec<String> {

@@ -87,6 +87,13 @@ impl<Origin> Breakdown<Origin> {
     }
 }
 
+impl Breakdown<Measured> {
+    /// What was measured in one stretch of a run, as what is expected of the rest.
+    pub fn as_expected(&self) -> Breakdown<Predicted> {
+        Breakdown { spans: self.spans, origin: PhantomData }
+    }
+}
+
 impl<Origin> Index<Part> for Breakdown<Origin> {
     type Output = Span;
     fn index(&self, part: Part) -> &Span {

@@ -4,9 +4,10 @@
 //! a step is the same for each; where a straggler loses its time is a question for traces, not for this record.
 
 use bedplate_breakdown::{Breakdown, Measured, Predicted};
+use bedplate_units::statistics::median;
 use serde::{Deserialize, Serialize};
 
-use crate::{Phase, Report, StepReport};
+use crate::{FirstSteps, Phase, Report, RunArguments, StepReport};
 
 /// Steps that are kept whole.
 const LATEST: usize = 8;
@@ -25,9 +26,18 @@ pub struct StepHistory {
     /// The latest, oldest first.
     #[serde(default)]
     pub latest: Vec<StepReport>,
-    /// What the job itself expects of a step.
+    /// What is expected of a step by the job itself, or by who read its output.
     #[serde(default)]
     pub predicted: Option<Breakdown<Predicted>>,
+    /// What that rests on, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_by: Option<String>,
+    /// What it trains, where it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RunArguments>>,
+    /// What its steps took before anything slowed them.
+    #[serde(default)]
+    pub first: FirstSteps,
     #[serde(default)]
     pub phase: Option<Phase>,
 }
@@ -40,28 +50,47 @@ impl StepHistory {
 
     /// Takes in what a rank reports; says whether that changed anything.
     pub fn take(&mut self, rank: u32, report: &Report) -> bool {
-        let is_for_us = self.is_empty() || rank <= self.rank;
+        // Where one rank prints the arguments and another one the steps, the second stands for the run.
+        let is_for_us = self.steps == 0 || rank <= self.rank;
         match report {
             Report::Step(step) if is_for_us => {
                 if rank < self.rank {
                     // A lower rank has begun to report: its steps count from here on.
                     (self.steps, self.mean_s, self.mean) = (0, 0.0, None);
                     self.latest.clear();
+                    self.first = FirstSteps::default();
                 }
                 self.rank = rank;
                 self.count(step);
+                self.first.take(step);
                 true
             }
-            Report::Predicted { breakdown } if is_for_us => {
-                (self.rank, self.predicted) = (rank, Some(**breakdown));
+            // The same for all ranks, and one that never reports a step may have told it.
+            Report::Predicted { breakdown, source } if is_for_us || self.predicted.is_none() => {
+                if is_for_us {
+                    self.rank = rank;
+                }
+                self.predicted = Some(**breakdown);
+                self.predicted_by.clone_from(source);
+                true
+            }
+            Report::Arguments(arguments) if is_for_us || self.arguments.is_none() => {
+                self.arguments = Some(arguments.clone());
                 true
             }
             Report::Phase { phase } if is_for_us => {
                 (self.rank, self.phase) = (rank, Some(*phase));
+                self.first.turn_to(*phase);
                 true
             }
             _ => false,
         }
+    }
+
+    /// What the latest steps took, by their median.
+    pub fn recent_s(&self) -> Option<f64> {
+        let seconds: Vec<f64> = self.latest.iter().map(|step| step.seconds).collect();
+        (!seconds.is_empty()).then(|| median(&seconds))
     }
 
     fn count(&mut self, step: &StepReport) {
@@ -118,5 +147,9 @@ mod tests {
         assert_eq!((history.rank, history.steps, history.mean_s), (1, 1, 2.0));
         assert!(history.take(1, &Report::Phase { phase: Phase::Training }));
         assert!(!history.take(1, &Report::Progress { step: 9 }));
+        let mut history = StepHistory::default();
+        history.take(0, &Report::Phase { phase: Phase::Loading });
+        assert!(history.take(7, &step(1, 2.0)), "only the last rank prints steps");
+        assert_eq!((history.rank, history.steps), (7, 1));
     }
 }

@@ -98,7 +98,11 @@ mod tests {
             Report::Checkpoint(Checkpoint { step: 5, path: Some("/c/5".to_owned()) }),
             Report::Step(Box::new(step)),
             Report::Step(Box::new(bare)),
-            Report::Predicted { breakdown: Box::new(Breakdown::default().with(Part::Host, exposed)) },
+            Report::Predicted {
+                breakdown: Box::new(Breakdown::default().with(Part::Host, exposed)),
+                source: None,
+            },
+            Report::Stage { stage: 1 },
             Report::Phase { phase: Phase::Saving },
             Report::Metrics { address: "127.0.0.1:8000/metrics".into() },
             Report::Fault(Box::new(FaultReport {
@@ -111,6 +115,17 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_that_is_no_number_survives() {
+        for loss in ["\"nan\"", "\"NaN\"", "\"inf\""] {
+            let line =
+                format!("{{\"version\":1,\"report\":\"step\",\"step\":7,\"seconds\":1,\"loss\":{loss}}}");
+            let Ok(Report::Step(step)) = Report::from_line(line.as_bytes()) else { panic!("{line}") };
+            assert!(step.loss.is_some_and(f64::is_nan));
+            assert!(Report::Step(step).to_line().contains("\"loss\":\"nan\""));
+        }
+    }
+
+    #[test]
     fn every_report_is_one_line_that_reads_back() {
         let lines: Vec<String> = reports().iter().map(Report::to_line).collect();
         expect![[r#"
@@ -119,6 +134,7 @@ mod tests {
             {"version":1,"report":"step","step":7,"seconds":0.5,"tokens":4096,"loss":3.25,"breakdown":{"compute":{"exposed_s":0.25,"hidden_s":0.0}}}
             {"version":1,"report":"step","step":7,"seconds":0.5}
             {"version":1,"report":"predicted","breakdown":{"host":{"exposed_s":0.25,"hidden_s":0.0}}}
+            {"version":1,"report":"stage","stage":1}
             {"version":1,"report":"phase","phase":"saving"}
             {"version":1,"report":"metrics","address":"127.0.0.1:8000/metrics"}
             {"version":1,"report":"fault","address":"0000:1b:00.0","uuid":"GPU-ab","code":"cuda/device-fault","message":"an illegal memory access was encountered"}

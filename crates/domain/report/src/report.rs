@@ -3,6 +3,8 @@
 use bedplate_breakdown::{Breakdown, Measured, Predicted};
 use serde::{Deserialize, Serialize};
 
+use crate::RunArguments;
+
 /// One thing that a rank of a job says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
@@ -13,14 +15,24 @@ pub enum Report {
     Checkpoint(Checkpoint),
     /// A step has ended.
     Step(Box<StepReport>),
-    /// What the job itself expects of a step.
-    Predicted { breakdown: Box<Breakdown<Predicted>> },
+    /// What the job itself expects of a step, and what that rests on, in words.
+    Predicted {
+        breakdown: Box<Breakdown<Predicted>>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        source: Option<String>,
+    },
+    /// What is trained, and how it is shared out; agents find it in the output of known trainers.
+    Arguments(Box<RunArguments>),
+    /// The pipeline stage of the rank, where there are several: ranks of one stage do the same work.
+    Stage { stage: u32 },
     /// What the rank does from now on.
     Phase { phase: Phase },
     /// Where the rank offers metrics for Prometheus, on its own node: `127.0.0.1:8000/metrics`.
     Metrics { address: String },
     /// A GPU failed the rank, which ends because of it.
     Fault(Box<FaultReport>),
+    /// A line of the rank's output that tells of an error; agents find such lines themselves.
+    Log { line: String },
 }
 
 /// A GPU that failed a call, in the words of its driver.
@@ -52,7 +64,8 @@ pub struct StepReport {
     /// Since the job began, this step included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// NaN where it is no number: JSON has none, so it is written as `"nan"`.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "crate::loss")]
     pub loss: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breakdown: Option<Breakdown<Measured>>,
@@ -88,6 +101,7 @@ const LONGEST_SECONDS: f64 = 1e9;
 const LARGEST_LOSS: f64 = 1e12;
 const LONGEST_PATH: usize = 4096;
 const LONGEST_NAME: usize = 128;
+const LONGEST_SOURCE: usize = 256;
 const LONGEST_MESSAGE: usize = 1024;
 
 impl Report {
@@ -104,11 +118,16 @@ impl Report {
                 is_count(report.step)
                     && is_time(report.seconds)
                     && report.tokens.is_none_or(is_count)
-                    && report.loss.is_none_or(|loss| loss.abs() <= LARGEST_LOSS)
+                    && report.loss.is_none_or(|loss| loss.is_nan() || loss.abs() <= LARGEST_LOSS)
                     && report.breakdown.is_none_or(|breakdown| is_time(breakdown.total().get()))
             }
-            Report::Predicted { breakdown } => is_time(breakdown.total().get()),
-            Report::Phase { .. } => true,
+            Report::Predicted { breakdown, source } => {
+                is_time(breakdown.total().get())
+                    && source.as_ref().is_none_or(|source| is_text(source, LONGEST_SOURCE))
+            }
+            Report::Phase { .. } | Report::Stage { .. } => true,
+            Report::Arguments(arguments) => arguments.is_plausible(),
+            Report::Log { line } => is_text(line, LONGEST_MESSAGE),
             Report::Metrics { address } => is_own_address(address),
             Report::Fault(fault) => {
                 let names = [&fault.address, &fault.uuid, &fault.code];
@@ -126,8 +145,11 @@ impl Report {
             Report::Checkpoint(_)
             | Report::Predicted { .. }
             | Report::Phase { .. }
+            | Report::Stage { .. }
+            | Report::Arguments(_)
             | Report::Metrics { .. }
-            | Report::Fault(_) => None,
+            | Report::Fault(_)
+            | Report::Log { .. } => None,
         }
     }
 }

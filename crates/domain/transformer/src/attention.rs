@@ -21,12 +21,23 @@ pub struct GroupedQuery {
     pub head_dim: u64,
     pub has_qkv_bias: bool,
     pub has_output_bias: bool,
-    /// Learned norms over each head of the queries and of the keys.
-    pub has_qk_norm: bool,
+    /// Learned norms of queries and keys.
+    pub qk_norm: QkNorm,
     /// One learned sink logit per head.
     pub has_sinks: bool,
     /// The output is weighed by a gate as wide as the queries (Qwen3-Next).
     pub has_gate: bool,
+}
+
+/// Learned norms of queries and keys, and over what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QkNorm {
+    #[default]
+    Absent,
+    /// Over each head by itself, with the same weights.
+    Head,
+    /// Over all heads together (OLMo).
+    AllHeads,
 }
 
 /// Multi-head latent attention (DeepSeek): keys and values are reconstructed from one small latent vector.

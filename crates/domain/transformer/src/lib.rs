@@ -41,7 +41,7 @@ mod transformer;
 mod vision;
 pub mod workspace;
 
-pub use attention::{Attention, GroupedQuery, Indexer, Latent, Reach, Recurrent, StateRule};
+pub use attention::{Attention, GroupedQuery, Indexer, Latent, QkNorm, Reach, Recurrent, StateRule};
 pub use builtin::{builtin, builtin_names, published_as};
 pub use bytes::{Optimizer, StateBytes, TrainingState};
 pub use check::Flaw;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Attention, Layer, Matrix, Mlp, Positions, Shape, Transformer};
+use crate::{Attention, Layer, Matrix, Mlp, Positions, QkNorm, Shape, Transformer};
 
 /// Where a parameter belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -175,8 +175,11 @@ fn positions(shape: &Shape) -> u64 {
 /// Norms inside the attention: root-mean-square norms, but for an indexer's key, whose norm has a bias.
 fn head_norms(attention: &Attention) -> u64 {
     match attention {
-        Attention::GroupedQuery(grouped) if grouped.has_qk_norm => 2 * grouped.head_dim,
-        Attention::GroupedQuery(_) => 0,
+        Attention::GroupedQuery(grouped) => match grouped.qk_norm {
+            QkNorm::Absent => 0,
+            QkNorm::Head => 2 * grouped.head_dim,
+            QkNorm::AllHeads => (grouped.heads + grouped.kv_heads) * grouped.head_dim,
+        },
         Attention::Latent(latent) => {
             let key = latent.indexer.map_or(0, |indexer| 2 * indexer.head_dim);
             latent.query_rank.unwrap_or(0) + latent.kv_rank + key

@@ -63,13 +63,15 @@ impl Norm {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
     Before,
+    /// The residual stream goes in as it is (OLMo 2).
+    After,
     BeforeAndAfter,
 }
 
 impl NormPlacement {
     pub fn norms_per_half(self) -> u64 {
         match self {
-            NormPlacement::Before => 1,
+            NormPlacement::Before | NormPlacement::After => 1,
             NormPlacement::BeforeAndAfter => 2,
         }
     }

@@ -4,7 +4,7 @@
 //! A struct is a lifetime, a field is a buffer with its format and length. The same structs hold memory of a device or
 //! nothing but sizes, as [`Hold`] says. Buffers that a model has no use for have the length 0.
 
-use crate::{Attention, Layer, Mlp};
+use crate::{Attention, Layer, Mlp, NormPlacement, QkNorm, Shape};
 
 /// What the backward pass of this program's runtime computes again instead of keeping it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,6 +70,8 @@ widths! {
         /// Queries and keys before their norms.
         unnormed,
         attended,
+        /// What a half of the layer adds, where that goes through a norm of its own.
+        branch,
         /// Of a dense MLP or of the shared expert: gate and up, or up alone.
         gate_up,
         activated,
@@ -86,11 +88,15 @@ widths! {
 }
 
 impl Widths {
-    pub fn of(hidden: u64, layer: &Layer) -> Self {
+    /// Of a layer of a model, or of a rank's part of one.
+    pub fn of(model: &Shape, layer: &Layer) -> Self {
+        let hidden = model.hidden;
+        let has_branch = model.norm_placement != NormPlacement::Before;
         let attention = &layer.attention;
         let (heads, kv_heads) = (attention.heads() as usize, attention.kv_heads() as usize);
         let head_dim = attention.query_dim() as usize;
-        let has_norms = matches!(attention, Attention::GroupedQuery(grouped) if grouped.has_qk_norm);
+        let has_norms =
+            matches!(attention, Attention::GroupedQuery(grouped) if grouped.qk_norm != QkNorm::Absent);
         let plain = Self {
             hidden: hidden as usize,
             heads,
@@ -99,6 +105,7 @@ impl Widths {
             qkv: (heads + 2 * kv_heads) * head_dim,
             unnormed: if has_norms { (heads + kv_heads) * head_dim } else { 0 },
             attended: heads * head_dim,
+            branch: if has_branch { hidden as usize } else { 0 },
             ..Self::default()
         };
         let (plain, dense) = match &layer.mlp {
@@ -174,6 +181,11 @@ rooms! {
         /// The residual stream between attention and MLP.
         middle: element[stage.own_rows() * w.hidden],
         inverse_mlp: wide[2 * stage.own_rows()],
+        /// What attention and MLP add, before the norms behind them.
+        attention_out: element[stage.own_rows() * w.branch],
+        inverse_attention_out: wide[if w.branch > 0 { 2 * stage.own_rows() } else { 0 }],
+        mlp_out: element[stage.own_rows() * w.branch],
+        inverse_mlp_out: wide[if w.branch > 0 { 2 * stage.own_rows() } else { 0 }],
         /// Of a dense MLP or of the shared expert.
         gate_up: element[stage.rows * w.gate_up],
         router_logits: wide[stage.rows * w.experts],
@@ -210,6 +222,8 @@ rooms! {
         /// Of the residual stream; turned in place from the gradient of a block's output into that of its input.
         stream: element[stage.own_rows() * stage.hidden],
         normed: element[stage.own_rows() * stage.hidden],
+        /// Of what a half of a layer adds, where that goes through a norm of its own.
+        branch: element[stage.own_rows() * stage.layers.iter().map(|layer| layer.branch).max().unwrap_or(0)],
     }
 
     /// Gradients of what one layer computes inside.
@@ -294,6 +308,8 @@ rooms! {
         counted: index[if stage.experts() > 0 { stage.rows } else { 0 }],
         /// The share of choices that each expert has in each layer of the model.
         shares: wide[stage.model_layers * stage.experts()],
+        /// The gradient of the embedding's row of padding, which is not learned.
+        padding_gradient: wide[if stage.has_embedding && stage.has_gradients { stage.hidden } else { 0 }],
         /// A position behind all keys, for queries over an earlier rank's.
         behind: index[if stage.ranks.context > 1 { 1 } else { 0 }],
     }

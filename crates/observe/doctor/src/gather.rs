@@ -11,8 +11,11 @@ mod limits;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
+use bedplate_host::read_beginning;
 pub use gpus::parse_nvidia_smi;
 
 use crate::facts::{NodeFacts, UnreadSource};
@@ -59,24 +62,19 @@ impl Sources {
 }
 
 const LARGEST_TEXT: u64 = 4 << 20;
+/// No file of a kernel or package has longer lines.
+const LONGEST_LINE: usize = 16 << 10;
 
 fn read_text(path: &Path) -> Option<String> {
-    let bytes = read_bytes(path, LARGEST_TEXT)?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
-}
-
-/// The beginning of a regular file. A pipe, or a device in its place, is not waited for.
-fn read_bytes(path: &Path, most: u64) -> Option<Vec<u8>> {
-    use std::io::Read;
-    use std::os::unix::fs::OpenOptionsExt;
-    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
+    let bytes = read_beginning(path, LARGEST_TEXT).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let text = text.trim();
+    if text.lines().all(|line| line.len() <= LONGEST_LINE) {
+        return Some(text.to_owned());
     }
-    let mut bytes = Vec::new();
-    file.take(most).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
+    // No such file: what is kept of it is told to others.
+    let beginnings = text.lines().map(|line| line.chars().take(LONGEST_LINE).collect::<String>());
+    Some(beginnings.collect::<Vec<String>>().join("\n"))
 }
 
 /// Names in a folder, sorted; none where it cannot be read.
@@ -92,14 +90,47 @@ fn names(folder: &Path) -> Vec<String> {
 /// Reads a node.
 pub fn gather(sources: &Sources) -> NodeFacts {
     let mut facts = NodeFacts { node: sources.node.clone(), ..NodeFacts::default() };
-    devices::gather(sources, &mut facts);
-    limits::gather(sources, &mut facts);
-    libraries::gather(sources, &mut facts);
+    for (name, read) in FILES {
+        facts = within_patience(sources, facts, name, read);
+    }
     facts.environment = of_interest(&sources.environment);
     if facts.has_gpus() || facts.has_module("nvidia") {
         gpus::gather(sources, &mut facts);
     }
     facts
+}
+
+/// What reads one kind of files.
+type Reading = fn(&Sources, &mut NodeFacts);
+
+const FILES: [(&str, Reading); 3] =
+    [("devices", devices::gather), ("limits", limits::gather), ("libraries", libraries::gather)];
+
+/// Reads on a thread of its own, which is left behind where a file system or a driver does not answer.
+fn within_patience(sources: &Sources, facts: NodeFacts, name: &str, read: Reading) -> NodeFacts {
+    let (mut read_into, of_thread) = (facts.clone(), sources.clone());
+    // Reading has a limit of its own for folders; this one is for what it does not see coming.
+    let patience = 3 * sources.patience;
+    let outcome = answer_within(patience, move || {
+        read(&of_thread, &mut read_into);
+        read_into
+    });
+    outcome.unwrap_or_else(|| {
+        let mut facts = facts;
+        remark(&mut facts, name, format!("a file does not answer within {} s", patience.as_secs()));
+        facts
+    })
+}
+
+/// What a thread finds in time.
+fn answer_within<T: Send + 'static>(
+    patience: Duration,
+    find: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = mpsc::channel();
+    let thread = thread::Builder::new().name("doctor".to_owned());
+    thread.spawn(move || drop(tell.send(find()))).ok()?;
+    told.recv_timeout(patience).ok()
 }
 
 /// Variables that concern the stack; others may hold secrets and are not kept.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bedplate_catalog::Catalog;
 use bedplate_doctor::{Check, CheckVerdict, NodeFacts, Sources, Stack, examine, gather, worst};
+use bedplate_testkit::{Hanging, HangingMount};
 use expect_test::expect;
 
 /// A p5.48xlarge in a temporary folder, with a driver's tool that prints a file.
@@ -113,16 +114,19 @@ impl FakeNode {
         if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
     }
 
-    fn facts(&self) -> NodeFacts {
-        let sources = Sources {
+    fn sources(&self) -> Sources {
+        Sources {
             root: self.root.clone(),
             environment: self.environment.clone(),
             nvidia_smi: self.root.join("bin/nvidia-smi"),
             patience: Duration::from_secs(60),
             node: "n1".to_owned(),
             process: "self".to_owned(),
-        };
-        gather(&sources)
+        }
+    }
+
+    fn facts(&self) -> NodeFacts {
+        gather(&self.sources())
     }
 
     fn checks(&self) -> Vec<Check> {
@@ -350,4 +354,67 @@ fn pipes_in_the_place_of_files_hold_nothing_up() {
     let facts = node.facts();
     assert_eq!(facts.gpus.len(), 8);
     assert_eq!(facts.limits.locked_memory, None);
+}
+
+#[test]
+fn folders_on_a_mount_that_hangs_are_named_and_the_rest_is_read() {
+    let mut node = FakeNode::new("hanging");
+    let dead = node.root.join("dead");
+    fs::create_dir_all(&dead).unwrap();
+    let Some(_mount) = HangingMount::at(&dead, "s3fs", Hanging::Everything) else { return };
+    let whole = node.facts();
+    node.environment.insert("LD_LIBRARY_PATH".into(), "/dead/lib".into());
+    node.environment.insert("HOME".into(), "/dead/ada".into());
+    let mut sources = node.sources();
+    sources.patience = Duration::from_secs(1);
+    let facts = gather(&sources);
+    let told: Vec<&str> = facts.remarks.iter().map(|remark| remark.told.as_str()).collect();
+    assert!(told.iter().any(|told| told.contains("dead/lib does not answer")), "{told:?}");
+    assert!(told.iter().any(|told| told.contains("dead/ada/.local/lib does not answer")), "{told:?}");
+    assert_eq!((facts.libraries, facts.limits), (whole.libraries, whole.limits));
+}
+
+/// Files that no kernel has: garbage, endless, of terabytes, folders and loops in their place, or nothing at all.
+#[test]
+fn odd_files_of_the_kernel_are_read_as_nothing_and_judged() {
+    type Put = fn(&Path);
+    let odd: [(&str, Put); 6] = [
+        ("nothing", |_| {}),
+        ("garbage", |path| {
+            fs::write(path, "\u{0}\u{7f} 99999999999999999999 -1 nan\n".repeat(9_000)).unwrap()
+        }),
+        ("one line", |path| fs::write(path, "9".repeat(9 << 20)).unwrap()),
+        ("terabytes", |path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap()),
+        ("folder", |path| fs::create_dir(path).unwrap()),
+        ("loop", |path| std::os::unix::fs::symlink(path, path).unwrap()),
+    ];
+    for (name, put) in odd {
+        let node = FakeNode::new(&format!("odd-{}", name.replace(' ', "-")));
+        for file in [
+            "proc/modules",
+            "proc/sys/kernel/osrelease",
+            "proc/driver/nvidia/version",
+            "proc/self/limits",
+            "proc/sys/vm/nr_hugepages",
+            "proc/meminfo",
+            "proc/mounts",
+            "proc/77/comm",
+            "sys/devices/virtual/dmi/id/product_name",
+            "sys/module/efa/version",
+            "sys/class/infiniband/rdmap0s0/ports/1/state",
+            "sys/class/infiniband/rdmap0s0/ports/1/rate",
+            "sys/bus/pci/devices/0000:00:00.0/vendor",
+        ] {
+            let path = node.root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let _ = fs::remove_file(&path);
+            put(&path);
+        }
+        let facts = gather(&node.sources());
+        let checks = examine(&facts, &Catalog::builtin(), None);
+        assert!(!checks.checks.is_empty(), "{name}");
+        let text = serde_json::to_string(&facts).unwrap();
+        assert_eq!(serde_json::from_str::<NodeFacts>(&text).unwrap(), facts, "{name}");
+        assert!(text.len() < 1 << 20, "{name}: {} bytes are kept", text.len());
+    }
 }

@@ -30,7 +30,7 @@ use crate::nvml::{self, XidEvents};
 use crate::root::Root;
 use crate::series::{HostnameLabel, MetricSeries, Naming, SeriesBatch};
 use crate::targets::{RankEndpoints, ScrapeTarget};
-use crate::watch::{FindingWatch, OnFindings};
+use crate::watch::{FindingWatch, OnCounters, OnFindings};
 
 /// How long one wait for an event of NVML lasts, so that its thread can end.
 const EVENT_WAIT_MS: u32 = 1_000;
@@ -57,6 +57,7 @@ pub struct ExporterOptions {
     /// Whether the kernel log is read.
     pub reads_kernel_log: bool,
     pub on_findings: Option<OnFindings>,
+    pub on_counters: Option<OnCounters>,
 }
 
 impl ExporterOptions {
@@ -73,6 +74,7 @@ impl ExporterOptions {
             rules: Rules::built_in(Profile::default()),
             reads_kernel_log: true,
             on_findings: None,
+            on_counters: None,
         }
     }
 
@@ -146,7 +148,12 @@ impl Exporter {
         let shared = Arc::new(Shared {
             interval: options.interval,
             board: Board::new(naming.clone(), options.interval),
-            watch: FindingWatch::new(&options.node, options.rules.clone(), options.on_findings.clone()),
+            watch: FindingWatch::new(
+                &options.node,
+                options.rules.clone(),
+                options.on_findings.clone(),
+                options.on_counters.clone(),
+            ),
             gpus: Arc::default(),
             targets: Mutex::new(options.targets.clone()),
             naming: naming.clone(),

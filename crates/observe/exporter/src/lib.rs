@@ -33,4 +33,4 @@ pub use exporter::{Exporter, ExporterOptions, watchable};
 pub use root::Root;
 pub use series::HostnameLabel;
 pub use targets::ScrapeTarget;
-pub use watch::OnFindings;
+pub use watch::{OnCounters, OnFindings};

@@ -1,9 +1,8 @@
 //! Where the kernel's files are: `/`, or a tree that a test made.
 
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use bedplate_host::read_beginning;
 
 /// The largest file that is read; those of the kernel are far smaller.
 const LARGEST: u64 = 1 << 20;
@@ -44,13 +43,7 @@ impl Root {
 
 /// The text of a file of the kernel, or of a person. A pipe or a device in its place is not waited for.
 pub(crate) fn read(path: &Path) -> Option<String> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    let bytes = read_beginning(path, LARGEST).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

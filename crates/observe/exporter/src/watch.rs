@@ -5,11 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bedplate_finding::{Action, OpenFinding, Subject};
+use bedplate_health::counters::{EVERY_S, of_readings};
 use bedplate_health::{Health, Reading, Rules, XidSeen};
 use bedplate_host::clock;
 
 /// Hears of findings whenever they change.
 pub type OnFindings = Arc<dyn Fn(Vec<OpenFinding>) + Send + Sync>;
+/// Hears of the counters that are worth comparing, now and then.
+pub type OnCounters = Arc<dyn Fn(Vec<(&'static str, f64)>) + Send + Sync>;
 
 /// How often one XID was seen on one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +26,16 @@ pub(crate) struct XidCount {
 pub(crate) struct FindingWatch {
     state: Mutex<State>,
     on_findings: Option<OnFindings>,
+    on_counters: Option<OnCounters>,
+    /// What was read of counters since they were told.
+    counters: Mutex<Counters>,
     clock: Clock,
+}
+
+#[derive(Default)]
+struct Counters {
+    latest: BTreeMap<&'static str, f64>,
+    told_ms: u64,
 }
 
 struct State {
@@ -52,18 +64,40 @@ impl Clock {
 }
 
 impl FindingWatch {
-    pub(crate) fn new(node: &str, rules: Rules, on_findings: Option<OnFindings>) -> Self {
+    pub(crate) fn new(
+        node: &str,
+        rules: Rules,
+        on_findings: Option<OnFindings>,
+        on_counters: Option<OnCounters>,
+    ) -> Self {
         let state = State {
             health: Health::new(node, rules),
             told: Vec::new(),
             counted: BTreeMap::new(),
             last_xid: BTreeMap::new(),
         };
-        Self { state: Mutex::new(state), on_findings, clock: Clock::start() }
+        let (counters, clock) = (Mutex::default(), Clock::start());
+        Self { state: Mutex::new(state), on_findings, on_counters, counters, clock }
     }
 
     pub(crate) fn take<'a>(&self, readings: impl Iterator<Item = Reading<'a>> + Clone) {
+        self.count(readings.clone());
         self.change(|state, now_ms| state.health.take(readings, now_ms));
+    }
+
+    /// Keeps what is worth comparing, and tells it every few seconds.
+    fn count<'a>(&self, readings: impl Iterator<Item = Reading<'a>>) {
+        let Some(on_counters) = &self.on_counters else { return };
+        let now_ms = self.clock.now_ms();
+        let mut counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.latest.extend(of_readings(readings));
+        if counters.latest.is_empty() || now_ms < counters.told_ms + (1000.0 * EVERY_S) as u64 {
+            return;
+        }
+        counters.told_ms = now_ms;
+        let told = std::mem::take(&mut counters.latest);
+        drop(counters);
+        on_counters(told.into_iter().collect());
     }
 
     pub(crate) fn saw_xid(&self, seen: XidSeen<'_>) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bedplate_exporter::{Exporter, ExporterOptions, Root, ScrapeTarget};
 use bedplate_fakenvml::FakeNvml;
 use bedplate_record::{Exposure, MetricsServer, RecordError};
-use bedplate_testkit::{wait_for, wait_to_see, wait_until};
+use bedplate_testkit::{Hanging, HangingMount, wait_for, wait_to_see, wait_until};
 use nix::sys::stat::Mode;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -131,6 +131,79 @@ fn pipes_and_devices_in_the_place_of_files_hold_nothing_up() {
     });
     assert!(text.contains("node_load1{Hostname=\"n1\"} 0.52"), "{text}");
     is_legal(&text);
+}
+
+#[test]
+fn a_mount_that_hangs_is_told_while_everything_else_is_read() {
+    let host = Host::new("hanging");
+    let dead = host.path("dead/x").parent().unwrap().to_owned();
+    let Some(mount) = HangingMount::at(&dead, "s3fs", Hanging::Everything) else { return };
+    fs::write(host.path("proc/self/mounts"), "a / ext4 rw 0 0\nb /dead fuse.s3fs rw 0 0\n").unwrap();
+    fs::write(host.path("proc/loadavg"), "0.52 0.58 0.59 1/467 12345\n").unwrap();
+    let mut options = host.options();
+    // Files of jobs lie there too.
+    options.job_folder = Some(dead.join("jobs"));
+    FakeNvml::install(&host.0, 1).unwrap();
+    let exporter = Exporter::start(options).unwrap();
+    let stalled = "bedplate_mount_stalled_seconds{device=\"b\",fstype=\"fuse.s3fs\",mountpoint=\"/dead\",Hostname=\"n1\"} ";
+    let value = |text: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(stalled));
+        line.and_then(|value| value.parse().ok()).unwrap_or_default()
+    };
+    let text = text_when(&exporter, |text| value(text) > 0.0);
+    assert!(text.contains("node_load1{Hostname=\"n1\"} 0.52"), "{text}");
+    assert!(text.contains("node_filesystem_avail_bytes{device=\"a\""), "{text}");
+    is_legal(&text);
+    drop(mount);
+    text_when(&exporter, |text| text.contains(stalled) && value(text) == 0.0);
+}
+
+/// Files that no kernel has: garbage, endless, of terabytes, folders and loops in their place, or nothing at all.
+#[test]
+fn odd_files_of_the_kernel_harm_nothing() {
+    type Put = fn(&Path);
+    let odd: [(&str, Put); 6] = [
+        ("nothing", |_| {}),
+        ("garbage", |path| {
+            fs::write(path, "\u{0}\u{7f} 99999999999999999999 -1 nan \u{fffd}\n".repeat(9_000)).unwrap()
+        }),
+        ("one line", |path| fs::write(path, "9".repeat(3 << 20)).unwrap()),
+        ("terabytes", |path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap()),
+        ("folder", |path| fs::create_dir(path).unwrap()),
+        ("loop", |path| symlink(path, path).unwrap()),
+    ];
+    for (name, put) in odd {
+        let host = Host::new(&format!("odd-{}", name.replace(' ', "-")));
+        for path in [
+            "proc/pressure/cpu",
+            "proc/loadavg",
+            "proc/meminfo",
+            "proc/stat",
+            "proc/diskstats",
+            "proc/vmstat",
+            "proc/self/mounts",
+            "sys/class/infiniband/mlx5_0/ports/1/state",
+            "sys/class/infiniband/mlx5_0/ports/1/rate",
+            "sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data",
+            "sys/kernel/debug/lustre/llite/fsx-ffff9a/stats",
+            "sys/class/nvme/nvme0/state",
+            "sys/bus/pci/devices/0000:10:00.0/vendor",
+            "sys/devices/system/edac/mc/mc0/ue_count",
+        ] {
+            put(&host.path(path));
+        }
+        fs::write(host.path("proc/uptime"), "1.0 1.0\n").unwrap();
+        let exporter = Exporter::start(host.options()).unwrap();
+        let text = text_when(&exporter, |text| {
+            ["host", "network", "lustre", "filesystem"].iter().all(|collector| {
+                text.contains(&format!(
+                    "bedplate_collector_up{{collector=\"{collector}\",Hostname=\"n1\"}} 1"
+                ))
+            })
+        });
+        is_legal(&text);
+        println!("{name}: {} lines", text.lines().count());
+    }
 }
 
 #[test]

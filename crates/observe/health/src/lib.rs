@@ -17,6 +17,7 @@
 //! ```
 
 mod catalog;
+pub mod counters;
 mod error;
 mod health;
 mod history;

@@ -84,7 +84,8 @@ pub fn is_of_others(name: &str) -> bool {
 }
 
 /// What the daemon writes at `/metrics`, histograms by the names of their series.
-pub const DAEMON: [&str; 16] = [
+pub const DAEMON: [&str; 17] = [
+    "bedplate_job_problem",
     "bedplate_jobs",
     "bedplate_nodes",
     "bedplate_gpus",

@@ -2,11 +2,15 @@
 //!
 //! Both versions are looked for below the cgroup that this process is in, so that an outer limit stays in force.
 //! Nothing here is an error: what cannot be had is not enforced, and the node says so. Entering a cgroup costs about
-//! half a millisecond, so a run gets one only when it has a memory limit; the cores are entered once, by the fork server.
+//! half a millisecond, so a run gets one only when it has a memory limit; the cores are entered once, by the fork server, and so is
+//! the group in which all ranks of the node together have one share of the processor: thousands of busy processes do not keep
+//! agent and daemon, which are outside, from their turn.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+use crate::processes::kernel_text;
 
 /// What this node has.
 #[derive(Debug, Clone, Default)]
@@ -14,7 +18,13 @@ pub(crate) struct Cgroups {
     memory: Option<(PathBuf, Version)>,
     made: Vec<PathBuf>,
     pub(crate) enforced: Vec<String>,
+    /// Processes and threads that all runs of one user may have together: whatever they do, others can start theirs. Worked out
+    /// where the host's numbers are seen: a pid namespace has a `pid_max` of its own.
+    pub(crate) most_processes_of_user: u64,
 }
+
+/// What the group is for in which all ranks of a node are.
+const TURNS: &str = "turns of the processor beside the cluster's own processes by";
 
 /// On machines with room for millions of processes.
 const MOST_PROCESSES: u64 = 131_072;
@@ -31,7 +41,7 @@ impl Cgroups {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let name = format!("bedplate-{node}-{}", std::process::id());
-        let mut cgroups = Self::default();
+        let mut cgroups = Self { most_processes_of_user: most_processes() / 2, ..Self::default() };
         if let Some(base) = find_unified(&mounts, &own) {
             cgroups.begin_unified(&base.join(&name), cores);
         }
@@ -50,6 +60,11 @@ impl Cgroups {
         {
             cgroups.begin_cores(&base, &base.join(&name), cores);
         }
+        if !cgroups.enforced.iter().any(|each| each.starts_with(TURNS))
+            && let Some(base) = find_controller("cpu", &mounts, &own)
+        {
+            cgroups.begin_turns(&base.join(&name));
+        }
         cgroups
     }
 
@@ -67,6 +82,9 @@ impl Cgroups {
         if has("pids") {
             wanted += " +pids";
         }
+        if has("cpu") {
+            wanted += " +cpu";
+        }
         put(base, "cgroup.subtree_control", &wanted)?;
         self.make(directory)?;
         put(directory, "cgroup.subtree_control", &wanted)?;
@@ -75,6 +93,9 @@ impl Cgroups {
         }
         self.memory = Some((directory.to_owned(), Version::Two));
         self.enforced.push("memory by cgroup v2".to_owned());
+        if has("cpu") {
+            self.enforced.push(format!("{TURNS} cgroup v2"));
+        }
         let fork_server = directory.join("keeper");
         self.make(&fork_server)?;
         put(&fork_server, "cgroup.procs", "0")?;
@@ -97,6 +118,13 @@ impl Cgroups {
         put(directory, "pids.max", &most_processes().to_string())?;
         put(directory, "cgroup.procs", "0")?;
         self.enforced.push(format!("{} processes by cgroup v1", most_processes()));
+        Some(())
+    }
+
+    fn begin_turns(&mut self, directory: &Path) -> Option<()> {
+        self.make(directory)?;
+        put(directory, "cgroup.procs", "0")?;
+        self.enforced.push(format!("{TURNS} cgroup v1"));
         Some(())
     }
 
@@ -131,7 +159,7 @@ impl Cgroups {
                 put(&limited.directory, "memory.max", &bytes)?;
                 // One rank that dies of it ends the others: half a gang is useless.
                 put(&limited.directory, "memory.oom.group", "1");
-                put(&limited.directory, "pids.max", &(most_processes() / 2).to_string());
+                put(&limited.directory, "pids.max", &self.most_processes_of_user.to_string());
             }
         }
         Some(limited)
@@ -199,14 +227,13 @@ impl Limited {
 
 /// Processes and threads of all runs of a node together: a job that forks without end takes no number that the machine needs.
 fn most_processes() -> u64 {
-    let of_kernel = fs::read_to_string("/proc/sys/kernel/pid_max").ok();
-    let of_kernel = of_kernel.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(32_768);
+    let of_kernel = kernel_text("/proc/sys/kernel/pid_max").trim().parse::<u64>().unwrap_or(32_768);
     (of_kernel / 2).min(MOST_PROCESSES)
 }
 
 /// How often the kernel has killed any process of this host for want of memory.
 pub(crate) fn memory_kills_of_host() -> u64 {
-    count_in(&fs::read_to_string("/proc/vmstat").unwrap_or_default())
+    count_in(&kernel_text("/proc/vmstat"))
 }
 
 fn count_in(text: &str) -> u64 {

@@ -3,6 +3,7 @@
 use bedplate_control::agent::LinkLoss;
 use bedplate_control::wire::{FromAgent, RunId, StepRequest, ToAgent, Unready};
 use bedplate_finding::OpenFinding;
+use bedplate_report::Report;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -16,6 +17,12 @@ pub(crate) struct Identified {
 }
 
 pub(crate) enum AgentEvent {
+    /// What the output of a rank told.
+    LogSaid {
+        run: RunId,
+        rank: u32,
+        reports: Vec<Report>,
+    },
     /// A connection is there; what is sent through this goes over it.
     Linked(UnboundedSender<FromAgent>),
     Told(ToAgent),
@@ -62,6 +69,8 @@ pub(crate) enum AgentEvent {
     },
     /// What is wrong with the node, all of it.
     Found(Vec<OpenFinding>),
+    /// The counters of the node that are worth comparing.
+    Counted(Vec<(&'static str, f64)>),
     ProbeDue {
         run: Option<RunId>,
     },

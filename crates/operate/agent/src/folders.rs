@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bedplate_control::wire::RunId;
+use bedplate_host::OwnFolder;
 
 /// How long folders stay, and how much they may hold together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub(crate) fn prune(runs: &Path, node: &str, alive: &BTreeSet<RunId>, limits: Fo
         }
         bytes = bytes.saturating_sub(folder.bytes);
         // What cannot be removed now is tried again the next time.
-        let _ = fs::remove_dir_all(&folder.path);
+        let _ = remove(&folder.path);
         // Gone with the last of its nodes.
         let _ = folder.path.parent().map(fs::remove_dir);
     }
@@ -48,8 +50,9 @@ fn over(runs: &Path, node: &str, alive: &BTreeSet<RunId>) -> Vec<Folder> {
     let over = names.filter(|name| run_of(name).is_some_and(|run| !alive.contains(&run)));
     let paths = over.map(|name| runs.join(name).join(node));
     let folder = |path: PathBuf| {
+        let own = OwnFolder::open(&path).ok()?;
         let changed = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_dir)?.modified().ok()?;
-        Some(Folder { bytes: size(&path), path, changed })
+        Some(Folder { bytes: own.bytes(), path, changed })
     };
     paths.filter_map(folder).collect()
 }
@@ -59,14 +62,11 @@ fn run_of(name: &str) -> Option<RunId> {
     Some(RunId { job: job.parse().ok()?, number: number.parse().ok()? })
 }
 
-/// What lies in it; links are not followed, for the job made them.
-fn size(folder: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(folder) else { return 0 };
-    let sizes = entries.flatten().filter_map(|entry| {
-        let known = fs::symlink_metadata(entry.path()).ok()?;
-        Some(if known.is_dir() { size(&entry.path()) } else { known.len() })
-    });
-    sizes.sum()
+/// All that the job left behind, but not what lies behind its links and mounts.
+fn remove(folder: &Path) -> io::Result<()> {
+    let own = OwnFolder::open(folder)?;
+    own.names()?.iter().try_for_each(|name| own.remove(name))?;
+    fs::remove_dir(folder)
 }
 
 #[cfg(test)]

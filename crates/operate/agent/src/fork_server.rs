@@ -105,6 +105,7 @@ impl ForkServer {
         if is_bound && !enforced.iter().any(|each| each.starts_with("cores")) {
             enforced.push("cores by affinity, which ranks can widen".to_owned());
         }
+        enforced.push(format!("{} processes of each user", self.cgroups.most_processes_of_user));
         self.can_isolate = can_isolate();
         if self.can_isolate {
             enforced.push(orders::PID_NAMESPACES.to_owned());

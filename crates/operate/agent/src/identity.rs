@@ -3,15 +3,14 @@
 #![allow(unsafe_code, reason = "the groups of one thread alone have no safe call")]
 
 use std::ffi::CString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, fchown, lchown};
+use std::os::unix::fs::{DirBuilderExt, fchown, lchown};
 use std::path::Path;
 
+use bedplate_host::{LinkPolicy, Opening, open_regular_for};
 use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist, setfsgid, setfsuid};
 use serde::{Deserialize, Serialize};
-
-use crate::untrusted::{self, LinkPolicy};
 
 /// Whose rights jobs have on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +93,7 @@ impl Identity {
 
     /// Makes an empty file that belongs to the user, inside a directory that does not, unless it is there.
     pub(crate) fn make_file(&self, path: &Path) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let file: File =
-            untrusted::open_with(options.append(true).create(true).mode(0o600), path, LinkPolicy::Refuse)?;
+        let file = open_regular_for(Opening::Append { mode: 0o600 }, path, LinkPolicy::Refuse)?;
         fchown(file, Some(self.uid), Some(self.gid))
     }
 
@@ -108,7 +105,8 @@ impl Identity {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
+    use std::os::unix::fs::OpenOptionsExt;
 
     use super::*;
 

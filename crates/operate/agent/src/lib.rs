@@ -30,7 +30,7 @@ mod reports;
 mod slow;
 mod socket;
 mod tls;
-mod untrusted;
+mod watched;
 
 pub use error::{AgentError, PAGES};
 pub use identity::JobUsers;

@@ -4,16 +4,16 @@
 //! be replaced under a rank; instead the oldest portions are given back to the disk as a hole, and offsets stay the
 //! same. A reader that asks for a part that is gone continues at the oldest part that is left.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use bedplate_host::{LinkPolicy, Opening, open_regular_for};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
 use crate::options::LogRules;
-use crate::untrusted::{self, LinkPolicy};
 
 /// The longest answer, whatever is asked for.
 const LONGEST_CHUNK: u64 = 1 << 20;
@@ -27,7 +27,7 @@ pub(crate) struct LogPiece {
 
 /// Reads from `offset`, or from the oldest byte behind it that is kept. At the end of the log nothing comes.
 pub(crate) fn read(path: &Path, links: LinkPolicy, offset: u64, most_bytes: u64) -> io::Result<LogPiece> {
-    let mut file = untrusted::open(path, links)?;
+    let mut file = open_regular_for(Opening::Read, path, links)?;
     let length = file.metadata()?.len();
     let start = first_kept(&file, offset).unwrap_or(offset).min(length);
     file.seek(SeekFrom::Start(start))?;
@@ -46,7 +46,7 @@ fn first_kept(file: &File, offset: u64) -> Option<u64> {
 
 /// Gives the oldest portions of a log back to the disk. False where the file system cannot do that.
 pub(crate) fn trim(path: &Path, rules: LogRules) -> io::Result<bool> {
-    let file = untrusted::open_with(OpenOptions::new().write(true), path, LinkPolicy::Refuse)?;
+    let file = open_regular_for(Opening::Write, path, LinkPolicy::Refuse)?;
     let portion = rules.portion_bytes.max(4096);
     let excess = (file.metadata()?.len() / portion).saturating_sub(rules.portions);
     if excess == 0 {

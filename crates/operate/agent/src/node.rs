@@ -5,6 +5,7 @@
 
 mod chaos;
 mod clean;
+mod dump;
 mod observing;
 mod prepare;
 mod probes;
@@ -37,6 +38,7 @@ use crate::outputs::Outputs;
 use crate::places::Places;
 use crate::reports::ReportFile;
 use crate::slow::SlowWork;
+use crate::watched::LogWatch;
 use crate::{link, processes, random, socket, tls};
 
 /// Where programs are, for users other than the agent's own.
@@ -104,6 +106,7 @@ struct Node {
     slow: SlowWork,
     retained: clean::Retained,
     observing: Option<observing::Observing>,
+    watched: LogWatch,
 }
 
 /// Why a process was started.
@@ -134,9 +137,13 @@ struct Local {
     outputs: Outputs,
     master_port: Option<u16>,
     reports: BTreeMap<u32, ReportFile>,
+    /// Ranks that report their steps themselves.
+    tells: BTreeSet<u32>,
     steps: BTreeMap<u32, steps::Relay>,
     cleaning: Option<clean::Cleaning>,
     spent: Spent,
+    /// How often its processes were written down.
+    dumps: u64,
 }
 
 impl Node {
@@ -168,6 +175,7 @@ impl Node {
             slow: SlowWork::default(),
             retained: clean::Retained::default(),
             observing: None,
+            watched: LogWatch::start(&events),
             options,
             places,
             program,
@@ -223,6 +231,13 @@ impl Node {
             AgentEvent::Checked { run, outcome } => self.checked(run, outcome),
             AgentEvent::Overdue { id } => self.overdue(id),
             AgentEvent::Found(findings) => self.happened(Happened::Found(findings)),
+            // Of a node that runs nothing they are of no interest.
+            AgentEvent::Counted(counters) if self.runs.is_empty() => drop(counters),
+            AgentEvent::Counted(counters) => {
+                let readings = counters.into_iter().map(|(metric, value)| (metric.to_owned(), value));
+                self.send(FromAgent::Counters { readings: readings.collect() });
+            }
+            AgentEvent::LogSaid { run, rank, reports } => self.log_said(run, rank, reports),
             AgentEvent::ProbeDue { run } => self.start_probe(run),
             AgentEvent::StepAsked { request, uid, answer } => {
                 drop(answer.send(self.ask_for_step(request, uid)))
@@ -316,6 +331,7 @@ impl Node {
             ToAgent::Retain { age_ms, bytes } => self.retain(Duration::from_millis(age_ms), bytes),
             ToAgent::Acknowledge { until_ms } => self.acknowledge(until_ms),
             ToAgent::Chaos(chaos) => self.break_on_purpose(chaos),
+            ToAgent::Dump { run } => self.dump(run),
             ToAgent::Unwelcome { why } => {
                 warn!(node = self.options.node, "the control plane does not let this node join: {why}");
                 self.agent.told(ToAgent::Unwelcome { why }, now());

@@ -5,17 +5,16 @@
 //! of any node starts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_control::wire::{Launch, LogStream, Unready};
+use bedplate_host::{LinkPolicy, Opening, OwnFolder, open_regular, open_regular_for, read_whole};
 use bedplate_job::{ArrayMember, FileNames};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Identity;
-use crate::untrusted::{self, LinkPolicy};
 
 /// The name of the file that remembers where a run's output went, for as long as its logs are kept.
 const REMEMBERED: &str = "outputs.json";
@@ -53,17 +52,17 @@ impl Outputs {
         let named = self.by_rank.values().any(|outputs| outputs.stdout.is_some() || outputs.stderr.is_some());
         if named && let Ok(text) = serde_json::to_vec(self) {
             // Without it the job's own files are still there; only reading them through the agent is not.
+            let _ = OwnFolder::open(run_directory).and_then(|folder| folder.remove(REMEMBERED.as_ref()));
             let path = run_directory.join(REMEMBERED);
-            let _ = fs::remove_file(&path);
-            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            let file = open_regular_for(Opening::Append { mode: 0o600 }, &path, LinkPolicy::Refuse);
             let _ = file.and_then(|mut file| file.write_all(&text));
         }
     }
 
     pub(crate) fn recall(run_directory: &Path) -> Option<Self> {
-        let text =
-            untrusted::read(&run_directory.join(REMEMBERED), LinkPolicy::Refuse, LONGEST_REMEMBERED).ok()?;
-        serde_json::from_slice(&text).ok()
+        let path = run_directory.join(REMEMBERED);
+        let file = open_regular_for(Opening::Read, &path, LinkPolicy::Refuse).ok()?;
+        serde_json::from_slice(&read_whole(file, LONGEST_REMEMBERED).ok()?).ok()
     }
 }
 
@@ -112,7 +111,7 @@ fn working_directory(launch: &Launch, own_directory: &Path) -> Result<PathBuf, U
 /// A pipe or a device is the rank's own affair: opening it may wait for a peer.
 fn readable(path: &str) -> io::Result<()> {
     match fs::metadata(path)?.is_file() {
-        true => untrusted::open(path.as_ref(), LinkPolicy::Follow).map(drop),
+        true => open_regular(path.as_ref()).map(drop),
         false => Ok(()),
     }
 }
@@ -122,8 +121,7 @@ fn open(path: &str, appends: bool) -> Result<(), Unready> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
         return Ok(());
     }
-    let mut to_append = OpenOptions::new();
-    let file = untrusted::open_with(to_append.append(true).create(true), path.as_ref(), LinkPolicy::Follow);
+    let file = open_regular_for(Opening::Append { mode: 0o666 }, path.as_ref(), LinkPolicy::Follow);
     let file = file.map_err(unwritable)?;
     if !appends {
         file.set_len(0).map_err(unwritable)?;

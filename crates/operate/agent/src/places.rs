@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use bedplate_control::wire::{LogName, LogStream, RunId};
+use bedplate_host::OwnFolder;
 
 use crate::error::AgentError;
 use crate::identity::JobUsers;
@@ -106,17 +107,12 @@ impl Places {
     /// Removes what only a living run needs. Logs stay, empty ones too: some file systems take long to make files where
     /// others were removed just before, which would be at every start of a short job.
     pub(crate) fn tidy(&self, run: RunId) {
-        let Ok(entries) = fs::read_dir(self.run(run)) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if !["script", "report-", "step-", "probe"].iter().any(|kind| name.starts_with(kind)) {
-                continue;
+        let Ok(folder) = OwnFolder::open(&self.run(run)) else { return };
+        for name in folder.names().unwrap_or_default() {
+            let text = name.to_string_lossy();
+            if ["script", "report-", "step-", "probe"].iter().any(|kind| text.starts_with(kind)) {
+                let _ = folder.remove(&name);
             }
-            let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                true => fs::remove_dir_all(entry.path()),
-                false => fs::remove_file(entry.path()),
-            };
         }
     }
 }

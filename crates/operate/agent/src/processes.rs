@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use bedplate_host::read_beginning;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -70,7 +71,7 @@ pub(crate) fn own_children() -> Option<Vec<i32>> {
 }
 
 /// Whether a process was started with each of these `NAME=value` in its environment.
-fn has_variables(pid: i32, variables: &[&str]) -> bool {
+pub(crate) fn has_variables(pid: i32, variables: &[&str]) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let has =
         |variable: &&str| environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes());
@@ -137,9 +138,16 @@ pub(crate) fn has_efa() -> bool {
     })
 }
 
+/// A file of the kernel, or what a container has in its place: as much of it as such a file has.
+pub(crate) fn kernel_text(path: &str) -> String {
+    const LARGEST: u64 = 1 << 20;
+    let bytes = read_beginning(Path::new(path), LARGEST).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The host's memory.
 pub(crate) fn memory_mib() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = kernel_text("/proc/meminfo");
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kib = total.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
     kib.unwrap_or(0) / 1024

@@ -4,15 +4,13 @@
 //! reports are skipped: a job must not fail because of one. The file belongs to the job, so it may be anything by the
 //! time it is opened; only a regular file is read, and only so much of it at a time.
 
-use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use bedplate_host::{LinkPolicy, Opening, open_regular_for};
 use bedplate_report::{LONGEST_LINE, Report};
 use nix::fcntl::{FallocateFlags, fallocate};
-
-use crate::untrusted::{self, LinkPolicy};
 
 /// Read from a file at a time.
 const MOST_BYTES: u64 = 4 << 20;
@@ -35,7 +33,8 @@ pub struct ReportFile {
 impl ReportFile {
     /// A file that is read from its end: what stands there already was said by others.
     pub fn from_now(path: PathBuf) -> Self {
-        let offset = untrusted::open(&path, LinkPolicy::Refuse).and_then(|file| file.metadata());
+        let offset =
+            open_regular_for(Opening::Read, &path, LinkPolicy::Refuse).and_then(|file| file.metadata());
         Self { offset: offset.map_or(0, |metadata| metadata.len()), ..Self::new(path) }
     }
 
@@ -45,7 +44,9 @@ impl ReportFile {
 
     /// What is new: of each kind of report the last, and of steps the last few.
     pub fn read(&mut self) -> Vec<Report> {
-        let Ok(mut file) = untrusted::open(&self.path, LinkPolicy::Refuse) else { return Vec::new() };
+        let Ok(mut file) = open_regular_for(Opening::Read, &self.path, LinkPolicy::Refuse) else {
+            return Vec::new();
+        };
         let Ok(metadata) = file.metadata() else { return Vec::new() };
         if metadata.len() < self.offset {
             // The file was replaced or cut: it is read from its beginning.
@@ -69,7 +70,7 @@ impl ReportFile {
 
     /// Gives back the room of what has been read; the file keeps its length, so that its writers notice nothing.
     fn release(&mut self) {
-        let writing = untrusted::open_with(OpenOptions::new().write(true), &self.path, LinkPolicy::Refuse);
+        let writing = open_regular_for(Opening::Write, &self.path, LinkPolicy::Refuse);
         let Ok(file) = writing else { return };
         // A second name may be that of a file which is none of the job's.
         if !file.metadata().is_ok_and(|metadata| metadata.nlink() == 1) {
@@ -121,6 +122,7 @@ fn only_news(reports: Vec<Report>) -> Vec<Report> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
     use std::io::Write;
 
     use bedplate_report::Checkpoint;

@@ -110,6 +110,57 @@ fn files_that_a_job_names_are_opened_with_its_users_rights() {
 }
 
 #[test]
+fn a_log_that_is_swapped_for_a_link_again_and_again_shows_no_secret() {
+    let Some(cluster) = as_root() else { return };
+    let secret = cluster.state.join("secret");
+    fs::write(&secret, "token").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let folder = cluster.state.join("open");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let swaps = format!(
+        "cd {}; touch ready; while :; do ln -sf {} link; mv -f link log; echo own > file; mv -f file log; done",
+        folder.display(),
+        secret.display()
+    );
+    let mut launches = of_nobody(gang(1, &["n1"], &swaps));
+    launches[0].stdout = Some(folder.join("log").display().to_string());
+    let run = launches[0].run;
+    cluster.start_gang(&launches);
+    fixture::wait_until("the swaps", || folder.join("ready").exists());
+    for _ in 0..300 {
+        if let Ok(text) = cluster.try_log(run, "n1", 0, LogStream::Stdout) {
+            assert!(!text.contains("token"), "{text}");
+        }
+    }
+    cluster.tell("n1", &ToAgent::Stop { run, grace_ms: 0 });
+    cluster.released(run, "n1");
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "token");
+}
+
+#[test]
+fn a_user_has_so_many_processes_and_cannot_raise_that() {
+    let Some(cluster) = as_root() else { return };
+    let of_kernel: u64 = fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
+    let told = output(
+        &cluster,
+        1,
+        "grep processes /proc/self/limits; prlimit --nproc=unlimited: 2> /dev/null || echo no more",
+    );
+    let limits: Vec<u64> = told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert!(limits.len() == 2 && limits.iter().all(|most| *most <= of_kernel / 4), "{told}");
+    assert!(told.ends_with("no more\n"), "{told}");
+    let enforced = cluster.hello("n1").host.enforced;
+    if enforced.iter().any(|each| each.contains("cgroup v1") && each.contains("turns")) {
+        let groups = output(&cluster, 2, "cat /proc/self/cgroup");
+        assert!(
+            groups.lines().any(|line| line.contains(":cpu") && line.contains("bedplate-n1-")),
+            "{groups}"
+        );
+    }
+}
+
+#[test]
 fn a_user_that_the_node_does_not_know_is_refused() {
     let Some(cluster) = as_root() else { return };
     let mut launches = gang(1, &["n1"], "true");

@@ -19,6 +19,7 @@ use bedplate_document::kubernetes::is_object_name;
 use bedplate_job::Job;
 use bedplate_job::kubernetes::ManifestKind;
 use bedplate_kubernetes::{KubernetesPlace, names};
+use bedplate_report::Expectation;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::sync::{Mutex, OnceLock};
@@ -199,14 +200,16 @@ impl Driver for Kubernetes {
 
     fn job(&self, id: &JobId) -> Result<JobDetail, DriverError> {
         let record = self.record(id)?;
+        let steps = self.steps(&record);
         Ok(JobDetail {
             summary: record.summary(),
             runs: Vec::new(),
             notes: self.notes(&record),
             text: record.file().map(str::to_owned),
-            predicted: record.job().and_then(|job| job.expected),
-            steps: None,
+            expected: Expectation::of(record.job().and_then(|job| job.expected).as_ref(), steps.as_ref()),
+            steps,
             tasks: Vec::new(),
+            diagnosis: Vec::new(),
         })
     }
 

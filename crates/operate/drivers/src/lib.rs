@@ -13,6 +13,7 @@ mod errand;
 mod error;
 mod kubernetes;
 mod local;
+mod observed;
 mod place;
 mod slurm;
 mod state;

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_host::clock;
 use bedplate_job::{Job, RankBlocks};
+use bedplate_report::Expectation;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -288,7 +289,8 @@ impl Driver for Slurm {
             records = newest_runs(rows);
         }
         let record = records.first().ok_or_else(|| no_such_job(id))?;
-        let told = files::reports(record);
+        let mut told = files::reports(record);
+        told.steps = told.steps.or_else(|| files::steps_in_output(record));
         let note = record.note();
         let mut summary = record.summary();
         summary.life.checkpoint = told.checkpoint;
@@ -302,8 +304,9 @@ impl Driver for Slurm {
             runs: if runs.len() > 1 { runs } else { Vec::new() },
             notes: Vec::new(),
             text: None,
-            predicted: note.expected.or(told.steps.as_ref().and_then(|steps| steps.predicted)),
+            expected: Expectation::of(note.expected.as_ref(), told.steps.as_ref()),
             steps: told.steps,
+            diagnosis: Vec::new(),
             tasks: if is_array(id, &records) { tasks(&records) } else { Vec::new() },
         })
     }

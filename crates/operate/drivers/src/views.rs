@@ -1,12 +1,12 @@
 //! What a driver tells about jobs, nodes and the cluster. Fields that a cluster does not know are absent.
 
-use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_control::JobLine;
 pub use bedplate_control::record::Life;
 pub use bedplate_control::wire::HostMachine as HostView;
 use bedplate_diag::Reason;
+use bedplate_diagnose::JobVerdict;
 use bedplate_finding::OpenFinding;
-use bedplate_report::StepHistory;
+use bedplate_report::{Expectation, StepHistory};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -49,10 +49,12 @@ pub struct JobDetail {
     pub notes: Vec<Note>,
     /// The job file, for those who may see it.
     pub text: Option<String>,
-    /// What a step was predicted to take: as attached at submission, or as the job itself expects.
-    pub predicted: Option<Breakdown<Predicted>>,
+    /// What a step should take, and whose word that is.
+    pub expected: Option<Expectation>,
     /// What its newest run that reported steps measured.
     pub steps: Option<StepHistory>,
+    /// What slows or stops it, while it runs.
+    pub diagnosis: Vec<JobVerdict>,
     /// Of an array every task, the first ones of a very long one; then the rest is told of the first.
     pub tasks: Vec<TaskView>,
 }
@@ -119,8 +121,9 @@ impl TryFrom<Value> for JobDetail {
             runs,
             notes: take(&mut value, "notes")?,
             text: take(&mut value, "text")?,
-            predicted: take(&mut value, "predicted")?,
+            expected: take(&mut value, "expected")?,
             steps: take(&mut value, "steps")?,
+            diagnosis: take(&mut value, "diagnosis")?,
             tasks: take(&mut value, "tasks")?,
             summary: serde_json::from_value(value)?,
         })
@@ -132,8 +135,12 @@ impl From<JobDetail> for Value {
         let mut value = json!(detail.summary);
         value["runs"] = json!(detail.runs);
         value["notes"] = json!(detail.notes);
-        value["predicted"] = json!(detail.predicted);
+        value["predicted"] = json!(detail.expected.as_ref().and_then(|expected| expected.breakdown));
+        value["expected"] = json!(detail.expected);
         value["steps"] = json!(detail.steps);
+        if !detail.diagnosis.is_empty() {
+            value["diagnosis"] = json!(detail.diagnosis);
+        }
         if !detail.tasks.is_empty() {
             value["tasks"] = json!(detail.tasks);
         }

@@ -107,11 +107,12 @@ impl Driver for Fake {
         let summary = self.summary(id)?;
         Ok(JobDetail {
             tasks: Vec::new(),
+            diagnosis: Vec::new(),
             summary,
             runs: Vec::new(),
             notes: Vec::new(),
             text: None,
-            predicted: None,
+            expected: None,
             steps: None,
         })
     }

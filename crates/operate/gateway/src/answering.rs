@@ -41,7 +41,8 @@ pub(crate) async fn answer(
             let (events, receiver) = mpsc::channel(MOST_WAITING);
             let limit = gateway.options.bounds.request;
             let deadline = Instant::now() + limit;
-            let events = ClientEvents { events, deadline, limit };
+            let stall = gateway.server.limits().stall;
+            let events = ClientEvents { events, deadline, limit, stall };
             tokio::spawn(async move {
                 let telling = stream(&generation, form, &head, streaming, sources, account, &events);
                 if let Err(what) = caught_async(telling).await {
@@ -120,9 +121,11 @@ pub(crate) struct ClientEvents {
     deadline: Instant,
     /// From the beginning to the deadline.
     limit: Duration,
+    /// How long the client may leave all events that wait unread.
+    stall: Duration,
 }
 
-/// The client has gone.
+/// The client has gone, or might as well have.
 pub(crate) struct Gone;
 
 impl ClientEvents {
@@ -131,14 +134,16 @@ impl ClientEvents {
     }
 
     async fn send_text(&self, text: &str) -> Result<(), Gone> {
-        let event = Bytes::from(format!("data: {text}\n\n"));
-        self.events.send(event).await.map_err(|_| Gone)
+        self.send_bytes(Bytes::from(format!("data: {text}\n\n"))).await
     }
 
     /// An event with a type of its own.
     pub(crate) async fn send_named(&self, kind: &str, value: &Value) -> Result<(), Gone> {
-        let event = Bytes::from(format!("event: {kind}\ndata: {value}\n\n"));
-        self.events.send(event).await.map_err(|_| Gone)
+        self.send_bytes(Bytes::from(format!("event: {kind}\ndata: {value}\n\n"))).await
+    }
+
+    async fn send_bytes(&self, event: Bytes) -> Result<(), Gone> {
+        self.events.send_timeout(event, self.stall).await.map_err(|_| Gone)
     }
 
     /// The next step, an error, or the news that the client has gone, which ends the answer.

@@ -66,7 +66,7 @@ pub(crate) struct AnswerChoice<'a> {
 }
 
 impl<'a> AnswerChoice<'a> {
-    pub(crate) fn new(generation: &'a Generation) -> Self {
+    pub(crate) fn new(generation: &'a Generation, prompt: &[u32]) -> Self {
         let tokenizer = generation.model.tokenizer();
         Self {
             tokenizer,
@@ -74,7 +74,7 @@ impl<'a> AnswerChoice<'a> {
             shows_special: generation.shows_special,
             shows_logprobs: generation.logprobs.is_some(),
             least: generation.continuation.least,
-            pieces: tokenizer.pieces(),
+            pieces: tokenizer.pieces_after(if generation.continues { prompt } else { &[] }),
             search: StopSearch::default(),
             calls: generation.calls.map(CallSearch::new),
             has_called: false,

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use crate::presence::Presence;
 use crate::refusal::ApiError;
 
 /// An object and where it is.
@@ -11,22 +12,28 @@ use crate::refusal::ApiError;
 pub(crate) struct Fields<'a> {
     object: &'a Map<String, Value>,
     path: String,
+    /// Who waits for what is made of them, where that is known.
+    client: Presence,
 }
 
 impl<'a> Fields<'a> {
     /// The whole body.
-    pub(crate) fn of_body(body: &'a Value) -> Result<Self, ApiError> {
+    pub(crate) fn of_body(body: &'a Value, client: &Presence) -> Result<Self, ApiError> {
         let object = body.as_object().ok_or_else(|| ApiError::Invalid {
             message: format!("the body must be a JSON object and is {}", kind(body)),
             param: None,
             code: None,
         })?;
-        Ok(Self { object, path: String::new() })
+        Ok(Self { object, path: String::new(), client: client.clone() })
     }
 
     pub(crate) fn of(value: &'a Value, path: &str) -> Result<Self, ApiError> {
         let object = value.as_object().ok_or_else(|| wrong(path, "an object", value))?;
-        Ok(Self { object, path: path.to_owned() })
+        Ok(Self { object, path: path.to_owned(), client: Presence::default() })
+    }
+
+    pub(crate) fn client(&self) -> &Presence {
+        &self.client
     }
 
     pub(crate) fn path(&self, key: &str) -> String {

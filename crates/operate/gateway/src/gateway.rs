@@ -5,16 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use bedplate_batching::TenantId;
-use bedplate_diag::nearest;
 use bedplate_host::clock;
 use bedplate_host::panics::message;
 use bedplate_http::header::{HeaderName, HeaderValue};
 use bedplate_http::{Answer, HeaderMap, Request, Server, read_body};
 use bedplate_random::mix;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::timeout;
 
+use crate::admission::{Owner, ReadingTurns, Share, Shares, is_large, room_for_body};
 use crate::answering;
 use crate::cross_origin::CrossOrigin;
 use crate::error::GatewayError;
@@ -23,12 +22,18 @@ use crate::keys::ApiKeys;
 use crate::metrics::{GatewayMetrics, ModelMetrics};
 use crate::model::ServedModel;
 use crate::options::GatewayOptions;
+use crate::presence::Presence;
 use crate::refusal::ApiError;
 use crate::routes::{self, RouteAction, chat, completions, embeddings, responses, status, tokens};
 use crate::trace::Trace;
 use crate::wire::{ChoiceShape, Form};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Bodies that are being read have at most so many bytes together: what is made of them has up to sixteen times as many.
+const MOST_BODY_BYTES: u64 = 256 << 20;
+/// Large bodies that are read at once.
+const LARGE_AT_ONCE: usize = 2;
 
 /// Everything that handlers need.
 pub(crate) struct Gateway {
@@ -39,7 +44,12 @@ pub(crate) struct Gateway {
     pub(crate) server: Server,
     keys: ApiKeys,
     cross_origin: CrossOrigin,
-    room: Arc<Semaphore>,
+    /// Of requests under way.
+    slots: Arc<Shares>,
+    /// Bytes of bodies that are being read.
+    bodies: Arc<Shares>,
+    /// Reading prompts and grammars: small bodies, and large ones apart, so that nobody waits for those.
+    reading: [Arc<ReadingTurns>; 2],
     is_draining: AtomicBool,
     seed: u64,
     ids: AtomicU64,
@@ -58,15 +68,20 @@ impl Gateway {
         }
         let trace = options.trace.as_deref().map(Trace::open).transpose()?.map(Arc::new);
         let now = clock::unix_time().as_nanos() as u64;
+        let keys = ApiKeys::load(&options.keys, options.key_file.as_deref())?;
+        let requests = options.bounds.requests as u64;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let with_metrics = |model| (Arc::new(model), Arc::new(ModelMetrics::new()));
         Ok(Self {
-            keys: ApiKeys::load(&options.keys, options.key_file.as_deref())?,
             cross_origin: CrossOrigin::new(&options.origins),
-            room: Arc::new(Semaphore::new(options.bounds.requests)),
+            slots: Shares::with_room_for_others(requests),
+            bodies: Shares::new(MOST_BODY_BYTES.max(4 * options.bounds.body_bytes as u64)),
+            reading: [ReadingTurns::new(cores), ReadingTurns::new(LARGE_AT_ONCE)],
             models: models.into_iter().map(with_metrics).collect(),
             metrics: GatewayMetrics::default(),
             trace,
             server,
+            keys,
             is_draining: AtomicBool::new(false),
             seed: mix(now ^ u64::from(std::process::id())),
             ids: AtomicU64::new(0),
@@ -101,7 +116,7 @@ impl Gateway {
         let name = fields::text(fields.required("model")?, "model")?;
         let found = self.models().find(|model| model.names().any(|known| known == name));
         let Some(model) = found else {
-            return Err(ApiError::NoSuchModel { model: name.to_owned(), nearest: self.nearest(name) });
+            return Err(ApiError::NoSuchModel { model: name.to_owned(), served: self.served() });
         };
         let is_adapter = model.about().adapters.iter().any(|adapter| adapter == name);
         Ok((model.clone(), name.to_owned(), is_adapter.then(|| name.to_owned())))
@@ -118,9 +133,9 @@ impl Gateway {
         }
     }
 
-    pub(crate) fn nearest(&self, name: &str) -> Option<String> {
-        let names: Vec<&str> = self.models().flat_map(|model| model.names()).collect();
-        nearest(name, names.iter().copied()).map(str::to_owned)
+    /// The names of all models and adapters.
+    pub(crate) fn served(&self) -> Vec<String> {
+        self.models().flat_map(|model| model.names()).map(str::to_owned).collect()
     }
 
     /// A text that no other request of this server has.
@@ -129,12 +144,13 @@ impl Gateway {
         format!("{:016x}{:08x}", mix(self.seed ^ number), number as u32)
     }
 
-    fn enter(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// A slot for a request that has been read.
+    fn enter(&self, owner: Owner) -> Result<Share, ApiError> {
         if self.is_draining() {
             return Err(ApiError::Draining);
         }
         let limit = self.options.bounds.requests;
-        self.room.clone().try_acquire_owned().map_err(|_| ApiError::TooMany { limit })
+        self.slots.take(owner, 1).ok_or(ApiError::TooMany { limit })
     }
 }
 
@@ -209,43 +225,69 @@ async fn handle(
         _ => {}
     }
     let arrived = Instant::now();
-    let permit = gateway.enter()?;
+    if gateway.is_draining() {
+        return Err(ApiError::Draining);
+    }
+    let owner = Owner::of(&gateway.keys, tenant, &request);
     let (head, mut body) = request.into_parts();
-    let body = read_body(&head.headers, &mut body, gateway.server.limits()).await?;
+    let limits = gateway.server.limits();
+    let room = gateway.bodies.take(owner, room_for_body(&head.headers, limits)).ok_or(ApiError::Crowded)?;
+    let bytes = read_body(&head.headers, &mut body, limits).await?;
+    let body = TakenBody { bytes, _room: room };
     let task = Aborting(tokio::spawn(work(
         gateway.clone(),
         action,
         body,
-        Visitor { tenant, arrived, id: id.to_owned() },
+        Visitor { tenant, owner, arrived, id: id.to_owned() },
     )));
     let limit = gateway.options.bounds.request;
-    let ended = timeout(limit, task).await.map_err(|_| ApiError::TookTooLong { seconds: limit.as_secs() })?;
-    let mut answer = ended?;
-    answer.body_mut().hold(permit);
-    Ok(answer)
+    timeout(limit, task).await.map_err(|_| ApiError::TookTooLong { seconds: limit.as_secs() })?
+}
+
+/// A body, and the bytes that were set aside for it.
+struct TakenBody {
+    bytes: bytes::Bytes,
+    _room: Share,
 }
 
 /// Who asks, and since when.
 pub(crate) struct Visitor {
     pub(crate) tenant: TenantId,
+    owner: Owner,
     pub(crate) arrived: Instant,
     pub(crate) id: String,
 }
 
-/// A request that generates. Reading it may take long, for large prompts and schemas, so that is done on a thread that may be kept busy.
+/// A request that generates. Reading it may take long, for large prompts and schemas, so that is done on a thread that may be kept busy,
+/// in turns between clients, and before the request has a slot.
 async fn work(
     gateway: Arc<Gateway>,
     action: RouteAction,
-    body: bytes::Bytes,
+    body: TakenBody,
     visitor: Visitor,
 ) -> Result<Answer, ApiError> {
     let reader = gateway.clone();
-    let read = tokio::task::spawn_blocking(move || read(&reader, action, &body)).await;
-    match read.unwrap_or_else(|error| Err(panicked(error)))? {
-        Read::Done(answer) => Ok(answer),
-        Read::Generation(generation, form) => answering::answer(&gateway, *generation, form, visitor).await,
-        Read::Embeddings(embeddings) => embeddings::answer(embeddings, visitor.tenant).await,
+    let turn = gateway.reading[usize::from(is_large(&body.bytes))].wait(visitor.owner).await;
+    // Given up together with this task, when the client goes.
+    let client = Presence::default();
+    let held = client.held();
+    let read = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        read(&reader, action, &body.bytes, &client)
+    });
+    let read = read.await.unwrap_or_else(|error| Err(panicked(error)))?;
+    drop(held);
+    if let Read::Done(answer) = read {
+        return Ok(answer);
     }
+    let slot = gateway.enter(visitor.owner)?;
+    let mut answer = match read {
+        Read::Done(answer) => answer,
+        Read::Generation(generation, form) => answering::answer(&gateway, *generation, form, visitor).await?,
+        Read::Embeddings(embeddings) => embeddings::answer(embeddings, visitor.tenant).await?,
+    };
+    answer.body_mut().hold(slot);
+    Ok(answer)
 }
 
 enum Read {
@@ -254,9 +296,9 @@ enum Read {
     Embeddings(embeddings::Embeddings),
 }
 
-fn read(gateway: &Gateway, action: RouteAction, body: &[u8]) -> Result<Read, ApiError> {
+fn read(gateway: &Gateway, action: RouteAction, body: &[u8], client: &Presence) -> Result<Read, ApiError> {
     let body = fields::parse(body)?;
-    let fields = Fields::of_body(&body)?;
+    let fields = Fields::of_body(&body, client)?;
     let generation = |generation, form| Read::Generation(Box::new(generation), form);
     match action {
         RouteAction::Chat => Ok(generation(chat::read(gateway, &fields)?, Form::Choices(ChoiceShape::Chat))),

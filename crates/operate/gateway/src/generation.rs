@@ -16,6 +16,8 @@ pub(crate) struct Generation {
     pub(crate) name: String,
     pub(crate) adapter: Option<String>,
     pub(crate) prompts: Vec<Vec<u32>>,
+    /// Whether an answer continues the text of its prompt.
+    pub(crate) continues: bool,
     /// Texts in front of the choices of each prompt, where prompts are repeated.
     pub(crate) echoes: Option<Vec<String>>,
     pub(crate) continuation: Continuation,

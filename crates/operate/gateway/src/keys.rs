@@ -24,6 +24,10 @@ impl ApiKeys {
         Ok(Self(keys))
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whose request it is.
     pub(crate) fn identify(&self, headers: &HeaderMap) -> Result<TenantId, ApiError> {
         if self.0.is_empty() {

@@ -21,6 +21,7 @@
 //! ```
 
 mod account;
+mod admission;
 mod answering;
 mod calls;
 mod choice;
@@ -35,6 +36,7 @@ mod keys;
 mod metrics;
 mod model;
 mod options;
+mod presence;
 mod refusal;
 mod responding;
 mod router;

@@ -8,7 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::calls::CallStyle;
 use crate::error::GatewayError;
-use crate::guide::{Guide, Language};
+use crate::guide::{Guide, Language, Unguided};
+use crate::presence::Presence;
 use crate::refusal::ApiError;
 
 /// A model with the replicas that answer for it.
@@ -38,6 +39,7 @@ impl ServedModel {
         }
         let source = ChatTemplate::source_of(&tokenizer);
         let template = source.as_ref().map(|_| ChatTemplate::of(&tokenizer)).transpose()?;
+        let source = tokenizer.tool_template().or(source);
         Ok(Self {
             name,
             aliases: Vec::new(),
@@ -86,12 +88,36 @@ impl ServedModel {
         })
     }
 
+    /// The tokens of a text, counted before all of a text that is too long is encoded.
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        is_marked: bool,
+        most: usize,
+        param: &str,
+    ) -> Result<Vec<u32>, ApiError> {
+        let encoded = self.tokenizer.encode_within(text, is_marked, most);
+        encoded
+            .map_err(|error| ApiError::field(param, error.to_string()))?
+            .ok_or_else(|| too_long(most, param))
+    }
+
     /// A compiled language for this model's tokens. May take a while.
-    pub(crate) fn compile(&self, language: Language, param: &str) -> Result<Arc<dyn Grammar>, ApiError> {
+    pub(crate) fn compile(
+        &self,
+        language: Language,
+        param: &str,
+        client: &Presence,
+    ) -> Result<Arc<dyn Grammar>, ApiError> {
         let guide = self.guide.get_or_init(|| Guide::new(&self.tokenizer, self.about()));
         let guide = guide.as_ref().map_err(|reason| ApiError::Failed { reason: reason.clone() })?;
-        let invalid = |reason| ApiError::field(param, format!("`{param}` cannot be followed: {reason}"));
-        guide.compile(language).map_err(invalid)
+        guide.compile(language, client).map_err(|unguided| match unguided {
+            Unguided::Refused(reason) => {
+                ApiError::field(param, format!("`{param}` cannot be followed: {reason}"))
+            }
+            Unguided::Busy => ApiError::Crowded,
+            Unguided::Abandoned => ApiError::Failed { reason: "its client has gone".into() },
+        })
     }
 
     /// Asks the replica with the fewest requests; one that is full or has stopped is passed over.
@@ -126,4 +152,11 @@ impl ServedModel {
     pub(crate) fn drain(&self) {
         self.replicas.iter().for_each(|replica| replica.drain());
     }
+}
+
+/// A prompt that the model cannot take, whatever it is asked to answer.
+pub(crate) fn too_long(limit: usize, param: &str) -> ApiError {
+    let message =
+        format!("this model's maximum context length is {limit} tokens, but the prompt has more; shorten it");
+    ApiError::coded(param, "context_length_exceeded", message)
 }

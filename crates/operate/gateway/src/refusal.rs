@@ -1,6 +1,7 @@
 //! Why a request gets no answer, in the shape that OpenAI's clients read.
 
 use bedplate_batching::RequestRefusal;
+use bedplate_diag::nearest;
 use bedplate_http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use bedplate_http::{Answer, BodyError, StatusCode, json};
 use bedplate_serve::Refusal;
@@ -11,8 +12,12 @@ use serde_json::{Value, json};
 pub(crate) enum ApiError {
     #[error("{message}")]
     Invalid { message: String, param: Option<String>, code: Option<&'static str> },
-    #[error("the model `{model}` does not exist{}", nearest_hint(.nearest.as_deref()))]
-    NoSuchModel { model: String, nearest: Option<String> },
+    #[error("the model `{model}` does not exist{}", served_hint(.served, .model))]
+    NoSuchModel {
+        model: String,
+        /// The names that are served.
+        served: Vec<String>,
+    },
     #[error("there is nothing at {path}")]
     NoSuchPath { path: String },
     #[error("{path} does not take {method}; it takes {allowed}")]
@@ -23,6 +28,8 @@ pub(crate) enum ApiError {
     Body(BodyError),
     #[error("{limit} requests are under way, as many as this server takes; try again in a moment")]
     TooMany { limit: usize },
+    #[error("this server is reading as much as it can at once; try again in a moment")]
+    Crowded,
     #[error("the server is about to end and takes no more requests")]
     Draining,
     #[error("no replica is ready to answer; try again in a moment")]
@@ -37,8 +44,22 @@ pub(crate) enum ApiError {
     Failed { reason: String },
 }
 
-fn nearest_hint(nearest: Option<&str>) -> String {
-    nearest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+/// Names that a refusal lists.
+const MOST_NAMES: usize = 8;
+
+/// What is served, and which of it was probably meant.
+fn served_hint(served: &[String], asked: &str) -> String {
+    if served.is_empty() {
+        return String::new();
+    }
+    let meant = nearest(asked, served.iter().map(String::as_str));
+    let meant = meant.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+    let names: Vec<String> = served.iter().take(MOST_NAMES).map(|name| format!("`{name}`")).collect();
+    let more = match served.len().saturating_sub(MOST_NAMES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{meant}; served here: {}{more}", names.join(", "))
 }
 
 impl ApiError {
@@ -63,7 +84,7 @@ impl ApiError {
             ApiError::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
             ApiError::Body(error) => error.status(),
-            ApiError::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
+            ApiError::TooMany { .. } | ApiError::Crowded => StatusCode::TOO_MANY_REQUESTS,
             ApiError::Draining | ApiError::Stopped { .. } | ApiError::NoReplica => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -99,7 +120,7 @@ impl ApiError {
             ApiError::Unauthorized => Some("invalid_api_key"),
             ApiError::Body(BodyError::TooLarge { .. }) => Some("request_too_large"),
             ApiError::Body(_) => None,
-            ApiError::TooMany { .. } => Some("rate_limit_exceeded"),
+            ApiError::TooMany { .. } | ApiError::Crowded => Some("rate_limit_exceeded"),
             ApiError::Draining | ApiError::Stopped { .. } | ApiError::NoReplica => {
                 Some("service_unavailable")
             }
@@ -130,7 +151,8 @@ impl ApiError {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             // The rest of the body is not read.
-            ApiError::Body(_) => {
+            ApiError::Body(_) | ApiError::Crowded => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -154,7 +176,7 @@ impl From<Refusal> for ApiError {
             }
             Refusal::Never(_) => ApiError::Invalid { message, param: None, code: None },
             Refusal::NoSuchToken { .. } => ApiError::field("prompt", message),
-            Refusal::NoSuchAdapter { name } => ApiError::NoSuchModel { model: name, nearest: None },
+            Refusal::NoSuchAdapter { name } => ApiError::NoSuchModel { model: name, served: Vec::new() },
             Refusal::Full { limit } => ApiError::TooMany { limit: limit as usize },
             Refusal::Draining => ApiError::Draining,
             Refusal::Stopped { reason } => ApiError::Stopped { reason },

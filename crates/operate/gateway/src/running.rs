@@ -92,8 +92,11 @@ pub(crate) struct RunningChoices<'a> {
 impl<'a> RunningChoices<'a> {
     pub(crate) fn new(generation: &'a Generation, sources: Sources, account: Account) -> Self {
         let samples = usize::from(generation.continuation.samples);
-        let choices =
-            (0..generation.prompts.len() * samples).map(|_| AnswerChoice::new(generation)).collect();
+        let choices = generation
+            .prompts
+            .iter()
+            .flat_map(|prompt| (0..samples).map(|_| AnswerChoice::new(generation, prompt)))
+            .collect();
         Self { sources, samples, choices, account }
     }
 

@@ -17,13 +17,18 @@ const LONGEST_STOP: usize = 1024;
 const MOST_BIASES: usize = 1024;
 
 /// Reads what the engine samples by; `most` is set later, when the prompt is known.
-pub(crate) fn continuation(fields: &Fields<'_>, bounds: &Bounds) -> Result<Continuation, ApiError> {
+pub(crate) fn continuation(
+    fields: &Fields<'_>,
+    bounds: &Bounds,
+    model: &ServedModel,
+) -> Result<Continuation, ApiError> {
+    refuse_ignored(fields)?;
     let samples = fields.whole("n", 1..=i64::from(bounds.choices))?.unwrap_or(1);
     Ok(Continuation {
         most: 1,
         least: fields.whole("min_tokens", 0..=i64::from(u32::MAX))?.unwrap_or(0) as u32,
         samples: samples as u16,
-        sampling: sampling(fields)?,
+        sampling: sampling(fields, model.about().vocabulary)?,
         stop_tokens: stop_tokens(fields)?,
         ignores_end: fields.flag("ignore_eos")?.unwrap_or(false),
         logprobs: None,
@@ -31,7 +36,45 @@ pub(crate) fn continuation(fields: &Fields<'_>, bounds: &Bounds) -> Result<Conti
     })
 }
 
-fn sampling(fields: &Fields<'_>) -> Result<Sampling, ApiError> {
+/// Fields of OpenAI and vLLM that change an answer and that this server does not know.
+const CHANGING: [&str; 12] = [
+    "allowed_token_ids",
+    "bad_words",
+    "continue_final_message",
+    "documents",
+    "function_call",
+    "functions",
+    "prompt_logprobs",
+    "return_tokens_as_token_ids",
+    "truncate_prompt_tokens",
+    "use_beam_search",
+    "length_penalty",
+    "prompt_embeds",
+];
+
+/// What is asked for is done or refused.
+fn refuse_ignored(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let is_asked = |value: &Value| match value {
+        Value::Bool(is_asked) => *is_asked,
+        Value::Array(listed) => !listed.is_empty(),
+        Value::Object(keys) => !keys.is_empty(),
+        _ => true,
+    };
+    let changes = |field: &&str| {
+        let value = fields.get(field);
+        value.is_some_and(|value| {
+            is_asked(value) && !(*field == "length_penalty" && value.as_f64() == Some(1.0))
+        })
+    };
+    match CHANGING.into_iter().find(changes) {
+        Some(field) => {
+            Err(ApiError::field(field, format!("`{field}` is not supported, and would change the answer")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn sampling(fields: &Fields<'_>, vocabulary: u32) -> Result<Sampling, ApiError> {
     let defaults = Sampling::default();
     let number = |key, range, default: f32| {
         Ok::<f32, ApiError>(fields.number(key, range)?.map_or(default, |read| read as f32))
@@ -45,12 +88,12 @@ fn sampling(fields: &Fields<'_>) -> Result<Sampling, ApiError> {
         repetition_penalty: number("repetition_penalty", 1e-3..=100.0, defaults.repetition_penalty)?,
         presence_penalty: number("presence_penalty", -2.0..=2.0, defaults.presence_penalty)?,
         frequency_penalty: number("frequency_penalty", -2.0..=2.0, defaults.frequency_penalty)?,
-        bias: bias(fields)?,
+        bias: bias(fields, vocabulary)?,
         seed: fields.whole("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
     })
 }
 
-fn bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+fn bias(fields: &Fields<'_>, vocabulary: u32) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     if biases.map().len() > MOST_BIASES {
         return Err(ApiError::field(
@@ -62,10 +105,12 @@ fn bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
         let path = biases.path(token);
         let not_a_token =
             || ApiError::field(&path, format!("`{path}` must have a token's number as its name"));
-        Ok((
-            token.parse().map_err(|_| not_a_token())?,
-            fields::number(value, &path, &(-100.0..=100.0))? as f32,
-        ))
+        let token: u32 = token.parse().map_err(|_| not_a_token())?;
+        if token >= vocabulary {
+            let message = format!("`{path}`: the model's tokens are numbered below {vocabulary}");
+            return Err(ApiError::field(&path, message));
+        }
+        Ok((token, fields::number(value, &path, &(-100.0..=100.0))? as f32))
     };
     biases.map().iter().map(one).collect()
 }
@@ -207,5 +252,5 @@ pub(crate) fn grammar(
     fields: &Fields<'_>,
     model: &ServedModel,
 ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-    language(fields)?.map(|(language, param)| model.compile(language, &param)).transpose()
+    language(fields)?.map(|(language, param)| model.compile(language, &param, fields.client())).transpose()
 }

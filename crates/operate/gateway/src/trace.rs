@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bedplate_random::mix;
 use bedplate_record::Counter;
@@ -18,6 +18,8 @@ use crate::error::GatewayError;
 
 /// Lines that may wait for the disk.
 const MOST_WAITING: usize = 8192;
+/// How long a server that ends waits for the disk.
+const CLOSES_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a line says of all requests of a client's request.
 #[derive(Debug, Clone)]
@@ -81,11 +83,14 @@ impl Trace {
         }
     }
 
-    /// Returns once all lines are in the file.
+    /// Returns once all lines are in the file, or its disk has not taken them for a while.
     pub(crate) fn close(&self) {
         drop(self.lines.lock().unwrap_or_else(PoisonError::into_inner).take());
         if let Some(writer) = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = writer.join();
+            let deadline = Instant::now() + CLOSES_WITHIN;
+            while !writer.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 }

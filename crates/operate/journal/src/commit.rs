@@ -3,7 +3,7 @@
 use bedplate_control::record::{
     HeldShare, JobRow, JobState, Joined, Life, NodeRow, Note, Record, RunRow, ShareRow,
 };
-use bedplate_gangs::Time;
+use bedplate_gangs::{JobId, Time};
 use rusqlite::{Connection, ToSql, named_params, params};
 
 use crate::journal::LastText;
@@ -18,7 +18,8 @@ pub(crate) fn write(
     for record in records {
         match record {
             Record::Submitted(row) => submitted(connection, row, last_text),
-            Record::Job { job, life } => job_changed(connection, job.0, life)?,
+            Record::Job { job, life } => known(job.0, update_job(connection, job.0, life))?,
+            Record::Arriving { array, next } => known(array.0, arriving(connection, array.0, *next))?,
             Record::Run(row) => run(connection, row),
             Record::Node(row) => node(connection, row),
             Record::Share(row) => share(connection, row),
@@ -36,6 +37,7 @@ fn latest(record: &Record) -> Time {
     match record {
         Record::Submitted(row) => row.submitted.max(of_life(&row.life)),
         Record::Job { life, .. } => of_life(life),
+        Record::Arriving { .. } => Time::ZERO,
         Record::Run(row) => row.started.max(row.running.max(row.ended).unwrap_or_default()),
         Record::Node(row) => row.losses.iter().copied().chain(row.found_out).max().unwrap_or_default(),
         Record::Share(row) => row.at,
@@ -99,11 +101,16 @@ fn text(connection: &Connection, row: &JobRow, last_text: &mut Option<LastText>)
 }
 
 /// The outer error is a change of a job that was never submitted.
-fn job_changed(connection: &Connection, job: u64, life: &Life) -> Result<rusqlite::Result<()>, JournalError> {
-    match update_job(connection, job, life) {
+fn known(job: u64, changed: rusqlite::Result<usize>) -> Result<rusqlite::Result<()>, JournalError> {
+    match changed {
         Ok(0) => Err(JournalError::UnknownJob { job }),
         other => Ok(other.map(|_| ())),
     }
+}
+
+fn arriving(connection: &Connection, array: u64, next: Option<JobId>) -> rusqlite::Result<usize> {
+    let mut statement = connection.prepare_cached("UPDATE jobs SET arriving = ?2 WHERE id = ?1")?;
+    statement.execute(params![array, next.map(|job| job.0)])
 }
 
 fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Result<usize> {

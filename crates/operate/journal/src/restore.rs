@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bedplate_control::record::{EndedRow, JobRow, Restored, RunRow};
+use bedplate_control::record::{ArrivingRow, EndedRow, JobRow, Restored, RunRow};
 use bedplate_gangs::{JobId, Time};
 use rusqlite::{Connection, OptionalExtension, Row};
 
@@ -15,6 +15,7 @@ pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError>
     Ok(Restored {
         next_job: newest_job.map_err(JournalError::reading("the newest job"))? + 1,
         jobs: live_jobs(connection).map_err(JournalError::reading("the jobs"))?,
+        arriving: arriving(connection).map_err(JournalError::reading("the arrays that are not whole"))?,
         ended: mates_of_live_tasks(connection).map_err(JournalError::reading("the jobs that ended"))?,
         runtime_samples: runtime_samples(connection)
             .map_err(JournalError::reading("the jobs that ended last"))?,
@@ -48,6 +49,15 @@ const MOST_RUNTIME_SAMPLES: usize = 10_000;
 
 fn live_jobs(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
     jobs(connection, &format!("WHERE {} ORDER BY jobs.id", rows::IS_LIVE))?.into_iter().collect()
+}
+
+fn arriving(connection: &Connection) -> rusqlite::Result<Vec<ArrivingRow>> {
+    let sql = "SELECT id, arriving FROM jobs WHERE arriving IS NOT NULL ORDER BY id";
+    let next = all(connection, sql, |row| row.get::<_, u64>(1))?;
+    let first = jobs(connection, "WHERE arriving IS NOT NULL ORDER BY jobs.id")?;
+    let row =
+        |(first, next): (rusqlite::Result<JobRow>, u64)| Ok(ArrivingRow { first: first?, next: JobId(next) });
+    first.into_iter().zip(next).map(row).collect()
 }
 
 /// The newest jobs for which [`JobRow::is_runtime_sample`], in the order in which they ended. What cannot be read teaches nothing.

@@ -10,12 +10,13 @@ use rusqlite::Connection;
 use crate::JournalError;
 
 /// Step `i` leads from format `i` to format `i + 1`.
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
     include_str!("schema/5.sql"),
+    include_str!("schema/6.sql"),
 ];
 /// Marks the file as ours: "bedj".
 const APPLICATION: i32 = 0x6265_646a;

@@ -30,5 +30,6 @@ fn what_a_commit_writes_grows_with_pages_not_with_records() {
     // The row that sums up all others is in the page of the clock, which a commit of the present changes anyway.
     assert_at_most("writes and syncs of 50 commits of one record", single, 616);
     let group = commit(500);
-    assert_at_most("writes and syncs of a commit of some 500 records", group, 79);
+    // Among them are arrays of which some tasks are still to come, whose rows and index are in pages of their own.
+    assert_at_most("writes and syncs of a commit of some 500 records", group, 113);
 }

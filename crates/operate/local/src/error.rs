@@ -12,6 +12,8 @@ use bedplate_topology::TopologyError;
 pub enum LocalError {
     #[error("another cluster is up in {}: {has}", state.display())]
     OtherShape { has: String, state: PathBuf },
+    #[error("a cluster is up in {}", state.display())]
+    StillUp { state: PathBuf },
     #[error("no cluster was ever started in {}", state.display())]
     NoShape { state: PathBuf },
     #[error("cannot use {}", path.display())]
@@ -62,6 +64,7 @@ fn list(pids: &[u32]) -> String {
 
 pub const PAGES: &[&Page] = &[
     &OTHER_SHAPE,
+    &STILL_UP,
     &NO_SHAPE,
     &STATE,
     &DIED,
@@ -80,6 +83,12 @@ pub const PAGES: &[&Page] = &[
     &NO_DAEMON,
 ];
 
+static STILL_UP: Page = Page {
+    code: "up/still-up",
+    class: Class::User,
+    meaning: "A cluster can only begin anew when nothing of the old one runs: its jobs would go on without anybody who knows them.",
+    remedy: "take it down first: `bedplate down`",
+};
 static UNREACHABLE: Page = Page {
     code: "up/unreachable",
     class: Class::User,
@@ -199,6 +208,7 @@ impl LocalError {
 impl Diagnostic for LocalError {
     fn page(&self) -> &'static Page {
         match self {
+            LocalError::StillUp { .. } => &STILL_UP,
             LocalError::OtherShape { .. } => &OTHER_SHAPE,
             LocalError::NoShape { .. } => &NO_SHAPE,
             LocalError::State { .. } => &STATE,

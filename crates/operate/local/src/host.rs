@@ -24,8 +24,7 @@ pub fn gpu_overlay_path() -> PathBuf {
     overlay_path().with_file_name("gpu.toml")
 }
 
-/// The configuration of a run as it was used, which `bedplate train` leaves in its folder.
-pub const RUN_SETTINGS: &str = "settings.toml";
+pub use bedplate_train::SETTINGS_FILE as RUN_SETTINGS;
 
 /// The output folders of training runs on this host, one a line, the newest last; `plan calibrate --recent` reads them.
 fn runs_path() -> PathBuf {

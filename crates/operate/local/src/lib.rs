@@ -18,6 +18,7 @@
 
 mod down;
 mod error;
+mod fresh;
 pub mod host;
 mod host_run;
 mod join;
@@ -34,6 +35,7 @@ mod up;
 
 pub use down::{kill_daemon, take_down};
 pub use error::{LocalError, PAGES};
+pub use fresh::set_aside;
 pub use host_run::host_run;
 pub use join::{Joined, invite};
 pub use launch::{Launcher, Say, find_agent, hold, is_running, stop_supervisor};

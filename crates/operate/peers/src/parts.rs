@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-/// Notes that a real part (`slurm`, `kubernetes`, `prometheus`, `s3`, `browser`, `nvrtc`, `gpu`) is used, in the folder that `BEDPLATE_PARTS`
+/// Notes that a real part (`slurm`, `kubernetes`, `prometheus`, `s3`, `browser`, `nvrtc`, `torch`, `gpu`) is used, in the folder that `BEDPLATE_PARTS`
 /// names; `./test` fails where one is missing at its end. Nothing happens elsewhere.
 pub fn uses(part: &str) {
     if let Some(folder) = std::env::var_os("BEDPLATE_PARTS") {

@@ -11,8 +11,8 @@
 //! - nanotron's four sizes are those of its playbook: h 2048/3072/4096/8192, L 16/28/32/80, V 131,072.
 
 use bedplate_transformer::{
-    Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, Norm, NormPlacement, Positions, Reach,
-    Shape, Transformer, builtin, builtin_names,
+    Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, Norm, NormPlacement, Positions, QkNorm,
+    Reach, Shape, Transformer, builtin, builtin_names,
 };
 
 use crate::Skip;
@@ -195,7 +195,7 @@ fn from_sizes(sizes: &Sizes) -> Result<Transformer, Skip> {
         head_dim: sizes.hidden / sizes.heads,
         has_qkv_bias: false,
         has_output_bias: false,
-        has_qk_norm: false,
+        qk_norm: QkNorm::Absent,
         has_sinks: false,
         has_gate: false,
     };

@@ -5,7 +5,7 @@ use bedplate_units::{Bytes, DollarRate, Dollars, Seconds};
 
 use crate::{CheckpointStore, GoodputError, RunOutlook};
 
-/// Machines as they are paid for.
+/// Machines as they are paid for: whole ones, for the terms they are sold for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rent {
     pub purchase: Purchase,
@@ -63,17 +63,36 @@ impl Rent {
         let ways = purchase.map_or(usual.to_vec(), |named| vec![named]);
         let rents =
             ways.into_iter().filter_map(|way| Self::from_prices(machine, prices, way, region, nodes).ok());
-        rents.min_by_key(|rent| rent.cost(time))
+        rents
+            .filter_map(|rent| Some((rent.cost(time)?, rent)))
+            .min_by_key(|(cost, _)| *cost)
+            .map(|(_, rent)| rent)
     }
 
-    /// Dollars for a time. Capacity blocks are sold by whole days; reserved machines count for the time they
-    /// are used here, as if other work paid the rest of their term.
-    pub fn cost(&self, time: Seconds) -> Dollars {
-        let billed = match self.purchase {
-            Purchase::CapacityBlock => Seconds::days(time.as_days().ceil()),
-            _ => time,
-        };
-        self.per_node * billed * f64::from(self.nodes)
+    /// Dollars for a time, the rest of its last term included; `None` where machines are not sold for so long.
+    pub fn cost(&self, time: Seconds) -> Option<Dollars> {
+        Some(self.per_node * billed(self.purchase, time)? * f64::from(self.nodes))
+    }
+
+    /// What is paid beyond the time itself: the rest of a block's days, or of a reservation's term.
+    pub fn unused(&self, time: Seconds) -> Option<Dollars> {
+        Some(self.per_node * (billed(self.purchase, time)? - time) * f64::from(self.nodes))
+    }
+}
+
+/// The longest capacity block that is sold.
+pub const LONGEST_BLOCK: Seconds = Seconds::days(182.0);
+
+/// The time that is paid for machines that are used for another. Capacity blocks are sold for 1 to 14 days and then for whole weeks up to
+/// 182 days (AWS, "Capacity Blocks for ML", EC2 user guide); reservations for whole terms of one or three years.
+fn billed(purchase: Purchase, time: Seconds) -> Option<Seconds> {
+    let whole = |term: f64| Seconds::days((time.as_days() / term).ceil().max(1.0) * term);
+    match purchase {
+        Purchase::OnDemand | Purchase::Spot => Some(time),
+        Purchase::CapacityBlock if time <= Seconds::days(14.0) => Some(whole(1.0)),
+        Purchase::CapacityBlock => (time <= LONGEST_BLOCK).then(|| whole(7.0)),
+        Purchase::Reserved1y => Some(whole(365.0)),
+        Purchase::Reserved3y => Some(whole(3.0 * 365.0)),
     }
 }
 
@@ -113,7 +132,7 @@ pub fn bill(outlook: &RunOutlook, rent: Option<&Rent>, kept: &[(&CheckpointStore
         let cost = store.cost(*bytes, outlook.expected);
         storage = storage.zip(cost).map(|(sum, cost)| sum + cost);
     }
-    Bill { machines: rent.map(|rent| rent.cost(outlook.expected)), storage }
+    Bill { machines: rent.and_then(|rent| rent.cost(outlook.expected)), storage }
 }
 
 /// Limits on a run.

@@ -41,7 +41,7 @@ mod simulate;
 mod store;
 mod whole_run;
 
-pub use bill::{Bill, Judgement, LimitVerdict, Rent, RunLimits, bill, interruptions};
+pub use bill::{Bill, Judgement, LONGEST_BLOCK, LimitVerdict, Rent, RunLimits, bill, interruptions};
 pub use error::{GoodputError, PAGES};
 pub use interval::CheckpointCosts;
 pub use published::{Checked, Downtime, Figure, InterruptionCause, Provenance, Published, PublishedRate};
@@ -49,4 +49,4 @@ pub use recovery::{CopyLevel, Elastic, Recovery};
 pub use run::{CheckpointCost, Losses, RunOutlook, RunSpec};
 pub use simulate::{Simulated, simulate};
 pub use store::{CheckpointStore, checkpoint_bytes};
-pub use whole_run::{Assumptions, Machines, RecoveryKind, Restart, WholeRun, Work};
+pub use whole_run::{Assumptions, Machines, RecoveryKind, Restart, Unpriced, WholeRun, Work};

@@ -1,7 +1,7 @@
 //! A whole run as it is expected: what was given of it, and what is published where nothing was given.
 
 use bedplate_catalog::{Catalog, Purchase, StorageTier, UltraServer};
-use bedplate_units::{Bandwidth, Bytes, Seconds};
+use bedplate_units::{Bandwidth, Bytes, Dollars, Seconds};
 
 use crate::{
     Bill, CheckpointCost, CheckpointStore, GoodputError, Judgement, Published, PublishedRate, Recovery, Rent,
@@ -84,6 +84,18 @@ pub struct WholeRun {
     pub restore: Seconds,
     /// How the machines are bought at that cost.
     pub purchase: Option<Purchase>,
+    /// Of the price of the machines, what is paid for time after the run: machines are sold for whole terms.
+    pub unused: Option<Dollars>,
+    /// Why the machines have no price.
+    pub unpriced: Option<Unpriced>,
+}
+
+/// Why it is not known what machines cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unpriced {
+    NoPrice,
+    /// The run takes longer than the longest capacity block.
+    BlockTooShort,
 }
 
 /// What a restart takes, and the source of that figure.
@@ -116,7 +128,7 @@ impl Assumptions {
         let outlook = run.outlook()?;
         let rents = self.rents(work, catalog, outlook.expected);
         let bill = Bill {
-            machines: rents.as_ref().map(|rents| rents.iter().map(|rent| rent.cost(outlook.expected)).sum()),
+            machines: rents.as_ref().ok().and_then(|rents| sum(rents, |rent| rent.cost(outlook.expected))),
             // The last checkpoint and the one being written.
             storage: store.cost(work.checkpoint * 2.0, outlook.expected),
         };
@@ -128,7 +140,12 @@ impl Assumptions {
             store: store.name,
             restart,
             restore: run.checkpoint.restore,
-            purchase: rents.and_then(|rents| rents.first().map(|rent| rent.purchase)),
+            unused: rents.as_ref().ok().and_then(|rents| sum(rents, |rent| rent.unused(outlook.expected))),
+            purchase: rents.as_ref().ok().and_then(|rents| rents.first().map(|rent| rent.purchase)),
+            unpriced: match rents {
+                Err(unpriced) => Some(unpriced),
+                Ok(_) => bill.machines.is_none().then_some(Unpriced::BlockTooShort),
+            },
         })
     }
 
@@ -207,15 +224,23 @@ impl Assumptions {
         }
     }
 
-    /// How all kinds of nodes are rented; `None` where the price of one is unknown.
-    fn rents(&self, work: &Work, catalog: &Catalog, time: Seconds) -> Option<Vec<Rent>> {
-        let rents = work.machines.iter().map(|Machines { instance, nodes }| {
+    /// What the machines cost in an hour, and how they are bought then.
+    pub fn hourly(&self, work: &Work, catalog: &Catalog) -> Option<(Dollars, Purchase)> {
+        let rents = self.rents(work, catalog, Seconds::hours(1.0)).ok()?;
+        let hourly =
+            rents.iter().map(|rent| rent.per_node * Seconds::hours(1.0) * f64::from(rent.nodes)).sum();
+        Some((hourly, rents.first()?.purchase))
+    }
+
+    /// How all kinds of nodes are rented.
+    fn rents(&self, work: &Work, catalog: &Catalog, time: Seconds) -> Result<Vec<Rent>, Unpriced> {
+        let rent = |Machines { instance, nodes }: &Machines| {
             let instance = catalog.instance(instance.as_deref()?).ok()?;
             let region = self.region.as_deref();
             let rent = Rent::offered(&instance.name, &instance.prices, self.purchase, region, *nodes).ok();
             rent.or_else(|| self.rented_racks(&instance.name, *nodes, work.domain, catalog, time))
-        });
-        rents.collect()
+        };
+        work.machines.iter().map(|machines| rent(machines).ok_or(Unpriced::NoPrice)).collect()
     }
 
     /// Nodes that are sold only as parts of UltraServers are rented as whole ones: those of the cluster's NVLink
@@ -236,8 +261,14 @@ impl Assumptions {
             let count = nodes.div_ceil(rack.instances.max(1));
             Rent::offered(&rack.name, &rack.prices, self.purchase, self.region.as_deref(), count).ok()
         });
-        rents.min_by_key(|rent| rent.cost(time))
+        let cost = |rent: &Rent| rent.cost(time).map_or(f64::INFINITY, Dollars::get);
+        rents.min_by(|a, b| cost(a).total_cmp(&cost(b)))
     }
+}
+
+/// The sum over all kinds of machines; none where one is unknown.
+fn sum(rents: &[Rent], of: impl Fn(&Rent) -> Option<Dollars>) -> Option<Dollars> {
+    rents.iter().map(of).sum()
 }
 
 /// A restart that is needed only where the peers' copies are lost too. A copy is sent during the next step, which
@@ -314,6 +345,26 @@ mod tests {
             let work = Work { domain, ..work(&name, nodes) };
             assumptions().rents(&work, &catalog, Seconds::days(10.0)).map(|rents| rents[0].nodes)
         };
-        assert_eq!((cost(1), cost(instance.instances + 1)), (Some(1), Some(2)));
+        assert_eq!((cost(1), cost(instance.instances + 1)), (Ok(1), Ok(2)));
+    }
+
+    #[test]
+    fn a_run_longer_than_any_block_has_no_price_as_a_block_and_says_why() {
+        let days = |days: f64| {
+            let block = Assumptions {
+                purchase: Some(Purchase::CapacityBlock),
+                failures_per_node_day: Some(0.0),
+                ..assumptions()
+            };
+            let work = Work { steps: days * 86_400.0 / 20.0, ..work("p5.48xlarge", 2) };
+            block.whole_run(&work, &Catalog::builtin()).unwrap()
+        };
+        assert_eq!(days(300.0).unpriced, Some(Unpriced::BlockTooShort));
+        let short = days(20.5);
+        assert_eq!(short.unpriced, None);
+        // Three weeks are paid.
+        let (paid, unused) = (short.bill.machines.unwrap(), short.unused.unwrap());
+        let used = short.outlook.expected.as_days() / 21.0;
+        assert!((unused.get() / paid.get() - (1.0 - used)).abs() < 1e-9, "{unused} of {paid}, {used}");
     }
 }

@@ -203,7 +203,7 @@ fn a_bill_adds_machines_and_storage_and_is_unknown_where_a_part_is() {
     );
     let kept = [(&lustre, Bytes::tb(15.0))];
     let known = bill(&outlook, Some(&rent), &kept);
-    assert_eq!(known.machines, Some(rent.cost(outlook.expected)));
+    assert_eq!(known.machines, rent.cost(outlook.expected));
     assert_eq!(known.total(), Some(known.machines.unwrap() + known.storage.unwrap()));
     assert_eq!(bill(&outlook, None, &kept).total(), None);
     let free = CheckpointStore { per_gb_month: None, ..lustre.clone() };
@@ -216,9 +216,18 @@ fn machines_are_billed_by_how_they_are_bought() {
     let p5 = catalog.instance("p5.48xlarge").unwrap();
     let rent = |purchase| Rent::from_prices(&p5.name, &p5.prices, purchase, None, 2);
     let on_demand = rent(Purchase::OnDemand).unwrap();
-    assert_eq!(on_demand.cost(Seconds::hours(10.0)), on_demand.per_node * Seconds::hours(20.0));
+    assert_eq!(on_demand.cost(Seconds::hours(10.0)), Some(on_demand.per_node * Seconds::hours(20.0)));
     let block = rent(Purchase::CapacityBlock).unwrap();
-    assert_eq!(block.cost(Seconds::hours(30.0)), block.per_node * Seconds::days(2.0) * 2.0);
+    let days = |days: f64| block.per_node * Seconds::days(days) * 2.0;
+    assert_eq!(block.cost(Seconds::hours(30.0)), Some(days(2.0)));
+    assert_eq!(block.unused(Seconds::hours(30.0)), Some(block.per_node * Seconds::hours(18.0) * 2.0));
+    // Beyond two weeks blocks are sold by weeks, and none is longer than 26 of them.
+    assert_eq!(block.cost(Seconds::days(14.5)), Some(days(21.0)));
+    assert_eq!(block.cost(Seconds::days(182.0)), Some(days(182.0)));
+    assert_eq!(block.cost(Seconds::days(183.0)), None);
+    if let Ok(reserved) = rent(Purchase::Reserved1y) {
+        assert_eq!(reserved.cost(Seconds::days(30.0)), Some(reserved.per_node * Seconds::days(365.0) * 2.0));
+    }
     let p5e = catalog.instance("p5e.48xlarge").unwrap();
     let unknown = Rent::from_prices(&p5e.name, &p5e.prices, Purchase::OnDemand, None, 2).unwrap_err();
     assert_eq!(unknown.page().code, "plan/unknown-price");

@@ -7,12 +7,13 @@
 use std::cmp::Ordering;
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_goodput::{GoodputError, Rent, RunLimits};
+use bedplate_goodput::{GoodputError, Rent, RunLimits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{Dollars, Seconds, Tokens, grouped};
 
+use crate::near_miss::near_misses;
 use crate::{
     Axes, BatchSize, LayoutCandidate, Machine, NodesJob, Reliability, SearchError, Setup, Space, pareto,
 };
@@ -61,10 +62,14 @@ pub struct Offer {
     pub time: Seconds,
     /// Share of the time that advances the run.
     pub goodput: f64,
-    /// `None` when no price is known.
+    /// Machines for whole terms, and the storage of checkpoints; `None` when a price is not known.
     pub cost: Option<Dollars>,
+    /// Of the cost, that of the machines.
+    pub machines: Option<Dollars>,
     /// How the machines are bought at that cost.
     pub purchase: Option<Purchase>,
+    /// Whether training measurements of such chips support the prediction.
+    pub is_calibrated: bool,
 }
 
 /// Why a machine was not chosen.
@@ -99,6 +104,14 @@ pub struct MachineChoice {
 /// The cheapest offer that meets the deadline; without a deadline, the fastest within the budget; without
 /// either, the cheapest.
 pub fn choose(need: &TrainingNeed<'_>, catalog: &Catalog) -> Result<MachineChoice, SearchError> {
+    select(need, catalog).map_err(|others| need.no_machine(others, catalog))
+}
+
+/// The choice, or why each machine was not chosen.
+pub(crate) fn select(
+    need: &TrainingNeed<'_>,
+    catalog: &Catalog,
+) -> Result<MachineChoice, Vec<(String, Objection)>> {
     let machines = Machine::of_catalog(catalog);
     let mut finalists: Vec<Offer> = Vec::new();
     let mut offers: Vec<Offer> = Vec::new();
@@ -120,7 +133,7 @@ pub fn choose(need: &TrainingNeed<'_>, catalog: &Catalog) -> Result<MachineChoic
         }
     }
     let Some(best) = finalists.iter().min_by(|a, b| need.order(a, b)).cloned() else {
-        return Err(need.no_machine(&others));
+        return Err(others);
     };
     let beaten = finalists.into_iter().filter(|offer| offer.machine != best.machine);
     others.extend(beaten.map(|offer| (offer.machine.clone(), Objection::Beaten { offer: Box::new(offer) })));
@@ -185,6 +198,7 @@ fn offer(
     let goodput = goodput.map_err(|error| Objection::MissingFigure { what: error.to_string() })?;
     let time = candidate.seconds * (steps / goodput);
     let rent = Rent::cheapest(&machine.name, &machine.prices, need.purchase, need.region, units, time);
+    let machines = rent.and_then(|rent| rent.cost(time));
     Ok(Some(Offer {
         machine: machine.name.clone(),
         units,
@@ -193,8 +207,10 @@ fn offer(
         candidate,
         time,
         goodput,
-        cost: rent.map(|rent| rent.cost(time)),
+        cost: machines.zip(need.storage_cost(time)).map(|(machines, storage)| machines + storage),
+        machines,
         purchase: rent.map(|rent| rent.purchase),
+        is_calibrated: hardware.generation.is_fitted(),
     }))
 }
 
@@ -228,6 +244,14 @@ impl TrainingNeed<'_> {
             gpus_per_node: machine.gpus / machine.nodes.max(1),
         };
         Ok(reliability.outlook(&job)?.goodput)
+    }
+
+    /// What keeping checkpoints costs for a time; nothing where nothing fails.
+    fn storage_cost(&self, time: Seconds) -> Option<Dollars> {
+        let Some(reliability) = self.reliability else { return Some(Dollars::ZERO) };
+        let bytes = checkpoint_bytes(self.model, self.workload.optimizer);
+        // The last checkpoint and the one being written.
+        reliability.store.cost(bytes * 2.0, time)
     }
 
     /// The workload with the batch that a plan for this many GPUs would have.
@@ -305,7 +329,7 @@ impl TrainingNeed<'_> {
         order.then_with(|| a.machine.cmp(&b.machine)).then_with(|| a.units.cmp(&b.units))
     }
 
-    fn no_machine(&self, others: &[(String, Objection)]) -> SearchError {
+    fn no_machine(&self, others: Vec<(String, Objection)>, catalog: &Catalog) -> SearchError {
         let limits = match (self.limits.deadline, self.limits.budget) {
             (Some(deadline), Some(budget)) => format!("within {deadline} and {budget}"),
             (Some(deadline), None) => format!("within {deadline}"),
@@ -316,33 +340,9 @@ impl TrainingNeed<'_> {
             model: self.model.name.clone(),
             tokens: self.tokens.to_string().replace(" tokens", ""),
             limits,
-            nearest: self.nearest_miss(others),
+            ways: near_misses(self, &others, catalog),
+            others,
         }
-    }
-
-    fn nearest_miss(&self, others: &[(String, Objection)]) -> Option<String> {
-        let unpriced = others.iter().find_map(|(_, objection)| match objection {
-            Objection::UnknownPrice { offer } => Some(format!(
-                "{} x {} would be done in {}, but no price is known",
-                offer.units, offer.machine, offer.time
-            )),
-            _ => None,
-        });
-        let slow = others.iter().filter_map(|(_, objection)| match objection {
-            Objection::TooSlow { offer, .. } => Some((offer.time, offer)),
-            _ => None,
-        });
-        let dear = others.iter().filter_map(|(_, objection)| match objection {
-            Objection::OverBudget { offer, .. } => Some((offer.cost?, offer)),
-            _ => None,
-        });
-        let dear = dear.min_by_key(|(cost, _)| *cost).map(|(cost, offer)| {
-            format!("the cheapest is {} x {}: {} in {}", offer.units, offer.machine, cost, offer.time)
-        });
-        let slow = slow.min_by_key(|(time, _)| *time).map(|(time, offer)| {
-            format!("the fastest of those tried is {} x {}: {}", offer.units, offer.machine, time)
-        });
-        dear.or(unpriced).or(slow)
     }
 }
 

@@ -5,7 +5,7 @@ use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::PerfError;
 use bedplate_units::{Bytes, Dollars, Seconds, grouped};
 
-use crate::Nearest;
+use crate::{NearMiss, Nearest, Objection};
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SearchError {
@@ -43,7 +43,15 @@ pub enum SearchError {
     #[error("layout {layout} cannot be used: {}", reasons(.refusals))]
     RefusedLayout { layout: Box<Layout>, refusals: Vec<LayoutRefusal> },
     #[error("no machine of the catalog trains {model} on {tokens} tokens {limits}")]
-    NoMachine { model: String, tokens: String, limits: String, nearest: Option<String> },
+    NoMachine {
+        model: String,
+        tokens: String,
+        limits: String,
+        /// Changes of the question with which it has an answer.
+        ways: Vec<NearMiss>,
+        /// Why each machine was not chosen.
+        others: Vec<(String, Objection)>,
+    },
     #[error("a budget of {} buys no compute", .dollars.map_or("nothing".into(), |d| d.to_string()))]
     EmptyBudget { dollars: Option<Dollars>, gpu_time: Option<Seconds> },
     #[error(transparent)]
@@ -104,7 +112,10 @@ impl Diagnostic for SearchError {
                 let ways: Vec<String> = nearest.iter().map(ToString::to_string).collect();
                 (!ways.is_empty()).then(|| ways.join("; or "))
             }
-            SearchError::NoMachine { nearest, .. } => nearest.clone(),
+            SearchError::NoMachine { ways, .. } => {
+                let ways: Vec<String> = ways.iter().map(ToString::to_string).collect();
+                (!ways.is_empty()).then(|| ways.join("; or "))
+            }
             SearchError::Predict(error) => error.help(),
             _ => None,
         }

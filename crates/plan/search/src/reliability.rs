@@ -3,7 +3,7 @@
 use bedplate_catalog::Catalog;
 use bedplate_goodput::{
     Assumptions, CheckpointCost, CheckpointStore, GoodputError, Published, Recovery, RunOutlook, RunSpec,
-    checkpoint_bytes,
+    checkpoint_bytes, interruptions,
 };
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::{Bytes, Seconds};
@@ -15,6 +15,8 @@ const USUAL_STEP: Seconds = Seconds::new(10.0);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reliability {
     pub failures_per_gpu_day: f64,
+    /// How often a provider takes a spot machine away.
+    pub taken_per_node_day: f64,
     pub store: CheckpointStore,
     /// Work stalls this long for a checkpoint; the rest overlaps with it.
     pub stall: Seconds,
@@ -36,8 +38,10 @@ impl Reliability {
     /// Of a run with checkpoints of `bytes`.
     pub fn assumed(assumptions: &Assumptions, bytes: Bytes, catalog: &Catalog) -> Result<Self, GoodputError> {
         let published = Published::builtin();
+        let purchase = assumptions.purchase.unwrap_or_default();
         Ok(Self {
             failures_per_gpu_day: assumptions.failures_per_gpu_day(&published)?,
+            taken_per_node_day: interruptions(0.0, purchase, assumptions.spot_per_node_day, "any machine")?,
             store: assumptions.store(bytes, catalog, &published)?,
             stall: assumptions.stall,
             recovery: assumptions.open_recovery(USUAL_STEP, &published)?,
@@ -57,7 +61,8 @@ impl Reliability {
             steps: job.steps,
             nodes: job.nodes,
             gpus_per_node: job.gpus_per_node,
-            failures_per_node_day: self.failures_per_gpu_day * f64::from(job.gpus_per_node),
+            failures_per_node_day: self.failures_per_gpu_day * f64::from(job.gpus_per_node)
+                + self.taken_per_node_day,
             checkpoint: CheckpointCost::asynchronous(bytes, &self.store, job.nodes, self.stall)?,
             recovery: self.recovery,
             interval: None,

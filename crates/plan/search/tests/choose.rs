@@ -4,10 +4,11 @@ mod support;
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::Diagnostic;
-use bedplate_goodput::{CheckpointStore, Published, Recovery, RunLimits};
+use bedplate_goodput::{Assumptions, CheckpointStore, Published, Recovery, RecoveryKind, RunLimits};
 use bedplate_layout::ComputePrecision;
 use bedplate_search::{
-    Axes, BatchSize, GpuScaling, Machine, Objection, Reliability, TrainingNeed, Uncalibrated, choose, scaling,
+    Axes, BatchSize, GpuScaling, Machine, Objection, QuestionChange, Reliability, SearchError, TrainingNeed,
+    Uncalibrated, choose, scaling,
 };
 use bedplate_units::{Bytes, Dollars, Seconds, Tokens};
 use support::{Bench, bench};
@@ -86,7 +87,55 @@ fn a_budget_alone_buys_the_fastest_and_a_tight_one_names_the_cheapest() {
     let poor = RunLimits { deadline: None, budget: Some(Dollars::new(10.0)) };
     let error = choose(&need(&bench, poor), &catalog).unwrap_err();
     assert_eq!(error.page().code, "plan/no-machine");
-    assert!(error.help().unwrap().starts_with("the cheapest is"), "{:?}", error.help());
+    let help = error.help().unwrap();
+    assert!(help.contains("--budget '$") && help.contains("--tokens "), "{help}");
+    let SearchError::NoMachine { ways, others, .. } = error else { panic!("{error:?}") };
+    assert_eq!(others.len(), Machine::of_catalog(&catalog).len(), "the reason for every machine");
+    for way in ways {
+        let limits = match way.change {
+            QuestionChange::Budget(budget) => RunLimits { budget: Some(budget), ..poor },
+            _ => poor,
+        };
+        let tokens =
+            if let QuestionChange::Tokens(tokens) = way.change { tokens } else { Tokens::new(100e9) };
+        let changed = TrainingNeed { tokens, ..need(&bench, limits) };
+        if matches!(way.change, QuestionChange::Budget(_) | QuestionChange::Tokens(_)) {
+            assert_eq!(choose(&changed, &catalog).unwrap().best, *way.offer, "{way}");
+        }
+    }
+}
+
+#[test]
+fn spot_machines_are_chosen_with_a_rate_of_interruptions_only() {
+    let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
+    let catalog = Catalog::builtin();
+    let assumptions = |spot_per_node_day| Assumptions {
+        like: None,
+        failures_per_node_day: None,
+        spot_per_node_day,
+        restart_time: None,
+        recovery: RecoveryKind::Restart,
+        storage: "fsx-lustre-persistent-1000".into(),
+        storage_size: None,
+        object_bandwidth: None,
+        stall: Seconds::new(5.0),
+        interval: None,
+        purchase: Some(Purchase::Spot),
+        region: None,
+        limits: RunLimits::default(),
+    };
+    let unknown = Reliability::assumed(&assumptions(None), Bytes::tb(0.1), &catalog).unwrap_err();
+    assert_eq!(unknown.page().code, "plan/unknown-spot-rate");
+    let goodput = |rate: f64| {
+        let reliability = Reliability::assumed(&assumptions(Some(rate)), Bytes::tb(0.1), &catalog).unwrap();
+        let need = TrainingNeed {
+            purchase: Some(Purchase::Spot),
+            reliability: Some(&reliability),
+            ..need(&bench, RunLimits::default())
+        };
+        choose(&need, &catalog).unwrap().best.goodput
+    };
+    assert!(goodput(0.5) < goodput(0.01));
 }
 
 #[test]
@@ -108,7 +157,7 @@ fn a_deadline_that_nothing_meets_names_the_fastest() {
     let bench = bench("llama-3.1-405b", "p5.48xlarge:1", 8192, 512);
     let limits = RunLimits { deadline: Some(Seconds::hours(1.0)), budget: None };
     let error = choose(&need(&bench, limits), &Catalog::builtin()).unwrap_err();
-    assert!(error.help().unwrap().contains("the fastest of those tried"), "{:?}", error.help());
+    assert!(error.help().unwrap().contains("--deadline "), "{:?}", error.help());
 }
 
 #[test]
@@ -117,6 +166,7 @@ fn failures_lengthen_the_run_and_uncalibrated_chips_are_chosen_only_when_allowed
     let (catalog, published) = (Catalog::builtin(), Published::builtin());
     let class = catalog.storage_class("fsx-lustre-persistent-1000").unwrap();
     let reliability = Reliability {
+        taken_per_node_day: 0.0,
         failures_per_gpu_day: published.usual_rate().unwrap().per_gpu_day(),
         store: CheckpointStore::shared(class, Bytes::tb(50.0)),
         stall: Seconds::new(5.0),

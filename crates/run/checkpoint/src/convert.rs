@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::path::Path;
 
 use bedplate_diag::Source;
-use bedplate_host::Replacement;
+use bedplate_host::{Replacement, read_regular, read_regular_text};
 use bedplate_network::{
-    Architecture, Block, CONFIG_FILE, INDEX_FILE, Region, SafetensorsFile, Tensor, TensorFormat,
-    TensorLayout, WEIGHTS_FILE, WeightFiles, config_with_dtype, tables,
+    Architecture, Block, CONFIG_FILE, INDEX_FILE, MOST_JSON_BYTES, Region, SafetensorsFile, Tensor,
+    TensorFormat, TensorLayout, WEIGHTS_FILE, WeightFiles, config_with_dtype, tables,
 };
 use serde_json::{Map, Value, json};
 
@@ -150,7 +150,7 @@ fn read_stored(checkpoint: &Checkpoint, tensor: &Tensor) -> Result<Vec<f32>, Che
 /// Makes a checkpoint of a folder's weights: step 0, without moments.
 pub fn from_hugging_face(folder: &Path, checkpoint: &Path) -> Result<Published, CheckpointError> {
     let path = folder.join(CONFIG_FILE);
-    let text = fs::read_to_string(&path)
+    let text = read_regular_text(&path, MOST_JSON_BYTES)
         .map_err(|source| CheckpointError::Read { place: path.display().to_string(), source })?;
     let architecture = Architecture::from_config(Source::new(&path.to_string_lossy(), &text))?;
     let files = WeightFiles::open(folder, architecture.transformer.family)?;
@@ -170,7 +170,8 @@ pub fn from_old(folder: &Path, checkpoint: &Path) -> Result<Published, Checkpoin
     let place = folder.display().to_string();
     let refused = |what: &str| CheckpointError::Unconvertible { place: place.clone(), what: what.to_owned() };
     let path = folder.join("state.json");
-    let text = fs::read(&path).map_err(|source| CheckpointError::reading(&place, "state.json", source))?;
+    let text = read_regular(&path, MOST_JSON_BYTES)
+        .map_err(|source| CheckpointError::reading(&place, "state.json", source))?;
     let facts: Value = serde_json::from_slice(&text).map_err(|_| refused("state.json is not JSON"))?;
     let settings = facts["settings"].as_object().ok_or_else(|| refused("its settings are not recorded"))?;
     if settings.contains_key("adapter.rank") {

@@ -23,6 +23,7 @@ use crate::layered::Layered;
 use crate::links::RankLink;
 use crate::listener::Listener;
 use crate::meeting::knock;
+use crate::sealed::SealedStream;
 use crate::shared::SharedGroup;
 use crate::shared::flag::WaitPace;
 use crate::shared::pipe::Pipe;
@@ -134,7 +135,7 @@ fn call(
     purpose: &Purpose,
     until: Instant,
     check: &mut dyn FnMut() -> io::Result<()>,
-) -> io::Result<TcpStream> {
+) -> io::Result<SealedStream> {
     let mut refused = 0;
     loop {
         check()?;
@@ -155,7 +156,12 @@ fn call(
     }
 }
 
-fn fetch(listener: &Listener, wanted: &Purpose, from: SocketAddr, until: Instant) -> io::Result<TcpStream> {
+fn fetch(
+    listener: &Listener,
+    wanted: &Purpose,
+    from: SocketAddr,
+    until: Instant,
+) -> io::Result<SealedStream> {
     let mut next_probe = Instant::now() + PROBE;
     loop {
         if let Some(visitor) = listener.fetch(|purpose| purpose == wanted, LOOK) {

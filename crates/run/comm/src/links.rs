@@ -4,7 +4,6 @@
 //! it when a process ends, so the other side knows at once.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,6 +13,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
+use crate::sealed::{SealedReader, SealedStream, SealedWriter};
 use crate::wire::{Message, frame, take_frame};
 
 /// The longest message on a local link.
@@ -32,7 +32,20 @@ pub(crate) struct RankLink {
 
 enum Wire {
     Local(OwnedFd),
-    Remote(TcpStream, Mutex<Vec<u8>>),
+    Remote(Box<RemoteWire>),
+}
+
+/// A connection: what is sent, what comes, and what both are waited for by.
+struct RemoteWire {
+    descriptor: OwnedFd,
+    writer: Mutex<SealedWriter>,
+    incoming: Mutex<Incoming>,
+}
+
+/// What comes over a connection, and what has come of a message that is not whole yet.
+struct Incoming {
+    reader: SealedReader,
+    kept: Vec<u8>,
 }
 
 /// What is known of the rank at the other end.
@@ -51,10 +64,13 @@ impl RankLink {
         Ok(Self::new(Wire::Local(socket)))
     }
 
-    pub(crate) fn remote(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        Ok(Self::new(Wire::Remote(stream, Mutex::default())))
+    pub(crate) fn remote(stream: SealedStream) -> io::Result<Self> {
+        stream.socket().set_nonblocking(true)?;
+        stream.socket().set_nodelay(true)?;
+        let descriptor = stream.reader.as_fd().try_clone_to_owned()?;
+        let SealedStream { reader, writer } = stream;
+        let incoming = Mutex::new(Incoming { reader, kept: Vec::new() });
+        Ok(Self::new(Wire::Remote(Box::new(RemoteWire { descriptor, writer: Mutex::new(writer), incoming }))))
     }
 
     /// A link to a rank that ended before there was one.
@@ -88,7 +104,7 @@ impl RankLink {
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.wire {
             Wire::Local(socket) => socket.as_fd(),
-            Wire::Remote(stream, _) => stream.as_fd(),
+            Wire::Remote(wire) => wire.descriptor.as_fd(),
         }
     }
 
@@ -121,12 +137,13 @@ impl RankLink {
                     Ok(sendmsg::<()>(socket.as_raw_fd(), &parts, control, flags, None).map(drop)?)
                 })
             }
-            Wire::Remote(stream, _) => {
+            Wire::Remote(wire) => {
+                let mut writer = wire.writer.lock().expect("no holder of this lock panics");
                 let bytes = frame(message)?;
                 let mut sent = 0;
                 while sent < bytes.len() {
                     self.retried(began, || {
-                        sent += (&*stream).write(&bytes[sent..])?;
+                        sent += writer.write(&bytes[sent..])?;
                         Ok(())
                     })?;
                 }
@@ -153,19 +170,21 @@ impl RankLink {
     pub(crate) fn receive(&self) -> io::Result<Option<Received>> {
         match &self.wire {
             Wire::Local(socket) => receive_local(socket),
-            Wire::Remote(stream, kept) => {
-                let mut kept = kept.lock().expect("no holder of this lock panics");
-                if let Some(message) = take_frame(&mut kept)? {
-                    return Ok(Some((message, None)));
-                }
+            Wire::Remote(wire) => {
+                let mut incoming = wire.incoming.lock().expect("no holder of this lock panics");
+                let Incoming { reader, kept } = &mut *incoming;
                 let mut bytes = [0; 4096];
-                match (&*stream).read(&mut bytes) {
-                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(count) => kept.extend_from_slice(&bytes[..count]),
-                    Err(error) if is_momentary(&error) => return Ok(None),
-                    Err(error) => return Err(error),
+                loop {
+                    if let Some(message) = take_frame(kept)? {
+                        return Ok(Some((message, None)));
+                    }
+                    match reader.read(&mut bytes) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Ok(count) => kept.extend_from_slice(&bytes[..count]),
+                        Err(error) if is_momentary(&error) => return Ok(None),
+                        Err(error) => return Err(error),
+                    }
                 }
-                Ok(take_frame(&mut kept)?.map(|message| (message, None)))
             }
         }
     }

@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
 use crate::handshake::{self, HandshakeError, Secret};
+use crate::sealed::SealedStream;
 use crate::wire::{Purpose, Timed, read_frame};
 
 /// A stranger that connects and says nothing, or one byte after the other, is dropped after this.
@@ -24,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Visitor {
     pub(crate) purpose: Purpose,
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: SealedStream,
 }
 
 #[derive(Debug)]
@@ -149,14 +150,19 @@ impl Inside {
     }
 }
 
+/// Whether both ends of a connection have one address.
+pub(crate) fn is_within_host(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(other)) if own.ip() == other.ip())
+}
+
 fn receive(stream: TcpStream, secret: &Secret) -> Result<Visitor, HandshakeError> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
-    let mut timed = Timed::new(&stream, INTRODUCTION);
-    handshake::accept(&mut timed, secret)?;
-    let purpose = read_frame(&mut timed)?;
+    let keys = handshake::accept(&mut Timed::new(&stream, INTRODUCTION), secret, is_within_host(&stream))?;
     stream.set_read_timeout(Some(INTRODUCTION))?;
     stream.set_write_timeout(Some(INTRODUCTION))?;
+    let mut stream = SealedStream::new(stream, keys);
+    let purpose = read_frame(&mut stream)?;
     Ok(Visitor { purpose, stream })
 }
 

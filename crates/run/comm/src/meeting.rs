@@ -8,8 +8,9 @@ use crate::JoinError;
 use crate::choice::AlgorithmTable;
 use crate::core::FAREWELL;
 use crate::handshake::{self, HandshakeError, Secret, random_text};
-use crate::listener::{Listener, Visitor};
+use crate::listener::{Listener, Visitor, is_within_host};
 use crate::rendezvous::WorldOptions;
+use crate::sealed::SealedStream;
 use crate::wire::{Arrival, Purpose, RankMember, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
 use crate::world::{Gap, Numbering};
 
@@ -42,7 +43,7 @@ pub(crate) struct MeetingHost<'a> {
 struct Guest {
     arrival: Arrival,
     address: Option<IpAddr>,
-    stream: Option<TcpStream>,
+    stream: Option<SealedStream>,
 }
 
 impl MeetingHost<'_> {
@@ -228,7 +229,7 @@ impl Guest {
     }
 
     fn has_hung_up(&self) -> bool {
-        let Some(stream) = &self.stream else { return false };
+        let Some(stream) = self.stream.as_ref().map(SealedStream::socket) else { return false };
         let _ = stream.set_nonblocking(true);
         let mut byte = [0];
         let has_ended = match stream.peek(&mut byte) {
@@ -267,30 +268,30 @@ pub(crate) fn knock(
     secret: &Secret,
     purpose: &Purpose,
     at_most: Duration,
-) -> Result<TcpStream, HandshakeError> {
+) -> Result<SealedStream, HandshakeError> {
     let at_most = at_most.max(Duration::from_millis(1));
-    let mut stream = TcpStream::connect_timeout(&address, at_most)?;
-    introduce(&mut stream, secret, purpose, at_most)?;
-    Ok(stream)
+    let stream = TcpStream::connect_timeout(&address, at_most)?;
+    introduce(stream, secret, purpose, at_most)
 }
 
 /// Proves that this side knows the secret, and says what the connection is for.
 pub(crate) fn introduce(
-    stream: &mut TcpStream,
+    stream: TcpStream,
     secret: &Secret,
     purpose: &Purpose,
     at_most: Duration,
-) -> Result<(), HandshakeError> {
+) -> Result<SealedStream, HandshakeError> {
     stream.set_nodelay(true)?;
-    let mut timed = Timed::new(stream, at_most);
-    handshake::connect(&mut timed, secret)?;
-    write_frame(&mut timed, purpose)?;
-    Ok(())
+    let keys = handshake::connect(&mut Timed::new(&stream, at_most), secret, is_within_host(&stream))?;
+    stream.set_write_timeout(Some(at_most))?;
+    let mut stream = SealedStream::new(stream, keys);
+    write_frame(&mut stream, purpose)?;
+    Ok(stream)
 }
 
 /// Waits to be told the world by the rank that gathers it, unless that is gone.
 pub(crate) fn attend(
-    stream: &mut TcpStream,
+    stream: &mut SealedStream,
     who: &str,
     at_most: Duration,
     is_gone: &dyn Fn() -> bool,
@@ -299,7 +300,7 @@ pub(crate) fn attend(
     // The host gives up first, and says why.
     let mut until = Instant::now() + at_most + Duration::from_secs(5);
     stream.set_read_timeout(Some(LOOK)).map_err(lost)?;
-    while let Err(error) = stream.peek(&mut [0]) {
+    while let Err(error) = stream.socket().peek(&mut [0]) {
         let is_early = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
         if !is_early || Instant::now() > until {
             return Err(lost(error));

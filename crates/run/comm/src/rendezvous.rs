@@ -8,6 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bedplate_host::open_regular;
+
 use crate::JoinError;
 use crate::choice::AlgorithmTable;
 use crate::handshake::{Secret, random_text};
@@ -37,6 +39,7 @@ pub struct WorldOptions {
     /// Connections between two ranks on different hosts. Of rank 0, used by all.
     pub streams: u32,
     pub transport: Transport,
+    pub encryption: Encryption,
     /// The port at which peers reach this rank, where it is not the one that it listens on: a forwarded port, or a relay.
     pub reached_at: Option<u16>,
     /// Of rank 0, used by all.
@@ -59,6 +62,17 @@ pub enum Transport {
     Hosts(u32),
 }
 
+/// What ranks encrypt that they send over TCP.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Encryption {
+    /// What leaves the host.
+    #[default]
+    BetweenHosts,
+    Always,
+    /// Nothing, where the other side also says so: a network that nobody else reaches.
+    Never,
+}
+
 impl Default for WorldOptions {
     fn default() -> Self {
         Self {
@@ -67,6 +81,7 @@ impl Default for WorldOptions {
             patience: Duration::from_secs(600),
             streams: 2,
             transport: Transport::Automatic,
+            encryption: Encryption::default(),
             reached_at: None,
             table: AlgorithmTable::default(),
             recorded: 1024,
@@ -79,6 +94,10 @@ impl Default for WorldOptions {
 const DEFAULT_ADDRESS: &str = "127.0.0.1";
 
 impl Rendezvous {
+    pub(crate) fn with_encryption(&self, encryption: Encryption) -> Self {
+        Self { secret: self.secret.clone().with_encryption(encryption), ..self.clone() }
+    }
+
     /// As the cluster, `torchrun` or `srun` set it: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or SLURM_PROCID,
     /// SLURM_NTASKS and SLURM_JOB_ID. A process with none of them is a world of its own.
     pub fn from_environment(variables: &BTreeMap<String, String>) -> Result<Self, JoinError> {
@@ -185,6 +204,16 @@ impl WorldOptions {
                 return Err(JoinError::BadVariable { name, value, why });
             }
         };
+        options.encryption = match variables.get("BEDPLATE_COMM_ENCRYPTION").map(String::as_str) {
+            None | Some("auto") => Encryption::BetweenHosts,
+            Some("always") => Encryption::Always,
+            Some("never") => Encryption::Never,
+            Some(other) => {
+                let why = "it must be `auto`, `always` or `never`".to_owned();
+                let (name, value) = ("BEDPLATE_COMM_ENCRYPTION", other.to_owned());
+                return Err(JoinError::BadVariable { name, value, why });
+            }
+        };
         options.flight = variables.get("BEDPLATE_FLIGHT").map(PathBuf::from);
         Ok(options)
     }
@@ -252,11 +281,10 @@ fn secret(variables: &BTreeMap<String, String>) -> Result<Secret, JoinError> {
 }
 
 fn read_secret(path: &Path) -> io::Result<Secret> {
-    // Not waiting: the path may be a pipe.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = open_regular(path)?;
     let facts = file.metadata()?;
     let is_trusted = facts.uid() == nix::unistd::geteuid().as_raw() || facts.uid() == 0;
-    if !facts.is_file() || facts.mode() & 0o077 != 0 || !is_trusted {
+    if facts.mode() & 0o077 != 0 || !is_trusted {
         let why = "it must be a file of this user that only its owner can read (chmod 600)";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }

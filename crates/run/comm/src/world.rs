@@ -25,6 +25,7 @@ use crate::meeting::{Guests, MeetingHost, attend, introduce};
 use crate::monitor::watch_over;
 use crate::recorder::{FlightRecord, Recorder};
 use crate::rendezvous::{Rendezvous, Transport, WorldOptions};
+use crate::sealed::SealedStream;
 use crate::shared::windows::MemoryWindows;
 use crate::span::ByteSpan;
 use crate::watch::FaultWatch;
@@ -73,6 +74,7 @@ impl World {
     /// Meets the other ranks. Returns when all are there and connected.
     pub fn join(rendezvous: &Rendezvous, options: &WorldOptions) -> Result<Self, JoinError> {
         raise_file_limit();
+        let rendezvous = &rendezvous.with_encryption(options.encryption);
         let own =
             |port| arrival(Some(rendezvous.rank), Some(rendezvous.world), rendezvous.epoch, port, options);
         if rendezvous.rank == 0 {
@@ -107,6 +109,7 @@ impl World {
         options: &WorldOptions,
     ) -> Result<Self, JoinError> {
         raise_file_limit();
+        let rendezvous = &rendezvous.with_encryption(options.encryption);
         let lost = |source| JoinError::Connection { who: "the survivors".into(), source };
         let own = |port| arrival(None, None, point.epoch, port, options);
         let at = Rendezvous {
@@ -327,7 +330,7 @@ fn reach(
     options: &WorldOptions,
     began: Instant,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Listener>), JoinError> {
+) -> Result<(SealedStream, Arc<Listener>), JoinError> {
     loop {
         match reach_once(rendezvous, options, own) {
             Err(JoinError::Unreachable { .. }) if began.elapsed() <= options.join => thread::sleep(AGAIN),
@@ -340,7 +343,7 @@ fn reach_once(
     rendezvous: &Rendezvous,
     options: &WorldOptions,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Listener>), JoinError> {
+) -> Result<(SealedStream, Arc<Listener>), JoinError> {
     let at = format!("{}:{}", rendezvous.address, rendezvous.port);
     attempt(rendezvous, options, own).map_err(|error| match error {
         Attempt::Final(error) => error,
@@ -366,7 +369,7 @@ fn attempt(
     rendezvous: &Rendezvous,
     options: &WorldOptions,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Listener>), Attempt> {
+) -> Result<(SealedStream, Arc<Listener>), Attempt> {
     let at_most = options.join.min(Duration::from_secs(10));
     let mut last = HandshakeError::Io(io::ErrorKind::NotFound.into());
     for address in rendezvous.addresses().map_err(Attempt::Final)? {
@@ -383,11 +386,11 @@ fn open_and_introduce(
     rendezvous: &Rendezvous,
     at_most: Duration,
     own: &dyn Fn(u16) -> Arrival,
-) -> Result<(std::net::TcpStream, Arc<Listener>), HandshakeError> {
-    let mut stream = std::net::TcpStream::connect_timeout(&address, at_most)?;
+) -> Result<(SealedStream, Arc<Listener>), HandshakeError> {
+    let stream = std::net::TcpStream::connect_timeout(&address, at_most)?;
     let reached_at = rendezvous.reachable(SocketAddr::new(stream.local_addr()?.ip(), 0));
     let listener = Listener::open(reached_at, rendezvous.secret.clone())?;
-    introduce(&mut stream, &rendezvous.secret, &Purpose::Arrive(own(listener.port())), at_most)?;
+    let stream = introduce(stream, &rendezvous.secret, &Purpose::Arrive(own(listener.port())), at_most)?;
     Ok((stream, Arc::new(listener)))
 }
 

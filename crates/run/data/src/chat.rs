@@ -1,6 +1,10 @@
 //! Conversations: rendered by a model's chat template, with the assistant's tokens marked.
 
+mod allowance;
 mod dialect;
+mod pieces;
+mod python;
+mod rewrite;
 mod shape;
 
 use minijinja::{Environment, Error, context};
@@ -10,12 +14,15 @@ use serde_json::{Map, Value};
 use crate::error::DataError;
 use crate::tokenizer::{Encoder, Tokenizer};
 
-pub(crate) use shape::turns_of;
+pub(crate) use shape::{tools_of, turns_of};
 
 /// The template for tokenizers without one: ChatML.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
 {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 const ASSISTANT: &str = "assistant";
+/// The names of the templates of a tokenizer, as they are and with marks in what they write where something is to be learned.
+const CHAT: [&str; 2] = ["chat", "chat with marks"];
+const TOOLS: [&str; 2] = ["tools", "tools with marks"];
 /// Instructions that a template may execute: a hundred times what a long conversation needs.
 const MOST_STEPS: u64 = 10_000_000;
 
@@ -23,7 +30,8 @@ const MOST_STEPS: u64 = 10_000_000;
 pub struct Message {
     /// `system`, `user`, `assistant`, or another role that the template knows.
     pub role: String,
-    pub content: String,
+    /// Absent where a turn consists of calls alone.
+    pub content: Option<String>,
     /// What else a template may read, such as calls of tools.
     #[serde(flatten)]
     pub more: Map<String, Value>,
@@ -31,7 +39,12 @@ pub struct Message {
 
 impl Message {
     pub fn new(role: &str, content: &str) -> Self {
-        Self { role: role.to_owned(), content: content.to_owned(), more: Map::new() }
+        Self { role: role.to_owned(), content: Some(content.to_owned()), more: Map::new() }
+    }
+
+    /// What is said; nothing where a turn consists of calls alone.
+    pub fn text(&self) -> &str {
+        self.content.as_deref().unwrap_or_default()
     }
 }
 
@@ -50,6 +63,12 @@ pub struct Conversation<'a, M> {
 /// A compiled chat template.
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    /// Whether there is one of its own for conversations with tools.
+    has_tools: bool,
+    /// Whether the template of conversations, and that of conversations with tools, mark what is learned.
+    is_marked: [bool; 2],
+    /// How special tokens are spelled.
+    special: Vec<String>,
     begin: String,
     end: String,
 }
@@ -69,17 +88,46 @@ impl ChatTemplate {
                     .to_owned(),
         })?;
         let spelled = |id: Option<u32>| id.map_or(Ok(String::new()), |id| tokenizer.decode(&[id]));
-        Self::compile(source, spelled(tokenizer.begin())?, spelled(tokenizer.end())?)
+        let mut template = Self::compile(source, spelled(tokenizer.begin())?, spelled(tokenizer.end())?)?;
+        if let Some(source) = tokenizer.tool_template() {
+            template.is_marked[1] = template.add(TOOLS, &source)?;
+            template.has_tools = true;
+        }
+        template.special = tokenizer.special_tokens();
+        Ok(template)
+    }
+
+    /// A template without the marks of a tokenizer.
+    pub fn from_source(source: &str) -> Result<Self, DataError> {
+        Self::compile(source.to_owned(), String::new(), String::new())
     }
 
     fn compile(source: String, begin: String, end: String) -> Result<Self, DataError> {
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(MOST_STEPS));
         dialect::extend(&mut environment);
-        environment.add_template_owned("chat", dialect::without_marks(&source)).map_err(failed)?;
-        Ok(Self { environment, begin, end })
+        allowance::limit(&mut environment);
+        pieces::extend(&mut environment);
+        let (is_marked, special) = ([false; 2], Vec::new());
+        let mut template = Self { environment, has_tools: false, is_marked, special, begin, end };
+        template.is_marked[0] = template.add(CHAT, &source)?;
+        Ok(template)
+    }
+
+    /// Whether it marks what is learned.
+    fn add(&mut self, [name, marked]: [&'static str; 2], source: &str) -> Result<bool, DataError> {
+        let mut add = |name, source: &str| {
+            let rewritten = rewrite::rewritten(source).map_err(failed)?;
+            self.environment.add_template_owned(name, rewritten).map_err(failed)
+        };
+        let plain = dialect::replace_marks(source, &|_| String::new());
+        add(name, &plain)?;
+        let shown = dialect::replace_marks(source, &pieces::shown);
+        let is_marked = shown != plain;
+        if is_marked {
+            add(marked, &shown)?;
+        }
+        Ok(is_marked)
     }
 
     /// The text of a conversation; with `asks` it ends where the assistant's answer begins.
@@ -92,7 +140,19 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation<'_, M>,
     ) -> Result<String, DataError> {
-        let template = self.environment.get_template("chat").map_err(failed)?;
+        self.render_as(self.names(conversation.tools)[0], conversation)
+    }
+
+    fn names(&self, tools: Option<&[Value]>) -> [&'static str; 2] {
+        if self.has_tools && tools.is_some() { TOOLS } else { CHAT }
+    }
+
+    fn render_as<M: Serialize>(
+        &self,
+        name: &str,
+        conversation: &Conversation<'_, M>,
+    ) -> Result<String, DataError> {
+        let template = self.environment.get_template(name).map_err(failed)?;
         let fixed = context! {
             messages => conversation.messages,
             tools => conversation.tools,
@@ -101,57 +161,28 @@ impl ChatTemplate {
             eos_token => self.end,
         };
         let variables = context! { ..fixed, ..minijinja::Value::from_serialize(&conversation.variables) };
+        allowance::begin();
         template.render(variables).map_err(failed)
     }
 
-    /// The tokens of a conversation, and which of them count in the loss: the assistant's, and the token that ends
-    /// its turn. Prompt and answer are encoded separately, as at inference.
+    /// The tokens of a conversation, and which of them count in the loss: what the template marks by `{% generation %}`, or the
+    /// assistant's turns with the token that ends each. What is learned and what is not are encoded separately, as at inference.
     ///
-    /// An answer with `"weight": 0` is shown and not learned, as OpenAI's files ask.
+    /// An answer with `"weight": 0`, as OpenAI's files have it, or with `"train": false`, as axolotl's have it, is shown and not learned.
     pub fn encode(
         &self,
         messages: &[Message],
+        tools: Option<&[Value]>,
         encoder: &mut Encoder<'_>,
         ids: &mut Vec<u32>,
         counts: &mut Vec<bool>,
     ) -> Result<Answers, DataError> {
-        let (pieces, answers) = self.pieces(messages)?;
+        let (pieces, answers) = self.pieces(messages, tools)?;
         for (text, is_answer) in pieces {
             encoder.encode(&text, ids)?;
             counts.resize(ids.len(), is_answer);
         }
         Ok(answers)
-    }
-
-    /// The text, split where answers begin and end.
-    fn pieces(&self, messages: &[Message]) -> Result<(Vec<(String, bool)>, Answers), DataError> {
-        let whole = self.render(messages, false)?;
-        let mut pieces = Vec::new();
-        let mut answers = Answers::default();
-        let mut at = 0;
-        let is_unweighted =
-            |message: &Message| message.more.get("weight").and_then(Value::as_f64) == Some(0.0);
-        let is_learned = |message: &Message| message.role == ASSISTANT && !is_unweighted(message);
-        for answer in (0..messages.len()).filter(|answer| is_learned(&messages[*answer])) {
-            let asked = self.render(&messages[..answer], true)?;
-            let answered = self.render(&messages[..=answer], false)?;
-            // A template may write a turn differently once more turns follow; such a turn is not trained on.
-            if asked.len() < at || !answered.starts_with(&asked) || !whole.starts_with(&answered) {
-                answers.left_out += 1;
-                continue;
-            }
-            let text = whole[asked.len()..answered.len()].trim_end();
-            pieces.push((whole[at..asked.len()].to_owned(), false));
-            pieces.push((text.to_owned(), true));
-            at = asked.len() + text.len();
-            answers.learned += 1;
-        }
-        if pieces.is_empty() {
-            let reason = "it has no assistant answer that the template renders as at inference";
-            return Err(DataError::BadTemplate { reason: reason.to_owned() });
-        }
-        pieces.push((whole[at..].to_owned(), false));
-        Ok((pieces, answers))
     }
 }
 
@@ -201,7 +232,7 @@ mod tests {
     /// The text that counts in the loss, one entry per stretch.
     fn counted(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &[Message]) -> Vec<String> {
         let (mut ids, mut counts) = (Vec::new(), Vec::new());
-        template.encode(messages, &mut tokenizer.encoder(), &mut ids, &mut counts).unwrap();
+        template.encode(messages, None, &mut tokenizer.encoder(), &mut ids, &mut counts).unwrap();
         assert_eq!(ids.len(), counts.len());
         assert_eq!(tokenizer.decode(&ids).unwrap(), template.render(messages, false).unwrap());
         let pairs: Vec<(u32, bool)> = ids.into_iter().zip(counts).collect();
@@ -257,21 +288,36 @@ mod tests {
         let template = ChatTemplate::compile(FORGETFUL.to_owned(), String::new(), String::new()).unwrap();
         let mut messages = conversation();
         let answers = |messages: &[Message]| {
-            template.encode(messages, &mut tokenizer.encoder(), &mut Vec::new(), &mut Vec::new())
+            template.encode(messages, None, &mut tokenizer.encoder(), &mut Vec::new(), &mut Vec::new())
         };
         assert_eq!(answers(&messages).unwrap(), Answers { learned: 2, left_out: 0 });
-        messages[2].content = "two and two</think>4".to_owned();
+        messages[2].content = Some("two and two</think>4".to_owned());
         assert_eq!(answers(&messages).unwrap(), Answers { learned: 1, left_out: 1 });
         assert_eq!(counted(&template, &tokenizer, &messages), ["Yes.<|im_end|>"]);
         messages[4].more.insert("weight".to_owned(), 0.into());
         assert!(answers(&messages).is_err(), "nothing is left to learn");
-        messages[2].content = "4".to_owned();
+        messages[2].content = Some("4".to_owned());
         assert_eq!(counted(&template, &tokenizer, &messages), ["4<|im_end|>"]);
     }
 
     /// In the style of Qwen's, with tools.
     const TOOLS: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}\
         {% if thinking is defined and thinking %}<think>{% endif %}{{ strftime_now('%Y')[:2] }}{{ messages[0].content }}";
+
+    #[test]
+    fn the_tools_of_a_record_are_shown_and_not_learned() {
+        let tokenizer = tokenizer();
+        let source = format!("{{% for tool in tools %}}{{{{ tool | tojson }}}}{{% endfor %}}{CHATML}");
+        let template = ChatTemplate::from_source(&source).unwrap();
+        let tools = [serde_json::json!({"name": "f"})];
+        let (mut ids, mut counts) = (Vec::new(), Vec::new());
+        template
+            .encode(&conversation(), Some(&tools), &mut tokenizer.encoder(), &mut ids, &mut counts)
+            .unwrap();
+        let text = tokenizer.decode(&ids).unwrap();
+        assert!(text.starts_with(r#"{"name": "f"}<|im_start|>system"#), "{text}");
+        assert!(!counts[0] && counts.contains(&true));
+    }
 
     #[test]
     fn tools_and_variables_reach_the_template_in_pythons_json() {
@@ -293,5 +339,83 @@ mod tests {
         let endless = "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}";
         let template = ChatTemplate::compile(endless.to_owned(), String::new(), String::new()).unwrap();
         assert!(template.render(&conversation(), false).is_err());
+    }
+
+    /// Each would make gigabytes, or lists in lists until the stack is full, within a few instructions.
+    #[test]
+    fn a_template_that_grows_is_stopped() {
+        let doubled = "{% set ns = namespace(x='x' * 1000) %}{% for a in range(60) %}";
+        for body in [
+            "{% set ns.x = ns.x + ns.x %}",
+            "{% set ns.x = ns.x ~ ns.x %}",
+            "{% set ns.x = ns.x * 2 %}",
+            "{% set ns.x = ns.x.replace('x', ns.x) %}",
+            "{% set ns.x = ns.x | replace('x', ns.x) %}",
+            "{% set ns.x = [ns.x, ns.x] %}",
+            "{% set ns.x = [ns.x, ns.x] | join(ns.x) %}",
+            "{% set ns.x = ns.x.join(ns.x) %}",
+            "{% set x %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = x %}",
+            "{% set ns.x = ns.x | indent(1000000000) %}",
+            "{% set ns.x = '%1000000000s' | format(ns.x) %}",
+            "{% set ns.x = '%1000000000s' % ns.x %}",
+            "{% set ns.x = ['a'] | batch(1000000000000, 'x') | list %}",
+            "{% set ns.x = {'a': ns.x, 'b': ns.x} %}",
+            "{% set ns.x = [ns] %}",
+            "{% set ns.x = {'a': ns.x} | tojson(indent=8) %}",
+            "{{ 'x' * 60000000 }}",
+        ] {
+            let source = format!("{doubled}{body}{{% endfor %}}{{{{ ns.x }}}}");
+            let template = ChatTemplate::compile(source, String::new(), String::new()).unwrap();
+            let error = template.render(&conversation(), false).unwrap_err().to_string();
+            assert!(
+                error.contains("the template makes")
+                    || error.contains("cannot hold")
+                    || error.contains("too large"),
+                "{body}: {error}"
+            );
+        }
+        let raw = format!("{{% for a in range(90000) %}}{}{{% endfor %}}", "x".repeat(10_000));
+        let template = ChatTemplate::compile(raw, String::new(), String::new()).unwrap();
+        assert!(template.render(&conversation(), false).unwrap_err().to_string().contains("more text"));
+    }
+
+    /// What the filters around its expressions must not change.
+    #[test]
+    fn a_template_says_the_same_with_its_limits() {
+        const ODD: &str = "{%- macro show(item, end='.') -%}\n  {{- item ~ end }}{{ caller() if caller else '' }}\n{%- endmacro -%}\n\
+            {%- set ns = namespace(n=0, last=none) -%}\n\
+            {%- for message in messages if message.role != 'system' -%}\n\
+            {%- if loop.first and not loop.last %}[{% elif message.role in ['user', 'tool'] %}, {% else %}; {% endif -%}\n\
+            {%- set ns.n = ns.n + 1 -%}{%- set ns.last = message -%}\n\
+            {{- show(message.content[::-1] | upper, end='!' * ns.n) }}\n\
+            {%- if loop.index0 % 2 == 1 -%}{%- continue -%}{%- endif -%}<{{ loop.index }}>\n\
+            {%- else -%}nobody{%- endfor -%}]\n\
+            {%- call show('a' + 'b' + \"c\\n\\t\" + 'é') -%}({{ (1, 2.5, -3)[1:] | list }}){%- endcall -%}\n\
+            {%- set block | trim %}  {{ ns.last['content'] }} {% endset -%}{{ block }}{{ {'k': [none, true]}['k'][1] }}\n\
+            {%- filter upper %}x{{ 7 // 2 ** 1 }}{% endfilter -%}{{ 1 < 2 <= 2 }}{{ 'x' is string and nothing is not defined }}\n\
+            {%- with a = 1, b = [1, 2] %}{{ a - b | length }}{% endwith -%}\n";
+        let mut plain = Environment::new();
+        plain.set_trim_blocks(true);
+        plain.set_lstrip_blocks(true);
+        dialect::extend(&mut plain);
+        allowance::limit(&mut plain);
+        allowance::begin();
+        for source in [ODD, OTHER, FORGETFUL, CHATML] {
+            plain.add_template_owned("chat", source.to_owned()).unwrap();
+            let expected = plain.get_template("chat").unwrap().render(
+                context! { messages => conversation(), add_generation_prompt => true, bos_token => "", eos_token => "</s>" },
+            );
+            let template =
+                ChatTemplate::compile(source.to_owned(), String::new(), "</s>".to_owned()).unwrap();
+            assert_eq!(template.render(&conversation(), true).unwrap(), expected.unwrap(), "{source}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_line_of_the_template() {
+        let source = "{% if true %}\n\na\n{% set x = [1,\n 2] %}\n{{ raise_exception('no') }}\n{% endif %}";
+        let template = ChatTemplate::compile(source.to_owned(), String::new(), String::new()).unwrap();
+        let error = template.render(&conversation(), false).unwrap_err().to_string();
+        assert!(error.contains("no (line 6)"), "{error}");
     }
 }

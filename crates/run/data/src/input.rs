@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bedplate_host::open_regular;
 pub(crate) use lines::paragraphs;
 
 use crate::disk;
@@ -180,11 +181,14 @@ fn format(path: &Path) -> Result<Format, DataError> {
     }
 }
 
+/// Some editors begin a text in UTF-8 with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Opens a file and decompresses it while reading.
 fn open<'a>(path: &Path, bytes_read: &'a AtomicU64) -> Result<Box<dyn BufRead + 'a>, DataError> {
-    let file = File::open(path).map_err(disk::reading(path))?;
+    let file = open_regular(path).map_err(disk::reading(path))?;
     let counted = BufReader::with_capacity(1 << 18, Counted { file, bytes_read });
-    Ok(match path.extension().and_then(|ending| ending.to_str()) {
+    let mut reader: Box<dyn BufRead + 'a> = match path.extension().and_then(|ending| ending.to_str()) {
         Some("gz") => {
             Box::new(BufReader::with_capacity(1 << 18, flate2::bufread::MultiGzDecoder::new(counted)))
         }
@@ -193,7 +197,11 @@ fn open<'a>(path: &Path, bytes_read: &'a AtomicU64) -> Result<Box<dyn BufRead + 
             Box::new(BufReader::with_capacity(1 << 18, decoder))
         }
         _ => Box::new(counted),
-    })
+    };
+    if reader.fill_buf().map_err(disk::reading(path))?.starts_with(BYTE_ORDER_MARK) {
+        reader.consume(BYTE_ORDER_MARK.len());
+    }
+    Ok(reader)
 }
 
 /// A file that reports how far it was read.
@@ -207,5 +215,27 @@ impl Read for Counted<'_> {
         let count = self.file.read(buffer)?;
         self.bytes_read.fetch_add(count as u64, Ordering::Relaxed);
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let texts = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            fs::write(&path, bytes).unwrap();
+            read_texts(&[path], "text", TextUnit::File, usize::MAX).unwrap()
+        };
+        assert_eq!(
+            texts("a.jsonl", b"\xef\xbb\xbf{\"text\": \"one\"}\n{\"text\": \"two\"}\n"),
+            ["one", "two"]
+        );
+        assert_eq!(texts("a.json", b"\xef\xbb\xbf[{\"text\": \"one\"}]"), ["one"]);
+        assert_eq!(texts("a.txt", b"\xef\xbb\xbfone"), ["one"]);
+        assert_eq!(texts("b.txt", b"\xef\xbb"[..0].as_ref()), [""]);
     }
 }

@@ -44,6 +44,14 @@ impl SlewedClock {
         Self { last: Mutex::new(Reading { at: Instant::now(), micros: micros(unix_time()) }) }
     }
 
+    /// Goes on from this time, in milliseconds since 1970, where the clock shows less: it has been set back since. A clock that
+    /// was merely kept from going back would stand still until the wall clock shows that time again, for hours or years.
+    pub fn go_on_from(&self, least_ms: u64) {
+        let least = i64::try_from(least_ms).map_or(i64::MAX / 4, |least| least.saturating_mul(1000));
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.micros = last.micros.max(least);
+    }
+
     /// Milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,6 +87,20 @@ mod tests {
         ] {
             assert_eq!(advanced(100 * second, second, wall), expected, "wall clock at {wall}");
         }
+    }
+
+    #[test]
+    fn time_passes_after_a_clock_was_set_back_behind_what_was_written() {
+        let clock = SlewedClock::start();
+        let written = clock.now_ms() + 24 * 3_600_000;
+        clock.go_on_from(written);
+        let first = clock.now_ms();
+        assert!(first >= written);
+        while clock.now_ms() == first {
+            std::thread::yield_now();
+        }
+        clock.go_on_from(0);
+        assert!(clock.now_ms() > first);
     }
 
     #[test]

@@ -51,6 +51,13 @@ impl Call {
         }
         Self { method: Method::GET, path: path.to_owned(), headers, body: Bytes::new() }
     }
+
+    /// Sends JSON.
+    pub fn post(path: &str, key: Option<&HeaderValue>, body: String) -> Self {
+        let mut call = Self::get(path, key);
+        call.headers.insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Self { method: Method::POST, body: body.into(), ..call }
+    }
 }
 
 /// An answer whose body is on its way. Dropping it ends the request.

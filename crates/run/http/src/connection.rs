@@ -18,6 +18,9 @@ use crate::Limits;
 /// How often a connection is looked at; deadlines are kept to within this.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// Bytes that a client must read within [`Limits::stall`] once it has held up an answer.
+const PROGRESS: u64 = 16 << 10;
+
 const IDLE: u8 = 0;
 const HEAD: u8 = 1;
 const BUSY: u8 = 2;
@@ -40,6 +43,8 @@ pub(crate) struct Activity {
     since: AtomicU64,
     /// One more than when it first could not be written to; zero while it can.
     blocked: AtomicU64,
+    /// Bytes written since then.
+    written: AtomicU64,
     has_ended: AtomicBool,
 }
 
@@ -50,6 +55,7 @@ impl Activity {
             phase: AtomicU8::new(IDLE),
             since: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
+            written: AtomicU64::new(0),
             has_ended: AtomicBool::new(false),
         })
     }
@@ -129,15 +135,28 @@ impl<S> Watched<S> {
         self.stream
     }
 
-    fn note_write<T>(&self, result: &Poll<io::Result<T>>) {
-        let blocked = &self.activity.blocked;
+    /// A client that reads a byte now and then is as good as one that does not read.
+    fn note_write(&self, result: &Poll<io::Result<usize>>) {
+        let Activity { blocked, written, .. } = &*self.activity;
         match result {
-            Poll::Ready(_) => blocked.store(0, Ordering::Relaxed),
+            Poll::Ready(Ok(count)) => {
+                let before = written.fetch_add(*count as u64, Ordering::Relaxed);
+                if before + *count as u64 >= PROGRESS {
+                    self.note_progress();
+                }
+            }
+            Poll::Ready(Err(_)) => {}
             Poll::Pending if blocked.load(Ordering::Relaxed) == 0 => {
                 blocked.store(self.activity.now() + 1, Ordering::Relaxed);
+                written.store(0, Ordering::Relaxed);
             }
             Poll::Pending => {}
         }
+    }
+
+    fn note_progress(&self) {
+        self.activity.blocked.store(0, Ordering::Relaxed);
+        self.activity.written.store(0, Ordering::Relaxed);
     }
 }
 
@@ -169,7 +188,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_flush(cx);
-        self.note_write(&result);
+        // The server flushes once it has nothing more to write.
+        if result.is_ready() {
+            self.note_progress();
+        }
         result
     }
 

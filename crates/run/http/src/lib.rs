@@ -37,7 +37,7 @@ pub use files::raise_file_limit;
 pub use hyper::body::Incoming;
 pub use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 pub use hyper::{Method, StatusCode, Uri};
-pub use intake::{BodyError, read_body};
+pub use intake::{BodyError, declared, read_body};
 pub use limits::Limits;
 pub use port::{HeldPort, bind, bind_beside};
 pub use server::{Connections, Server};

@@ -15,7 +15,9 @@ pub struct Limits {
     pub head: Duration,
     /// How long a body may take.
     pub body: Duration,
-    /// How long a client may leave an answer unread.
+    /// How long its first 64 KiB may take, and each further ones.
+    pub body_trickle: Duration,
+    /// How long a client may take to read 16 KiB of an answer, or what there is of it.
     pub stall: Duration,
     /// How long requests may take to finish when the server ends.
     pub grace: Duration,
@@ -32,6 +34,7 @@ impl Default for Limits {
             idle: Duration::from_secs(75),
             head: Duration::from_secs(10),
             body: Duration::from_secs(30),
+            body_trickle: Duration::from_secs(5),
             stall: Duration::from_secs(30),
             grace: Duration::from_secs(2),
             keeps_alive: true,

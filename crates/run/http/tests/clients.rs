@@ -119,6 +119,34 @@ fn a_client_that_does_not_read_is_cut_off_and_its_answer_ends() {
     wait_until("the end of the answer", || ended.load(Ordering::Relaxed) == 1);
 }
 
+/// It reads a byte ten times as often as it would have to, and never what a client reads that wants the answer.
+#[test]
+fn a_client_that_reads_byte_by_byte_is_cut_off() {
+    let (server, ended) = start(Limits { stall: Duration::from_millis(500), ..limits() });
+    let mut slow = connect(server.address());
+    slow.write_all(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    wait_until("the end of the answer", || {
+        let mut byte = [0];
+        let _ = slow.read(&mut byte);
+        ended.load(Ordering::Relaxed) == 1
+    });
+}
+
+#[test]
+fn a_body_that_trickles_in_ends_before_its_whole_time_is_over() {
+    let (server, _) = start(Limits { body_trickle: Duration::from_millis(300), ..limits() });
+    let mut slow = connect(server.address());
+    slow.write_all(&post(1 << 15, b"he")).unwrap();
+    let trickle = slow.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut trickle = trickle;
+        while trickle.write_all(b"l").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert_eq!(status(&mut slow), "HTTP/1.1 408 Request Timeout");
+}
+
 #[test]
 fn the_answer_ends_when_its_client_goes_away() {
     let (server, ended) = start(limits());

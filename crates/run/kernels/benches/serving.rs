@@ -136,7 +136,7 @@ fn attention<E: Element>(
 /// Attention as training does it, of one sequence.
 fn attention_in_training<E: Element>(device: &Device, shape: &PagedShape, tokens: usize) -> f64 {
     let PagedShape { heads, kv_heads, head_dim, scale, .. } = *shape;
-    let shape = AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale };
+    let shape = AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale, cap: 0.0 };
     let qkv = elements::<E>(device, tokens * (heads + 2 * kv_heads) * head_dim);
     let mut out = device.zeros::<E>(tokens * heads * head_dim);
     let (first_keys, mut log_sums) = (device.zeros::<u32>(tokens), device.zeros::<f32>(tokens * heads));
@@ -154,6 +154,7 @@ fn attentions<E: Element>(device: &Device) {
         kv_heads: 8,
         head_dim: 128,
         scale: 0.088,
+        cap: 0.0,
         block_tokens: 16,
         format: KvFormat::Stored,
     };

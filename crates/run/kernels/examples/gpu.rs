@@ -226,7 +226,8 @@ impl Attention {
         head_dim: usize,
     ) -> Self {
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let shape = AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale };
+        let shape =
+            AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale, cap: 0.0 };
         let rows = batch * tokens;
         Self {
             shape,
@@ -446,8 +447,15 @@ fn decode(device: &Device, is_long: bool, format: WeightFormat, kv: KvFormat) {
         let format = if outputs == vocabulary { WeightFormat::Bf16 } else { format };
         device.pack(source.range(0..outputs * inputs), outputs, format)
     };
-    let shape =
-        PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 64, format: kv };
+    let shape = PagedShape {
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 128,
+        scale: 0.088,
+        cap: 0.0,
+        block_tokens: 64,
+        format: kv,
+    };
     let head = pack(vocabulary, hidden);
     let most_blocks = 128 * 2112 / 64;
     let mut blocks: Vec<Block> = (0..layers)

@@ -36,8 +36,8 @@ pub use cuda::library::{OpenLibrary, WantedLibrary};
 pub use cuda::{CudaError, CudaGraph, DeviceFault, Gpu, Moment, PAGES, Transfers};
 pub use device::{
     Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, DeviceChoice, Element,
-    ExpertRows, Gelu, HeadGradients, Heads, IGNORED, KvFormat, MappedFile, Matrix, MatrixMut, NONE,
-    NoSuchChoice, Packed, PackedExperts, PagedRows, PagedShape, Qkv, Rotary, Rows, SampleParams, Sight, Turn,
-    View, ViewMut, VisibleKeys, WeightFormat,
+    ExpertRows, Gate, Gelu, HeadGradients, Heads, IGNORED, KvFormat, LossRule, MappedFile, Matrix, MatrixMut,
+    NONE, NoSuchChoice, NormWeight, Packed, PackedExperts, PagedRows, PagedShape, Pairing, Qkv, Rotary, Rows,
+    SampleParams, Sight, Turn, View, ViewMut, VisibleKeys, WeightFormat,
 };
 pub use selftest::{OperatorFinding, RateOf, rate, selftest};

@@ -69,6 +69,7 @@ const PAGED: PagedShape = PagedShape {
     kv_heads: 2,
     head_dim: 32,
     scale: 0.2,
+    cap: 0.0,
     block_tokens: 16,
     format: KvFormat::Stored,
 };
@@ -259,8 +260,15 @@ impl<E: Element> Buffers<E> {
         device.expert_linear_backward_input(d, offsets, self.expert_weights.view(), d_x);
         let x = all(&self.slot_rows, CHOICES);
         device.expert_linear_backward_weight(d, x, offsets, self.d_expert_weights.view_mut());
-        let shape =
-            AttentionShape { queries: ROWS, keys: ROWS, heads: 2, kv_heads: 1, head_dim: 32, scale: 0.2 };
+        let shape = AttentionShape {
+            queries: ROWS,
+            keys: ROWS,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 32,
+            scale: 0.2,
+            cap: 0.0,
+        };
         let (qkv, log_sums) = (Qkv::columns(&shape, all(&self.pairs, ROWS)), self.statistics.view_mut());
         let seen = VisibleKeys { first_keys: self.tokens.view(), positions: None };
         device.attention(&shape, qkv, seen, all_mut(&mut self.out, ROWS), log_sums);

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use bedplate_kernels::{Accumulate, AttentionShape, Buffer, Element, Heads, Matrix, Qkv, Turn, VisibleKeys};
+use bedplate_kernels::{
+    Accumulate, AttentionShape, Buffer, Element, Heads, Matrix, NormWeight, Qkv, Turn, VisibleKeys,
+};
 
 use crate::layer::{BlockGradient, LayerRun, reborrow};
 use crate::table::LinearParts;
@@ -18,6 +20,7 @@ impl<E: Element> LayerRun<'_, E> {
             kv_heads: widths.kv_heads,
             head_dim: widths.head_dim,
             scale: self.network.architecture().numerics.attention_scale.of(widths.head_dim, self.layer),
+            cap: self.network.architecture().numerics.attention_cap,
         }
     }
 
@@ -39,12 +42,12 @@ impl<E: Element> LayerRun<'_, E> {
         let qkv = self.matrix_mut(&mut kept.qkv, columns);
         self.linear(&values, input, qkv.columns(unnormed..columns));
         let inverses = [&mut kept.query_inverses, &mut kept.key_inverses];
-        let norms = [&norms.queries, &norms.keys].into_iter().zip(inverses);
-        for (heads, (norm, inverses)) in self.query_and_key_heads().iter().zip(norms) {
+        let each = [&norms.queries, &norms.keys].into_iter().zip(inverses);
+        for (heads, (norm, inverses)) in norms.heads.iter().zip(each) {
             self.device.head_norm(
                 heads,
                 self.matrix(&kept.unnormed, unnormed),
-                self.weights.range(norm.clone()),
+                self.norm_weight(norm),
                 self.network.architecture().numerics.norm_epsilon,
                 self.matrix_mut(&mut kept.qkv, columns),
                 inverses.range_mut(0..self.rows * heads.count),
@@ -52,8 +55,13 @@ impl<E: Element> LayerRun<'_, E> {
         }
     }
 
+    fn norm_weight(&self, range: &Range<usize>) -> NormWeight<'_, E> {
+        let offset = self.network.architecture().numerics.norm_offset;
+        NormWeight { kept: self.weights.range(range.clone()), offset }
+    }
+
     fn rotate(&self, turn: Turn, qkv: &mut Buffer<E>) {
-        let Some(rotary) = self.network.rotary() else { return };
+        let Some(rotary) = self.network.rotary(self.layer) else { return };
         let [queries, keys] = self.query_and_key_heads();
         let heads = Heads { count: queries.count + keys.count, ..queries };
         self.device.rotate(&heads, self.positions, rotary, turn, self.matrix_mut(qkv, self.parts.widths.qkv));
@@ -147,12 +155,12 @@ impl<E: Element> LayerRun<'_, E> {
         let Some(norms) = &self.parts.head_norms else { return };
         let inverses = [&kept.query_inverses, &kept.key_inverses];
         for (index, norm) in [&norms.queries, &norms.keys].into_iter().enumerate() {
-            let heads = &self.query_and_key_heads()[index];
+            let heads = &norms.heads[index];
             self.device.head_norm_backward(
                 heads,
                 self.matrix_mut(d_qkv, self.parts.widths.qkv),
                 self.matrix(&kept.unnormed, self.parts.widths.unnormed),
-                self.weights.range(norm.clone()),
+                self.norm_weight(norm),
                 inverses[index].range(0..self.rows * heads.count),
                 reborrow(&mut sums).map(|sums| sums.range(places[index].clone())),
             );

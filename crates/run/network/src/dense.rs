@@ -23,7 +23,7 @@ impl<E: Element> LayerRun<'_, E> {
         let gate_up = self.matrix(gate_up, dense.outputs());
         let activated = self.matrix_mut(activated, dense.width);
         match self.network.architecture().numerics.activation {
-            Activation::SwiGlu => self.device.swiglu(gate_up, activated),
+            Activation::Gated(gate) => self.device.gated(gate, gate_up, activated),
             Activation::Gelu(kind) => self.device.gelu(kind, gate_up, activated),
         }
     }
@@ -49,7 +49,7 @@ impl<E: Element> LayerRun<'_, E> {
         let d_activated = self.matrix(activated, dense.width);
         let d_gate_up = self.matrix_mut(gate_up, dense.outputs());
         match self.network.architecture().numerics.activation {
-            Activation::SwiGlu => self.device.swiglu_backward(before, d_activated, d_gate_up),
+            Activation::Gated(gate) => self.device.gated_backward(gate, before, d_activated, d_gate_up),
             Activation::Gelu(kind) => self.device.gelu_backward(kind, before, d_activated, d_gate_up),
         }
         let d_gate_up = self.matrix(gate_up, dense.outputs());

@@ -58,8 +58,10 @@ static UNSUPPORTED: Page = Page {
     code: "network/unsupported",
     class: Class::User,
     meaning: "The configuration describes a model that can be planned but not computed here. The program computes \
-              GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE models with rotary (default, \
-              linear, llama3) or learned positions, SwiGLU or GELU, full or sliding-window attention.",
+              GPT-2, Llama, Mistral, Ministral, Mixtral, Qwen2, Qwen2-MoE, Qwen3, Qwen3-MoE, Gemma, Gemma 2, Gemma 3, Phi-3, \
+              Phi-4, OLMo 2, OLMo 3, OLMoE, GLM, GLM-4, SmolLM3 and Granite models with rotary (default, linear, dynamic, \
+              llama3, yarn, longrope) or learned positions, full or sliding-window attention. Some features have no \
+              kernel for a GPU yet.",
     remedy: "choose a model of these families, or remove the feature from its configuration",
 };
 

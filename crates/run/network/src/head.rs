@@ -1,6 +1,6 @@
 //! The head: the last norm, logits, the loss, and the way back to the stream.
 
-use bedplate_kernels::{Accumulate, Device, Element, HeadGradients, View, ViewMut};
+use bedplate_kernels::{Accumulate, Device, Element, HeadGradients, LossRule, View, ViewMut};
 
 use crate::norm;
 use crate::table::{BlockParts, EmbeddingParts, HeadParts};
@@ -79,6 +79,11 @@ impl Network {
             room.head.normed.view_mut().matrix(rows, hidden),
             &mut room.head.inverses,
         );
+        // Logits are multiplied by it; where they are made from makes no difference.
+        let scale = self.architecture().numerics.logit_scale;
+        if scale != 1.0 {
+            device.multiply_by(room.head.normed.range_mut(0..rows * hidden), scale);
+        }
         room
     }
 
@@ -111,8 +116,13 @@ impl Network {
         let loss = self.losses(device, weights, &mut room, scale, Some(d_weight));
         let (rows, hidden) = room.stream.shape();
         let gradients = room.gradients.expect(HAS_GRADIENTS);
+        let factor = self.architecture().numerics.logit_scale;
+        if factor != 1.0 {
+            device.multiply_by(gradients.normed.range_mut(0..rows * hidden), factor);
+        }
         norm::backward(
             device,
+            self.architecture(),
             &self.head_parts().norm,
             weights.own,
             gradients.normed.view().matrix(rows, hidden),
@@ -144,7 +154,7 @@ impl Network {
             head.normed.view().matrix(rows, hidden),
             weights.matrix(self.head_parts()),
             *targets,
-            scale,
+            LossRule { scale, cap: self.architecture().numerics.logit_cap },
             head.losses.view_mut(),
             gradients,
             head.logits.view_mut(),
@@ -179,6 +189,10 @@ impl Network {
         }
         if let Some(peers) = self.peers().filter(|_| !self.part().context.is_whole()) {
             peers.sum(device, Among::Context, out.reborrow());
+        }
+        let cap = self.architecture().numerics.logit_cap;
+        if cap > 0.0 {
+            device.bend_logits(cap, out.reborrow());
         }
         device.read(out.view(), logits);
     }

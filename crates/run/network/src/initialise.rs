@@ -22,7 +22,8 @@ impl Network {
             for tensor in &block.tensors {
                 let deviation = match tensor.kind {
                     TensorKind::Norm | TensorKind::Bias => {
-                        let value = if tensor.kind == TensorKind::Norm { 1.0 } else { 0.0 };
+                        let one = 1.0 - self.architecture().numerics.norm_offset;
+                        let value = if tensor.kind == TensorKind::Norm { one } else { 0.0 };
                         device.fill(weights.block_mut(index).range(tensor.range.clone()), value);
                         continue;
                     }

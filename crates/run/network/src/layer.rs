@@ -9,7 +9,7 @@ use bedplate_kernels::{Accumulate, Buffer, Device, Element, Matrix, MatrixMut, V
 use crate::Network;
 use crate::dense::DenseRooms;
 use crate::network::Products;
-use crate::table::{LayerParts, LinearParts, MlpParts};
+use crate::table::{LayerParts, LinearParts, MlpParts, NormParts};
 use crate::workspace::{
     Cheap, ExpertLoad, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial, StreamGradients, Travel,
 };
@@ -130,7 +130,9 @@ impl<E: Element> LayerRun<'_, E> {
         self.project(self.of_all_ranks(&cheap.before_attention, &mut gathered.normed), kept);
         self.attend(kept, ring);
         let attended = self.matrix(&kept.attended, self.parts.widths.attended);
-        self.add_product(&self.parts.output, attended, input, partial, &mut kept.middle);
+        let after = self.parts.after_attention.as_ref();
+        let branch = (&mut kept.attention_out, &mut kept.inverse_attention_out);
+        self.add_half(&self.parts.output, after, attended, input, partial, branch, &mut kept.middle);
         self.norm_before_mlp(kept, cheap);
         let (normed, mut made) = Made::beside_normed(cheap);
         let normed = self.of_all_ranks(normed, &mut gathered.normed);
@@ -138,7 +140,9 @@ impl<E: Element> LayerRun<'_, E> {
             MlpParts::Dense(dense) => {
                 self.dense_inner(dense, normed, &mut kept.gate_up, made.activated);
                 let activated = self.matrix(made.activated, dense.width);
-                self.add_product(&dense.down, activated, &kept.middle, partial, output);
+                let after = self.parts.after_mlp.as_ref();
+                let branch = (&mut kept.mlp_out, &mut kept.inverse_mlp_out);
+                self.add_half(&dense.down, after, activated, &kept.middle, partial, branch, output);
             }
             MlpParts::Mixture(mixture) => {
                 self.mixture_forward(mixture, normed, kept, &mut made, partial, travel, routing, output);
@@ -167,8 +171,11 @@ impl<E: Element> LayerRun<'_, E> {
         let ring = room.ring.as_deref_mut().zip(room.ring_gradients.as_deref_mut());
         let outer = gradients.as_deref_mut().expect(HAS_GRADIENTS);
         let inner = inner.as_deref_mut().expect(HAS_GRADIENTS);
-        let StreamGradients { stream, normed: d_normed } = &mut *outer;
-        let d_output = self.of_all_ranks(stream, &mut gathered.gradient);
+        let StreamGradients { stream, normed: d_normed, branch } = &mut *outer;
+        let before_norm = (&kept.mlp_out, &kept.inverse_mlp_out);
+        let after = self.parts.after_mlp.as_ref();
+        let d_added = self.d_added(after, before_norm, stream, branch, reborrow(&mut gradient));
+        let d_output = self.of_all_ranks(d_added, &mut gathered.gradient);
         let normed = self.of_all_ranks(&cheap.before_mlp, &mut gathered.normed);
         let given = Given { normed, d_output, kept, cheap };
         match partial {
@@ -179,10 +186,13 @@ impl<E: Element> LayerRun<'_, E> {
                 self.complete(partial, d_normed);
             }
         }
-        let parts = &self.parts.before_mlp;
+        let parts = self.parts.before_mlp.as_ref();
         self.norm_backward(parts, &kept.middle, &kept.inverse_mlp, outer, reborrow(&mut gradient));
-        let StreamGradients { stream, normed: d_normed } = &mut *outer;
-        let d_output = self.of_all_ranks(stream, &mut gathered.gradient);
+        let StreamGradients { stream, normed: d_normed, branch } = &mut *outer;
+        let before_norm = (&kept.attention_out, &kept.inverse_attention_out);
+        let after = self.parts.after_attention.as_ref();
+        let d_added = self.d_added(after, before_norm, stream, branch, reborrow(&mut gradient));
+        let d_output = self.of_all_ranks(d_added, &mut gathered.gradient);
         self.attended_backward(kept, d_output, inner, ring, reborrow(&mut gradient));
         self.head_norms_backward(kept, &mut inner.qkv, partial, reborrow(&mut gradient));
         let normed = self.of_all_ranks(&cheap.before_attention, &mut gathered.normed);
@@ -193,7 +203,7 @@ impl<E: Element> LayerRun<'_, E> {
                 self.complete(partial, d_normed);
             }
         }
-        let parts = &self.parts.before_attention;
+        let parts = self.parts.before_attention.as_ref();
         self.norm_backward(parts, input, &kept.inverse_attention, outer, gradient);
     }
 
@@ -228,12 +238,13 @@ impl<E: Element> LayerRun<'_, E> {
     }
 
     fn norm_before_attention(&self, input: &Buffer<E>, kept: &mut Kept<E>, cheap: &mut Cheap<E>) {
-        let parts = &self.parts.before_attention;
+        let parts = self.parts.before_attention.as_ref();
         self.norm(parts, input, &mut cheap.before_attention, &mut kept.inverse_attention);
     }
 
     fn norm_before_mlp(&self, kept: &mut Kept<E>, cheap: &mut Cheap<E>) {
-        self.norm(&self.parts.before_mlp, &kept.middle, &mut cheap.before_mlp, &mut kept.inverse_mlp);
+        let parts = self.parts.before_mlp.as_ref();
+        self.norm(parts, &kept.middle, &mut cheap.before_mlp, &mut kept.inverse_mlp);
     }
 
     pub(crate) fn linear(&self, parts: &LinearParts, input: Matrix<'_, E>, output: MatrixMut<'_, E>) {
@@ -293,6 +304,49 @@ impl<E: Element> LayerRun<'_, E> {
                 self.add_sums(partial, bias, residual, output);
             }
         }
+    }
+
+    /// The same with a norm of the product before the residual, where there is one behind this half of the layer.
+    #[expect(clippy::too_many_arguments, reason = "what goes in, what comes out, and where")]
+    fn add_half(
+        &self,
+        parts: &LinearParts,
+        after: Option<&NormParts>,
+        input: Matrix<'_, E>,
+        residual: &Buffer<E>,
+        partial: &mut Option<&mut Partial<E>>,
+        (branch, statistics): (&mut Buffer<E>, &mut Buffer<f32>),
+        output: &mut Buffer<E>,
+    ) {
+        if after.is_none() {
+            return self.add_product(parts, input, residual, partial, output);
+        }
+        let (hidden, numbers) = (self.hidden(), 0..self.own_rows * self.hidden());
+        let bias = parts.bias.clone().map(|bias| self.weights.range(bias));
+        match partial {
+            None => self.multiply(parts, input, bias, None, self.matrix_mut(branch, hidden)),
+            Some(partial) => {
+                self.multiply(parts, input, None, None, self.matrix_mut(&mut partial.sums, hidden));
+                self.device.fill(output.range_mut(numbers.clone()), 0.0);
+                self.add_sums(partial, bias, output, branch);
+            }
+        }
+        self.norm(after, branch, output, statistics);
+        self.device.add(residual.range(numbers.clone()), output.range_mut(numbers));
+    }
+
+    /// The gradient of what a half of the layer adds: that of the stream, or what the norm behind the half makes of it.
+    fn d_added<'b>(
+        &self,
+        after: Option<&NormParts>,
+        before_norm: (&Buffer<E>, &Buffer<f32>),
+        stream: &'b Buffer<E>,
+        branch: &'b mut Buffer<E>,
+        gradient: BlockGradient<'_>,
+    ) -> &'b Buffer<E> {
+        let Some(after) = after else { return stream };
+        self.branch_backward(after, before_norm, stream, branch, gradient);
+        branch
     }
 
     /// Adds up the ranks' partial sums, and then bias and residual.

@@ -12,6 +12,7 @@ mod attention;
 mod dense;
 mod error;
 mod experts;
+mod family;
 mod head;
 mod initialise;
 mod layer;
@@ -20,8 +21,10 @@ mod names;
 mod network;
 mod norm;
 mod numerics;
+mod quantised;
 mod region;
 mod ring;
+mod rotary;
 mod safetensors;
 mod sample;
 mod serving;
@@ -35,11 +38,12 @@ pub use bedplate_transformer::workspace::{LogitsAtOnce, Recompute};
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
 pub use network::{Network, Products};
-pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
+pub use numerics::{Activation, Architecture, AttentionScale, Numerics};
 pub use region::Region;
+pub use rotary::{RotaryPlan, RotaryScheme};
 pub use safetensors::{
-    CONFIG_FILE, INDEX_FILE, LoadedWeights, SafetensorsFile, StoredTensor, TensorFormat, TensorLayout,
-    WEIGHTS_FILE, config_with_dtype, load, save, write_tensors,
+    CONFIG_FILE, INDEX_FILE, LoadedWeights, MOST_JSON_BYTES, SafetensorsFile, StoredTensor, TensorFormat,
+    TensorLayout, WEIGHTS_FILE, config_with_dtype, load, save, write_tensors,
 };
 pub use sample::Sampler;
 pub use serving::{Adapter, KvPool, PackedWeights, RowAdapters, ServingRoom, ServingShape, StepRows};

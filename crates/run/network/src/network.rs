@@ -19,7 +19,7 @@ pub struct Network {
     part: ShardSpec,
     peers: Option<Box<dyn Peers>>,
     blocks: Vec<Block>,
-    rotary: Option<Rotary>,
+    rotary: Vec<Rotary>,
     longest: usize,
     products: Products,
 }
@@ -68,10 +68,17 @@ impl Network {
             return Err(NetworkError::TooLong { longest, positions: count });
         }
         let blocks = table::blocks(model, &part)?;
-        let rotary = architecture.numerics.rotary.as_ref();
-        let rotary = rotary.map(|scheme| {
-            Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0)
+        let numerics = &architecture.numerics;
+        if let Some(what) = numerics.only_on_a_processor().filter(|_| !device.is_cpu()) {
+            return Err(NetworkError::Unsupported { feature: format!("{what} on a GPU") });
+        }
+        let rotary = numerics.rotary.schemes.iter().map(|scheme| {
+            let frequencies = scheme.frequencies(longest)?;
+            let factor = scheme.attention_factor as f32;
+            let rotary = Rotary::new(device, 2 * frequencies.len(), frequencies, longest, factor);
+            Ok(rotary.with_pairing(scheme.pairing))
         });
+        let rotary = rotary.collect::<Result<Vec<Rotary>, NetworkError>>()?;
         Ok(Self { architecture, part, peers, blocks, rotary, longest, products: Products::default() })
     }
 
@@ -150,8 +157,9 @@ impl Network {
         self.layers(&(0..self.blocks.len())).filter(|layer| matches!(layer.mlp, MlpParts::Mixture(_))).count()
     }
 
-    pub(crate) fn rotary(&self) -> Option<&Rotary> {
-        self.rotary.as_ref()
+    /// The positions of a layer, counted from 0.
+    pub(crate) fn rotary(&self, layer: usize) -> Option<&Rotary> {
+        self.architecture.numerics.rotary.of_layers[layer].map(|scheme| &self.rotary[scheme])
     }
 
     /// The other ranks, where one of the axes has any.
@@ -266,6 +274,11 @@ impl Network {
         loss
     }
 
+    /// What embeddings are multiplied by, rounded as transformers rounds it.
+    pub(crate) fn embedding_scale<E: Element>(&self) -> f32 {
+        E::narrow(self.architecture.numerics.embedding_scale).widen()
+    }
+
     fn hidden(&self) -> usize {
         self.architecture.transformer.hidden as usize
     }
@@ -278,6 +291,7 @@ impl Network {
         room: &mut Room<'_, E>,
     ) {
         let (own, hidden) = (room.here.own.clone(), self.hidden());
+        let rows = own.len();
         let table = weights.range(parts.table.clone());
         let mut stream = room.batch.streams[0].view_mut().matrix(own.len(), hidden);
         let given = &room.batch.given;
@@ -287,6 +301,10 @@ impl Network {
             let table = weights.range(positions.clone());
             let table = table.matrix(table.len() / hidden, hidden);
             device.embedding(given.positions.range(own), table, Accumulate::Add, stream);
+        }
+        let scale = self.embedding_scale::<E>();
+        if scale != 1.0 {
+            device.multiply_by(room.batch.streams[0].range_mut(0..rows * hidden), scale);
         }
     }
 
@@ -298,13 +316,33 @@ impl Network {
         mut gradient: ViewMut<'_, f32>,
     ) {
         let (own, hidden) = (room.here.own.clone(), self.hidden());
-        let stream = &room.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream;
+        let stream = &mut room.shared.gradients.as_mut().expect(HAS_GRADIENTS).stream;
+        let scale = self.embedding_scale::<E>();
+        if scale != 1.0 {
+            device.multiply_by(stream.view_mut(), scale);
+        }
         let stream = stream.view().matrix(own.len(), hidden);
+        // Nothing is learned for padding, as a token that is put in.
+        let padding = self.architecture.numerics.padding.map(|token| {
+            let first = parts.table.start + token as usize * hidden;
+            first..first + hidden
+        });
+        let kept = &mut room.batch.given.padding_gradient;
+        if let Some(row) = &padding {
+            device.copy(gradient.reborrow().range(row.clone()).view(), kept.view_mut());
+        }
         let mut add = |indices, range: &Range<usize>| {
             let table = gradient.reborrow().range(range.clone());
             device.embedding_backward(indices, stream, table.matrix(range.len() / hidden, hidden));
         };
         add(room.batch.given.tokens.range(own.clone()), &parts.table);
+        if let Some(row) = padding {
+            device.copy(room.batch.given.padding_gradient.view(), gradient.reborrow().range(row));
+        }
+        let mut add = |indices, range: &Range<usize>| {
+            let table = gradient.reborrow().range(range.clone());
+            device.embedding_backward(indices, stream, table.matrix(range.len() / hidden, hidden));
+        };
         if let Some(positions) = &parts.positions {
             add(room.batch.given.positions.range(own), positions);
         }

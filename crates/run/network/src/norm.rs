@@ -1,6 +1,6 @@
 //! The norms before attention, MLP and head: RMS norm or layer norm, as the model has it.
 
-use bedplate_kernels::{Accumulate, Buffer, Device, Element, Matrix, MatrixMut, View, ViewMut};
+use bedplate_kernels::{Accumulate, Buffer, Device, Element, Matrix, MatrixMut, NormWeight, View, ViewMut};
 
 use crate::Architecture;
 use crate::layer::{BlockGradient, LayerRun};
@@ -25,8 +25,9 @@ pub(crate) fn forward<E: Element>(
     let epsilon = architecture.numerics.norm_epsilon;
     let statistics = statistics.range_mut(0..input.shape().0 * statistics_per_row(parts));
     let weight = weights.range(parts.weight.clone());
+    let weight_less = NormWeight { kept: weight, offset: architecture.numerics.norm_offset };
     match &parts.bias {
-        None => device.rms_norm(input, weight, epsilon, output, statistics),
+        None => device.rms_norm(input, weight_less, epsilon, output, statistics),
         Some(bias) => {
             let bias = Some(weights.range(bias.clone()));
             device.layer_norm(input, weight, bias, epsilon, output, statistics);
@@ -38,6 +39,7 @@ pub(crate) fn forward<E: Element>(
 #[expect(clippy::too_many_arguments, reason = "what goes in, what comes out, and where")]
 pub(crate) fn backward<E: Element>(
     device: &Device,
+    architecture: &Architecture,
     parts: &NormParts,
     weights: View<'_, E>,
     d_output: Matrix<'_, E>,
@@ -49,10 +51,11 @@ pub(crate) fn backward<E: Element>(
 ) {
     let statistics = statistics.range(0..input.shape().0 * statistics_per_row(parts));
     let weight = weights.range(parts.weight.clone());
+    let weight_less = NormWeight { kept: weight, offset: architecture.numerics.norm_offset };
     let (d_weight, d_bias) = gradient.map(|gradient| split(parts, gradient)).unzip();
     let d_bias = d_bias.flatten();
     match &parts.bias {
-        None => device.rms_norm_backward(d_output, input, weight, statistics, mode, d_input, d_weight),
+        None => device.rms_norm_backward(d_output, input, weight_less, statistics, mode, d_input, d_weight),
         Some(_) => {
             device.layer_norm_backward(d_output, input, weight, statistics, mode, d_input, d_weight, d_bias);
         }
@@ -68,13 +71,18 @@ fn split<'a>(parts: &NormParts, gradient: ViewMut<'a, f32>) -> (ViewMut<'a, f32>
 }
 
 impl<E: Element> LayerRun<'_, E> {
+    /// The input as it is where there is no norm.
     pub(crate) fn norm(
         &self,
-        parts: &NormParts,
+        parts: Option<&NormParts>,
         input: &Buffer<E>,
         output: &mut Buffer<E>,
         statistics: &mut Buffer<f32>,
     ) {
+        let Some(parts) = parts else {
+            let numbers = 0..self.own_rows * self.hidden();
+            return self.device.copy(input.range(numbers.clone()), output.range_mut(numbers));
+        };
         let (input, output) = (self.own(input, self.hidden()), self.own_mut(output, self.hidden()));
         forward(self.device, self.network.architecture(), parts, self.weights, input, output, statistics);
     }
@@ -82,15 +90,20 @@ impl<E: Element> LayerRun<'_, E> {
     /// From the gradient in `room.normed` to more of that in `room.stream`.
     pub(crate) fn norm_backward(
         &self,
-        parts: &NormParts,
+        parts: Option<&NormParts>,
         input: &Buffer<E>,
         statistics: &Buffer<f32>,
         room: &mut StreamGradients<E>,
         gradient: BlockGradient<'_>,
     ) {
         let hidden = self.hidden();
+        let Some(parts) = parts else {
+            let numbers = 0..self.own_rows * hidden;
+            return self.device.add(room.normed.range(numbers.clone()), room.stream.range_mut(numbers));
+        };
         backward(
             self.device,
+            self.network.architecture(),
             parts,
             self.weights,
             self.own(&room.normed, hidden),
@@ -98,6 +111,30 @@ impl<E: Element> LayerRun<'_, E> {
             statistics,
             Accumulate::Add,
             self.own_mut(&mut room.stream, hidden),
+            gradient,
+        );
+    }
+
+    /// From the gradient of what goes on to the stream to that of what goes into the norm before it, which replaces `branch`.
+    pub(crate) fn branch_backward(
+        &self,
+        parts: &NormParts,
+        (input, statistics): (&Buffer<E>, &Buffer<f32>),
+        stream: &Buffer<E>,
+        branch: &mut Buffer<E>,
+        gradient: BlockGradient<'_>,
+    ) {
+        let hidden = self.hidden();
+        backward(
+            self.device,
+            self.network.architecture(),
+            parts,
+            self.weights,
+            self.own(stream, hidden),
+            self.own(input, hidden),
+            statistics,
+            Accumulate::Replace,
+            self.own_mut(branch, hidden),
             gradient,
         );
     }

@@ -1,15 +1,15 @@
 //! What a `config.json` says beyond the shape: the constants that the arithmetic needs.
 
-use std::ops::RangeInclusive;
-
 use bedplate_diag::Source;
-use bedplate_kernels::Gelu;
+use bedplate_kernels::{Gate, Gelu, Pairing};
 use bedplate_transformer::{
     Attention, Configuration, Family, Keys, Mlp, ModelError, NormPlacement, Positions, Reach, RemarkReason,
     Transformer,
 };
+use serde_json::Value;
 
-use crate::NetworkError;
+use crate::family::{ExpertWeights, Multipliers, Padding, Scale, page};
+use crate::{NetworkError, RotaryPlan, quantised};
 
 /// A model that can be computed: its shape, the constants of its arithmetic, and the configuration it came from.
 #[derive(Debug, Clone)]
@@ -24,9 +24,21 @@ pub struct Architecture {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Numerics {
     pub norm_epsilon: f32,
+    /// Added to the weights of norms, which are kept less it.
+    pub norm_offset: f32,
     pub activation: Activation,
     pub attention_scale: AttentionScale,
-    pub rotary: Option<RotaryScheme>,
+    /// What scores of attention are bent to stay below; 0 where they are not.
+    pub attention_cap: f32,
+    /// The same of logits.
+    pub logit_cap: f32,
+    /// What the rows of the embedding are multiplied by before the first layer.
+    pub embedding_scale: f32,
+    /// What logits are multiplied by.
+    pub logit_scale: f32,
+    pub rotary: RotaryPlan,
+    /// The token whose row of the embedding is not learned where it is put in.
+    pub padding: Option<u32>,
     /// Weights of the chosen experts are scaled to a sum of one.
     pub normalises_experts: bool,
     /// Weight of the load-balancing loss of mixtures.
@@ -37,16 +49,16 @@ pub struct Numerics {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
-    /// `silu(gate) * up`
-    SwiGlu,
+    /// `gate(g) * up`
+    Gated(Gate),
     Gelu(Gelu),
 }
 
 /// What the product of a query and a key is multiplied by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionScale {
-    /// One over the root of the head size; otherwise one.
-    pub by_head_size: bool,
+    /// This, or one over the root of the head size.
+    pub factor: Option<f32>,
     /// Also one over the layer's number, counted from 1 (a setting of GPT-2).
     pub by_layer: bool,
 }
@@ -54,28 +66,10 @@ pub struct AttentionScale {
 impl AttentionScale {
     /// Of a layer, counted from 0.
     pub(crate) fn of(self, head_dim: usize, layer: usize) -> f32 {
-        let by_head_size = if self.by_head_size { (head_dim as f32).sqrt().recip() } else { 1.0 };
-        if self.by_layer { by_head_size / (layer + 1) as f32 } else { by_head_size }
+        let factor = self.factor.unwrap_or_else(|| (head_dim as f32).sqrt().recip());
+        if self.by_layer { factor / (layer + 1) as f32 } else { factor }
     }
 }
-
-/// Rotary positions: angular frequencies of the pairs of a head.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RotaryScheme {
-    /// Radians per position, one for each pair of dimensions.
-    pub frequencies: Vec<f64>,
-}
-
-const FAMILIES: [Family; 8] = [
-    Family::Gpt2,
-    Family::Llama,
-    Family::Mistral,
-    Family::Mixtral,
-    Family::Qwen2,
-    Family::Qwen2Moe,
-    Family::Qwen3,
-    Family::Qwen3Moe,
-];
 
 impl Architecture {
     /// Reads a `config.json` and checks that every feature in it can be computed. Of a multimodal model it takes the language
@@ -87,13 +81,23 @@ impl Architecture {
         let (_, keys) = configuration.language_model()?;
         let mut remarks = Vec::new();
         for remark in configuration.remarks()? {
+            if remark.key == QUANTISED
+                && let Some(section) = keys.section(QUANTISED)?
+                && quantised::is_read(&section)?
+            {
+                remarks.push(
+                    "weights of 8 bits are read as what they stand for; activations are not rounded to 8 bits as well, as some engines round them"
+                        .to_owned(),
+                );
+                continue;
+            }
             if let RemarkReason::NotComputed { .. } = remark.reason {
                 return Err(NetworkError::NotComputed(Box::new(remark)));
             }
             remarks.push(remark.to_string());
         }
         let numerics = Numerics::read(&keys, &transformer, &mut remarks)?;
-        Ok(Self { transformer, numerics, remarks, config: configuration.standalone_json()? })
+        Ok(Self { transformer, numerics, remarks, config: plain(configuration.standalone_json()?) })
     }
 
     /// A built-in shape with the default constants of its family.
@@ -108,13 +112,30 @@ impl Architecture {
     }
 }
 
+/// The key that says in what format other than plain numbers weights are.
+const QUANTISED: &str = "quantization_config";
+
+/// The configuration without what it says about quantised weights: those that are saved beside it are plain.
+fn plain(config: String) -> String {
+    match serde_json::from_str::<Value>(&config) {
+        Ok(Value::Object(mut keys)) if keys.contains_key(QUANTISED) => {
+            keys.shift_remove(QUANTISED);
+            format!("{:#}\n", Value::Object(keys))
+        }
+        _ => config,
+    }
+}
+
 fn refuse_unsupported(model: &Transformer) -> Result<(), NetworkError> {
     let refuse = |feature: String| Err(NetworkError::Unsupported { feature });
-    if !FAMILIES.contains(&model.family) {
+    if page(model.family).is_none() {
         return refuse(format!("the family `{}`", model.family));
     }
-    if model.norm_placement != NormPlacement::Before || model.has_embedding_norm {
-        return refuse("norms after a layer's halves or after the embedding".into());
+    if model.has_embedding_norm {
+        return refuse("a norm after the embedding".into());
+    }
+    if model.norm_placement != NormPlacement::Before && model.is_mixture() {
+        return refuse("norms after a mixture of experts".into());
     }
     if matches!(model.positions, Positions::Alibi | Positions::Absent) {
         return refuse("positions that are neither rotary nor learned".into());
@@ -148,177 +169,140 @@ fn refuse_unsupported(model: &Transformer) -> Result<(), NetworkError> {
 
 impl Numerics {
     fn read(keys: &Keys<'_>, model: &Transformer, remarks: &mut Vec<String>) -> Result<Self, NetworkError> {
-        let is_gpt2 = model.family == Family::Gpt2;
-        let (epsilon_key, epsilon) = match model.family {
-            Family::Gpt2 => ("layer_norm_epsilon", 1e-5),
-            Family::Mixtral => ("rms_norm_eps", 1e-5),
-            _ => ("rms_norm_eps", 1e-6),
-        };
-        let balance = keys.number_within("router_aux_loss_coef", 0.001, 0.0..=1e6)?;
+        let page = page(model.family).expect("families without a page were refused before");
+        let (epsilon, usual) = page.epsilon;
+        let factors = Factors::read(keys, model, page.multipliers)?;
+        let balance = keys.number_within("router_aux_loss_coef", page.balance, 0.0..=1e6)?;
+        // A stream that is kept less the factor of what layers add has the same norms with another epsilon.
+        let epsilon = keys.number_within(epsilon, usual, 0.0..=1.0)? / (factors.residual * factors.residual);
         Ok(Self {
-            norm_epsilon: keys.number_within(epsilon_key, epsilon, 0.0..=1.0)? as f32,
-            activation: activation(keys, model)?,
-            attention_scale: AttentionScale {
-                by_head_size: !is_gpt2 || keys.flag("scale_attn_weights", true)?,
-                by_layer: is_gpt2 && keys.flag("scale_attn_by_inverse_layer_idx", false)?,
-            },
+            norm_epsilon: epsilon as f32,
+            norm_offset: page.norm_offset,
+            activation: activation(keys, model, page.activation)?,
+            attention_scale: attention_scale(keys, page.attention_scale)?,
+            attention_cap: cap(keys, page.attention_cap)?,
+            logit_cap: cap(keys, page.logit_cap)?,
+            embedding_scale: (factors.embedding / factors.residual) as f32,
+            logit_scale: factors.logits.recip() as f32,
             rotary: match model.positions {
-                Positions::Rotary => Some(rotary(keys, model, remarks)?),
-                _ => None,
+                Positions::Rotary => RotaryPlan::read(keys, model, &page.rotary, remarks)?,
+                _ => RotaryPlan::none(model),
             },
-            normalises_experts: match model.family {
-                Family::Mixtral => true,
-                _ => keys.flag("norm_topk_prob", false)?,
+            padding: padding(keys, model, page.padding)?,
+            normalises_experts: match page.expert_weights {
+                ExpertWeights::SumToOne => true,
+                ExpertWeights::ByKey => keys.flag("norm_topk_prob", false)?,
             },
             balance_coefficient: if model.is_mixture() { balance as f32 } else { 0.0 },
             initial_deviation: keys.number_within("initializer_range", 0.02, 0.0..=100.0)?,
         })
     }
+
+    /// What a GPU has no kernel for.
+    pub(crate) fn only_on_a_processor(&self) -> Option<&'static str> {
+        let has_neighbours = self.rotary.schemes.iter().any(|scheme| scheme.pairing == Pairing::Neighbours);
+        let odd = [
+            (self.norm_offset != 0.0, "norms whose weights are kept less one"),
+            (matches!(self.activation, Activation::Gated(Gate::Gelu(_))), "gates with GELU"),
+            (
+                self.attention_cap > 0.0 || self.logit_cap > 0.0,
+                "scores and logits that are bent (`softcapping`)",
+            ),
+            (self.embedding_scale != 1.0 || self.logit_scale != 1.0, "factors of embeddings and logits"),
+            (has_neighbours, "rotary positions that turn neighbours"),
+        ];
+        odd.into_iter().find(|(is_needed, _)| *is_needed).map(|(_, what)| what)
+    }
 }
 
-fn activation(keys: &Keys<'_>, model: &Transformer) -> Result<Activation, NetworkError> {
+/// Factors around the layers.
+struct Factors {
+    embedding: f64,
+    residual: f64,
+    logits: f64,
+}
+
+impl Factors {
+    fn read(keys: &Keys<'_>, model: &Transformer, multipliers: Multipliers) -> Result<Self, ModelError> {
+        let of = |key| keys.number_within(key, 1.0, 1e-6..=1e6);
+        Ok(match multipliers {
+            Multipliers::None => Self { embedding: 1.0, residual: 1.0, logits: 1.0 },
+            Multipliers::RootOfHidden => {
+                Self { embedding: (model.hidden as f64).sqrt(), residual: 1.0, logits: 1.0 }
+            }
+            Multipliers::Keys => Self {
+                embedding: of("embedding_multiplier")?,
+                residual: of("residual_multiplier")?,
+                logits: of("logits_scaling")?,
+            },
+        })
+    }
+}
+
+/// `pad_token_id`, which counts from the end where it is below 0.
+fn padding(keys: &Keys<'_>, model: &Transformer, padding: Padding) -> Result<Option<u32>, ModelError> {
+    let vocab = model.vocab as f64;
+    let usual = match padding {
+        Padding::Learned => return Ok(None),
+        Padding::Kept(usual) => usual.filter(|token| u64::from(*token) < model.vocab),
+    };
+    let found = match keys.number("pad_token_id")? {
+        None if keys.is_null("pad_token_id") => return Ok(None),
+        None => return Ok(usual),
+        Some(found) => found,
+    };
+    let token = if found < 0.0 { vocab + found } else { found };
+    if (0.0..vocab).contains(&token) && token.fract() == 0.0 {
+        Ok(Some(token as u32))
+    } else {
+        Err(keys.wrong("pad_token_id", format!("a token of the vocabulary, which has {}", model.vocab)))
+    }
+}
+
+/// What something is bent to stay below; 0 where it is not.
+fn cap(keys: &Keys<'_>, key: Option<(&'static str, f64)>) -> Result<f32, ModelError> {
+    match key {
+        Some((key, _)) if keys.is_null(key) => Ok(0.0),
+        Some((key, usual)) => Ok(keys.number_within(key, usual, 0.0..=1e6)? as f32),
+        None => Ok(0.0),
+    }
+}
+
+fn attention_scale(keys: &Keys<'_>, scale: Scale) -> Result<AttentionScale, ModelError> {
+    let fixed = |factor: f64| AttentionScale { factor: Some(factor as f32), by_layer: false };
+    Ok(match scale {
+        Scale::HeadSize => AttentionScale { factor: None, by_layer: false },
+        Scale::Switches => AttentionScale {
+            factor: (!keys.flag("scale_attn_weights", true)?).then_some(1.0),
+            by_layer: keys.flag("scale_attn_by_inverse_layer_idx", false)?,
+        },
+        Scale::RootOf(key) => fixed(keys.number_within(key, 256.0, 1e-6..=1e9)?.sqrt().recip()),
+        Scale::Key(key) => fixed(keys.number_within(key, 1.0, 0.0..=1e6)?),
+    })
+}
+
+fn activation(
+    keys: &Keys<'_>,
+    model: &Transformer,
+    (key, usual): (&'static str, &'static str),
+) -> Result<Activation, NetworkError> {
     let is_gated = model.layers().all(|layer| match &layer.mlp {
         Mlp::Dense(dense) => dense.is_gated,
         Mlp::Absent => true,
         Mlp::Mixture(mixture) => mixture.expert.is_gated,
     });
-    let key = if model.family == Family::Gpt2 { "activation_function" } else { "hidden_act" };
-    let named = keys.word(key)?.unwrap_or(if is_gated { "silu" } else { "gelu_new" });
-    match (is_gated, named) {
-        (true, "silu" | "swish") => Ok(Activation::SwiGlu),
-        (false, "gelu_new" | "gelu_pytorch_tanh") => Ok(Activation::Gelu(Gelu::Tanh)),
-        (false, "gelu") => Ok(Activation::Gelu(Gelu::Exact)),
-        (_, other) => Err(NetworkError::Unsupported { feature: format!("the activation `{other}`") }),
-    }
-}
-
-/// Frequencies `theta^(-2i/d)`, stretched as `rope_scaling` (or `rope_parameters`, since transformers 5) says.
-fn rotary(
-    keys: &Keys<'_>,
-    model: &Transformer,
-    remarks: &mut Vec<String>,
-) -> Result<RotaryScheme, NetworkError> {
-    let head_dim = model.layers().next().map_or(0, |layer| layer.attention.query_dim());
-    let scheme = Scheme::read(keys)?;
-    let usual = if model.family == Family::Mixtral { 1e6 } else { 1e4 };
-    let theta = scheme.theta(keys.number_within("rope_theta", usual, THETAS)?)?;
-    let stretch = scheme.stretch()?;
-    remarks.extend(scheme.ignored());
-    let plain = (0..head_dim / 2).map(|pair| theta.powf(-2.0 * pair as f64 / head_dim as f64));
-    let frequencies = plain.map(|frequency| stretch.apply(frequency)).collect();
-    Ok(RotaryScheme { frequencies })
-}
-
-/// The section on rotary positions, where there is one.
-struct Scheme<'a> {
-    name: &'static str,
-    section: Option<Keys<'a>>,
-    kind: &'a str,
-}
-
-const THETAS: RangeInclusive<f64> = 1.0..=1e12;
-
-impl<'a> Scheme<'a> {
-    fn read(keys: &Keys<'a>) -> Result<Self, NetworkError> {
-        // Where both are given, transformers 5 takes the older one, and version 4 knows no other.
-        let (name, section) = match keys.section("rope_scaling")? {
-            Some(older) => ("rope_scaling", Some(older)),
-            None => ("rope_parameters", keys.section("rope_parameters")?),
-        };
-        let kind = match &section {
-            Some(section) => section.word("rope_type")?.or(section.word("type")?),
-            None => None,
-        };
-        Ok(Self { name, section, kind: kind.unwrap_or("default") })
-    }
-
-    fn theta(&self, outside: f64) -> Result<f64, ModelError> {
-        self.section
-            .as_ref()
-            .map_or(Ok(outside), |section| section.number_within("rope_theta", outside, THETAS))
-    }
-
-    fn stretch(&self) -> Result<Stretch, NetworkError> {
-        let Some(section) = &self.section else { return Ok(Stretch::None) };
-        if section.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
-            return Err(section
-                .wrong("partial_rotary_factor", "1, as a part of a head is not turned")
-                .into());
-        }
-        match self.kind {
-            "default" => Ok(Stretch::None),
-            "linear" => Ok(Stretch::Linear { factor: required(section, "factor", 1.0..=1e6)? }),
-            "llama3" => Stretch::llama3(section),
-            other => Err(NetworkError::Unsupported { feature: format!("the rotary scheme `{other}`") }),
-        }
-    }
-
-    /// The keys of the section that its kind does not have.
-    fn ignored(&self) -> Vec<String> {
-        let own: &[&str] = match self.kind {
-            "linear" => &["factor"],
-            "llama3" => {
-                &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
-            }
-            _ => &[],
-        };
-        let every = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
-        let is_read = |key: &&str| own.contains(key) || every.contains(key);
-        let names = self.section.iter().flat_map(Keys::names).filter(|key| !is_read(key));
-        let (name, kind) = (self.name, self.kind);
-        names
-            .map(|key| format!("`{key}` in `{name}` is not a key of the scheme `{kind}` and is ignored"))
-            .collect()
-    }
-}
-
-fn required(keys: &Keys<'_>, key: &'static str, range: RangeInclusive<f64>) -> Result<f64, ModelError> {
-    if keys.number(key)?.is_none() {
-        return Err(keys.missing(key));
-    }
-    keys.number_within(key, 0.0, range)
-}
-
-/// How frequencies are changed to reach further than the model was first trained for.
-enum Stretch {
-    None,
-    /// All are slowed by a factor.
-    Linear {
-        factor: f64,
-    },
-    /// Llama 3.1: long waves are slowed by `factor`, short ones stay, those between are blended.
-    Llama3 {
-        factor: f64,
-        low: f64,
-        high: f64,
-        original: f64,
-    },
-}
-
-impl Stretch {
-    fn llama3(keys: &Keys<'_>) -> Result<Self, NetworkError> {
-        let low = required(keys, "low_freq_factor", 0.0..=1e6)?;
-        let high = required(keys, "high_freq_factor", 0.0..=1e6)?;
-        if high <= low {
-            return Err(keys.wrong("high_freq_factor", format!("above `low_freq_factor`, {low}")).into());
-        }
-        Ok(Self::Llama3 {
-            factor: required(keys, "factor", 1.0..=1e6)?,
-            low,
-            high,
-            original: required(keys, "original_max_position_embeddings", 1.0..=1e12)?,
-        })
-    }
-
-    fn apply(&self, frequency: f64) -> f64 {
-        match self {
-            Stretch::None => frequency,
-            Stretch::Linear { factor } => frequency / factor,
-            Stretch::Llama3 { factor, low, high, original } => {
-                let turns = original * frequency / std::f64::consts::TAU;
-                let blend = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                frequency * (blend + (1.0 - blend) / factor)
-            }
-        }
+    let named = keys.word(key)?.unwrap_or(usual);
+    let gelu = match named {
+        // What the first files of Gemma call by the name of the exact one, and transformers takes for the other.
+        "gelu" if model.family == Family::Gemma => Some(Gelu::Tanh),
+        "gelu_new" | "gelu_pytorch_tanh" => Some(Gelu::Tanh),
+        "gelu" => Some(Gelu::Exact),
+        _ => None,
+    };
+    match (is_gated, gelu, named) {
+        (true, _, "silu" | "swish") => Ok(Activation::Gated(Gate::Silu)),
+        (true, Some(kind), _) if !model.is_mixture() => Ok(Activation::Gated(Gate::Gelu(kind))),
+        (false, Some(kind), _) => Ok(Activation::Gelu(kind)),
+        _ => Err(NetworkError::Unsupported { feature: format!("the activation `{named}`") }),
     }
 }

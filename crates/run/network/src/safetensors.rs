@@ -10,17 +10,21 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use bedplate_host::Replacement;
+use bedplate_host::{Replacement, open_regular, read_regular_text};
 use bedplate_kernels::{Bf16, Device, Element, View, ViewMut};
 use half::f16;
 use serde_json::{Map, Value, json};
 
 use crate::names::TensorNames;
+use crate::quantised::{self, E4M3};
 use crate::table::Tensor;
 use crate::{Network, NetworkError, Weights};
 
 /// A header longer than this is refused, as the reference implementation does.
 const LONGEST_HEADER: u64 = 100_000_000;
+
+/// The largest index or configuration beside weights: of DeepSeek V3 with its 91,991 tensors the index has 9 MB.
+pub const MOST_JSON_BYTES: u64 = 128 << 20;
 
 pub const WEIGHTS_FILE: &str = "model.safetensors";
 pub const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -76,7 +80,7 @@ impl TensorFormat {
 impl SafetensorsFile {
     pub fn open(path: &Path) -> Result<Self, NetworkError> {
         let cannot = |source| NetworkError::ReadWeights { path: path.to_owned(), source };
-        let mut file = File::open(path).map_err(cannot)?;
+        let mut file = open_regular(path).map_err(cannot)?;
         let size = file.metadata().map_err(cannot)?.len();
         let broken = |what: String| NetworkError::BrokenWeights { path: path.to_owned(), what };
         let mut length = [0; 8];
@@ -214,8 +218,12 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
     let count = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
     let count = count.ok_or("its shape is absurd")?;
     // Of a format that is not read the size of a number is not known.
-    let expected = match TensorFormat::named(dtype) {
-        Some(format) => Some(count.checked_mul(format.bytes() as u64).ok_or("its shape is absurd")?),
+    let bytes = match TensorFormat::named(dtype) {
+        Some(format) => Some(format.bytes()),
+        None => (dtype == E4M3).then_some(1),
+    };
+    let expected = match bytes {
+        Some(bytes) => Some(count.checked_mul(bytes as u64).ok_or("its shape is absurd")?),
         None => None,
     };
     if begin > end || expected.is_some_and(|bytes| end - begin != bytes) || end > size - data {
@@ -257,7 +265,13 @@ impl Loader {
         let loader = Self { path: path.to_owned(), files, prefix };
         let blocks = network.blocks().iter().enumerate();
         let wanted = blocks.filter(|(index, _)| is_wanted(*index)).flat_map(|(_, block)| &block.tensors);
-        let missing: Vec<&Tensor> = wanted.filter(|tensor| loader.find(&tensor.name).is_none()).collect();
+        let mut missing: Vec<&Tensor> = Vec::new();
+        for tensor in wanted {
+            match loader.find(&tensor.name) {
+                Some((file, name)) => check_shape(file, name, tensor)?,
+                None => missing.push(tensor),
+            }
+        }
         match missing.first() {
             None => Ok(loader),
             Some(first) => Err(NetworkError::MissingTensors {
@@ -286,7 +300,7 @@ impl Loader {
     ) -> Result<(), NetworkError> {
         for tensor in &network.blocks()[index].tensors {
             let Some((file, name)) = self.find(&tensor.name) else { continue };
-            let whole = read_tensor(file, name, tensor)?;
+            let whole = read_tensor(&self.files, file, name, tensor)?;
             // Runs of neighbours convert many times faster than numbers one by one.
             let mut values: Vec<E> = Vec::with_capacity(tensor.range.len());
             tensor.runs().for_each(|run| values.extend(whole[run].iter().map(|number| E::narrow(*number))));
@@ -303,7 +317,13 @@ impl Loader {
         }
         for block in network.blocks() {
             let names = block.tensors.iter().map(|tensor| &tensor.name).chain(&block.elsewhere);
-            used.extend(names.filter_map(|name| self.find(name)).map(|(_, name)| name.to_owned()));
+            for (file, name) in names.filter_map(|name| self.find(name)) {
+                used.insert(name.to_owned());
+                if file.tensors[name].dtype == E4M3 {
+                    let beside = quantised::SCALES.iter().chain(&quantised::ACTIVATION_SCALES);
+                    used.extend(beside.filter_map(|part| quantised::beside(name, part)));
+                }
+            }
         }
         let all = self.files.iter().flat_map(|file| file.tensors.keys());
         Ok(all.filter(|name| !used.contains(*name)).cloned().collect())
@@ -354,7 +374,7 @@ pub(crate) fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
     if !index.exists() {
         return Ok(vec![path.join(WEIGHTS_FILE)]);
     }
-    let text = fs::read_to_string(&index)
+    let text = read_regular_text(&index, MOST_JSON_BYTES)
         .map_err(|source| NetworkError::ReadWeights { path: index.clone(), source })?;
     let broken = |what: &str| NetworkError::BrokenWeights { path: index.clone(), what: what.to_owned() };
     let value: Value = serde_json::from_str(&text).map_err(|_| broken("it is not JSON"))?;
@@ -369,21 +389,31 @@ pub(crate) fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
     Ok(names.into_iter().map(|name| path.join(name)).collect())
 }
 
+/// A tensor of another shape is not read: a file with holes can claim any number of bytes.
+fn check_shape(file: &SafetensorsFile, name: &str, tensor: &Tensor) -> Result<(), NetworkError> {
+    let stored = &file.tensors[name];
+    if stored.shape == tensor.shape {
+        return Ok(());
+    }
+    Err(NetworkError::WrongShape {
+        path: file.path.clone(),
+        tensor: name.to_owned(),
+        expected: tensor.shape.clone(),
+        found: stored.shape.clone(),
+    })
+}
+
+/// The numbers of a tensor of one of some files; those of 8 bits times their scales.
 pub(crate) fn read_tensor(
+    files: &[SafetensorsFile],
     file: &SafetensorsFile,
     name: &str,
     tensor: &Tensor,
 ) -> Result<Vec<f32>, NetworkError> {
-    let stored = &file.tensors[name];
-    if stored.shape != tensor.shape {
-        return Err(NetworkError::WrongShape {
-            path: file.path.clone(),
-            tensor: name.to_owned(),
-            expected: tensor.shape.clone(),
-            found: stored.shape.clone(),
-        });
-    }
-    let values = file.read(name)?.expect("the tensor is in this file");
+    check_shape(file, name, tensor)?;
+    let is_quantised = file.tensors[name].dtype == E4M3;
+    let values = if is_quantised { read_quantised(files, file, name)? } else { file.read(name)? };
+    let values = values.expect("the tensor is in this file");
     if let Some(place) = values.iter().position(|value| !value.is_finite()) {
         return Err(NetworkError::NotFinite {
             path: file.path.clone(),
@@ -393,6 +423,33 @@ pub(crate) fn read_tensor(
         });
     }
     Ok(if tensor.is_transposed { transpose(&values, tensor.shape[0], tensor.shape[1]) } else { values })
+}
+
+fn read_quantised(
+    files: &[SafetensorsFile],
+    file: &SafetensorsFile,
+    name: &str,
+) -> Result<Option<Vec<f32>>, NetworkError> {
+    let broken = |what: String| NetworkError::BrokenWeights {
+        path: file.path.clone(),
+        what: format!("tensor `{name}`: {what}"),
+    };
+    let find = |name: &str| files.iter().find(|file| file.tensors.contains_key(name));
+    let (holder, of) = quantised::scales_of(name, find)
+        .ok_or_else(|| broken("it has 8 bits, and no tensor of scales is beside it".to_owned()))?;
+    let stored = &file.tensors[name];
+    let shape = &holder.tensors[&of].shape;
+    let count = shape.iter().product::<usize>();
+    if count > stored.bytes {
+        return Err(broken(format!("it has {count} scales for {} numbers", stored.bytes)));
+    }
+    let scales = holder.read(&of)?.unwrap_or_default();
+    let mut bytes = vec![0; stored.bytes];
+    let cannot = |source| NetworkError::ReadWeights { path: file.path.clone(), source };
+    file.file.read_exact_at(&mut bytes, stored.start).map_err(cannot)?;
+    let mut values: Vec<f32> = bytes.into_iter().map(quantised::widen).collect();
+    quantised::scale(&mut values, &stored.shape, (&scales, shape)).map_err(broken)?;
+    Ok(Some(values))
 }
 
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use bedplate_kernels::{Device, View, ViewMut};
 use bedplate_transformer::workspace::Ranks;
-use bedplate_transformer::{Attention, Dense, GroupedQuery, Layer, Mixture, Mlp};
+use bedplate_transformer::{Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, QkNorm};
 
 use crate::NetworkError;
 
@@ -146,6 +146,10 @@ impl ShardSpec {
         let Attention::GroupedQuery(attention) = layer.attention else {
             unreachable!("latent attention was refused with the architecture")
         };
+        if attention.qk_norm == QkNorm::AllHeads && !self.tensor.is_whole() {
+            let feature = "norms over all heads of queries and keys on tensor-parallel ranks".to_owned();
+            return Err(NetworkError::Unsupported { feature });
+        }
         let divide = |what, count| divide(what, count, self.tensor.degree, "tensor-parallel ranks");
         let attention = GroupedQuery {
             heads: divide("query heads", attention.heads)?,

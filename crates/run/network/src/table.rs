@@ -7,9 +7,11 @@
 
 use std::ops::Range;
 
+use bedplate_kernels::Heads;
 use bedplate_transformer::workspace::Widths;
 use bedplate_transformer::{
-    Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, Norm, Positions, Reach, Transformer,
+    Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, Norm, NormPlacement, Positions, QkNorm, Reach,
+    Transformer,
 };
 
 use crate::names::TensorNames;
@@ -146,11 +148,14 @@ pub(crate) struct LinearParts {
 pub(crate) struct LayerParts {
     pub(crate) widths: Widths,
     pub(crate) reach: Reach,
-    pub(crate) before_attention: NormParts,
+    /// Norms before and behind the two halves, where there are any.
+    pub(crate) before_attention: Option<NormParts>,
+    pub(crate) after_attention: Option<NormParts>,
     pub(crate) qkv: LinearParts,
     pub(crate) head_norms: Option<HeadNorms>,
     pub(crate) output: LinearParts,
-    pub(crate) before_mlp: NormParts,
+    pub(crate) before_mlp: Option<NormParts>,
+    pub(crate) after_mlp: Option<NormParts>,
     pub(crate) mlp: MlpParts,
 }
 
@@ -158,6 +163,8 @@ pub(crate) struct LayerParts {
 pub(crate) struct HeadNorms {
     pub(crate) queries: Range<usize>,
     pub(crate) keys: Range<usize>,
+    /// What has the norm of queries, and that of keys: each head, or all together.
+    pub(crate) heads: [Heads; 2],
 }
 
 #[derive(Debug, Clone)]
@@ -215,7 +222,7 @@ pub(crate) fn blocks(model: &Transformer, spec: &ShardSpec) -> Result<Vec<Block>
     let names = TensorNames::of(model.family);
     let mut blocks = vec![embedding(model, Plan::new(&names, spec))];
     for (index, layer) in model.layers().enumerate() {
-        let widths = Widths::of(model.hidden, &spec.layer(layer)?);
+        let widths = Widths::of(model, &spec.layer(layer)?);
         blocks.push(self::layer(model, layer, widths, index, Plan::new(&names, spec)));
     }
     blocks.push(head(model, Plan::new(&names, spec)));
@@ -249,20 +256,34 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
         unreachable!("latent attention was refused with the architecture")
     };
     let (hidden, names) = (model.hidden as usize, plan.names);
-    let before_attention = plan.norm(model.norm, names.before_attention(index), hidden);
+    let has_before = model.norm_placement != NormPlacement::After;
+    let has_after = model.norm_placement != NormPlacement::Before;
+    let before_attention = has_before.then(|| plan.norm(model.norm, names.before_attention(index), hidden));
     let qkv = plan.qkv(&attention, hidden, index);
-    let head_norms = attention.has_qk_norm.then(|| plan.head_norms(&attention, index));
+    let head_norms = plan.head_norms(attention.qk_norm, &widths, index);
     let inner = (attention.heads * attention.head_dim) as usize;
     let output = (names.output(index), vec![hidden]);
     let output = plan.linears(&[output], inner, attention.has_output_bias, TensorKind::Residual);
-    let before_mlp = plan.norm(model.norm, names.before_mlp(index), hidden);
+    let after_attention = has_after.then(|| plan.norm(model.norm, names.after_attention(index), hidden));
+    let before_mlp = has_before.then(|| plan.norm(model.norm, names.before_mlp(index), hidden));
     let mlp = match &layer.mlp {
         Mlp::Dense(dense) => MlpParts::Dense(plan.dense(dense, hidden, names.dense(index))),
         Mlp::Mixture(mixture) => MlpParts::Mixture(plan.mixture(mixture, hidden, index)),
         Mlp::Absent => unreachable!("layers without an MLP were refused with the architecture"),
     };
-    let reach = layer.reach;
-    let parts = LayerParts { widths, reach, before_attention, qkv, head_norms, output, before_mlp, mlp };
+    let after_mlp = has_after.then(|| plan.norm(model.norm, names.after_mlp(index), hidden));
+    let parts = LayerParts {
+        widths,
+        reach: layer.reach,
+        before_attention,
+        qkv,
+        head_norms,
+        output,
+        after_attention,
+        before_mlp,
+        mlp,
+        after_mlp,
+    };
     plan.into_block(format!("layer {index}"), BlockParts::Layer(Box::new(parts)))
 }
 
@@ -408,19 +429,35 @@ impl<'a> Plan<'a> {
         self.linears(&layers, hidden, attention.has_qkv_bias, TensorKind::Matrix)
     }
 
-    fn head_norms(&mut self, attention: &GroupedQuery, index: usize) -> HeadNorms {
-        let dim = attention.head_dim as usize;
+    /// Norms over all heads together are on ranks that have all heads.
+    fn head_norms(&mut self, norm: QkNorm, widths: &Widths, index: usize) -> Option<HeadNorms> {
+        let (count, of_keys, dim) = (widths.heads, widths.kv_heads, widths.head_dim);
+        let heads = match norm {
+            QkNorm::Absent => return None,
+            QkNorm::Head => [Heads { first: 0, count, dim }, Heads { first: count, count: of_keys, dim }],
+            QkNorm::AllHeads => [
+                Heads { first: 0, count: 1, dim: count * dim },
+                Heads { first: count / of_keys, count: 1, dim: of_keys * dim },
+            ],
+        };
         let [queries, keys] = self.names.head_norms(index);
         self.align();
-        let queries = self.whole(queries, &[dim], TensorKind::Norm);
+        let queries = self.whole(queries, &[heads[0].dim], TensorKind::Norm);
         self.align();
-        HeadNorms { queries, keys: self.whole(keys, &[dim], TensorKind::Norm) }
+        let keys = self.whole(keys, &[heads[1].dim], TensorKind::Norm);
+        Some(HeadNorms { queries, keys, heads })
     }
 
     fn dense(&mut self, dense: &Dense, hidden: usize, stems: MlpNames) -> DenseParts {
         let width = dense.width as usize;
-        let gate = stems.gate.filter(|_| dense.is_gated);
-        let first: Vec<_> = gate.into_iter().chain([stems.up]).map(|stem| (stem, vec![width])).collect();
+        let first: Vec<_> = match (stems.gate, dense.is_gated) {
+            // One matrix for both.
+            (None, true) => vec![(stems.up, vec![width; 2])],
+            (gate, is_gated) => {
+                let gate = gate.filter(|_| is_gated);
+                gate.into_iter().chain([stems.up]).map(|stem| (stem, vec![width])).collect()
+            }
+        };
         let gate_up = self.linears(&first, hidden, dense.has_bias, TensorKind::Matrix);
         let down = self.linears(&[(stems.down, vec![hidden])], width, dense.has_bias, TensorKind::Residual);
         DenseParts { width: width / self.spec.tensor.degree, is_gated: dense.is_gated, gate_up, down }

@@ -30,7 +30,7 @@ impl WeightFiles {
         let short = tensor.name.strip_prefix(self.prefix);
         for name in [Some(tensor.name.as_str()), short].into_iter().flatten() {
             if let Some(file) = self.files.iter().find(|file| file.tensors().contains_key(name)) {
-                return read_tensor(file, name, tensor);
+                return read_tensor(&self.files, file, name, tensor);
             }
         }
         Err(NetworkError::MissingTensors { path: self.path.clone(), first: tensor.name.clone(), count: 1 })

@@ -13,7 +13,19 @@ use serde_json::{Map, Value, json};
 
 type Object = Map<String, Value>;
 
-const COMPUTED: [Family; 8] = [
+const COMPUTED: [Family; 20] = [
+    Family::Gemma,
+    Family::Gemma2,
+    Family::Gemma3,
+    Family::Glm,
+    Family::Glm4,
+    Family::Granite,
+    Family::Ministral,
+    Family::Olmo2,
+    Family::Olmo3,
+    Family::Olmoe,
+    Family::Phi3,
+    Family::SmolLm3,
     Family::Gpt2,
     Family::Llama,
     Family::Mistral,
@@ -138,13 +150,13 @@ fn what_cannot_be_computed_is_refused_with_its_reason() {
             json!({"quantization_config": {"quant_method": "gptq"}}),
             "`quantization_config` is not computed",
         ),
-        ("llama", json!({"partial_rotary_factor": 0.5}), "`partial_rotary_factor` = 0.5 is not computed"),
+        ("llama", json!({"partial_rotary_factor": 0.5}), "`partial_rotary_factor` must be 1"),
         (
             "llama",
             json!({"rope_parameters": {"partial_rotary_factor": 0.5}}),
             "`partial_rotary_factor` must be 1",
         ),
-        ("llama", json!({"rope_scaling": {"type": "yarn", "factor": 2.0}}), "rotary scheme `yarn`"),
+        ("llama", json!({"rope_scaling": {"type": "ntk", "factor": 2.0}}), "rotary scheme `ntk`"),
         ("llama", json!({"rope_scaling": {"type": "linear"}}), "no `factor`"),
         ("llama", llama3(json!({"factor": null})), "no `factor`"),
         ("llama", llama3(json!({"high_freq_factor": 1.0})), "above `low_freq_factor`, 1"),
@@ -192,4 +204,13 @@ fn constants_come_from_the_text_section_where_there_is_one() {
     assert_eq!(again.numerics, found.numerics);
     assert!(again.transformer.has_tied_embeddings && again.transformer.left_out.is_empty());
     assert_eq!(again.transformer.runs, found.transformer.runs);
+}
+
+#[test]
+fn a_model_that_sees_what_follows_is_refused() {
+    let (_, _, config) = classes().into_iter().find(|(_, family, _)| *family == Family::Llama).unwrap();
+    assert!(read(&with(&config, "is_causal", json!(true))).is_ok());
+    let error = read(&with(&config, "is_causal", json!(false))).unwrap_err();
+    assert_eq!(error.page().code, "network/unsupported");
+    assert!(error.to_string().contains("is_causal"), "{error}");
 }

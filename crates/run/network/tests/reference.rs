@@ -17,6 +17,10 @@ use bedplate_network::{
 };
 use serde_json::Value;
 
+fn folder_of(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
+}
+
 struct Reference {
     folder: PathBuf,
     network: Network,
@@ -32,7 +36,7 @@ struct Reference {
 
 impl Reference {
     fn read(device: &Device, name: &str) -> Self {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name);
+        let folder = folder_of(name);
         let config = fs::read_to_string(folder.join("config.json")).unwrap();
         let architecture = Architecture::from_config(Source::new("config.json", &config)).unwrap();
         let expected: Value =
@@ -103,7 +107,14 @@ fn difference(found: &[f32], expected: &[f32]) -> f64 {
 fn check(name: &str) {
     [Device::cpu(2), Device::apart(2)].iter().for_each(|device| check_on(device, name));
     match Device::cuda(0) {
-        Ok(device) => check_on(&device, name),
+        Ok(device) => {
+            let config = fs::read_to_string(folder_of(name).join("config.json")).unwrap();
+            let architecture = Architecture::from_config(Source::new("config.json", &config)).unwrap();
+            match Network::new(&device, architecture, 32) {
+                Ok(_) => check_on(&device, name),
+                Err(error) => println!("REFUSED: {name} on a GPU: {error}"),
+            }
+        }
         Err(error) => println!("SKIPPED: {name} on a GPU: {error}"),
     }
 }
@@ -112,7 +123,7 @@ fn check_on(device: &Device, name: &str) {
     let reference = Reference::read(device, name);
     let network = &reference.network;
     let weights = reference.weights(device);
-    check_logits(&reference, device, &weights);
+    let mut apart = [check_logits(&reference, device, &weights), 0.0];
     check_answers(&reference, device);
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
         let mut workspace = reference.workspace(device, recompute);
@@ -128,8 +139,9 @@ fn check_on(device: &Device, name: &str) {
             "{name}: loss {loss}, {}",
             reference.loss
         );
-        check_gradients(&reference, device, &gradients);
+        apart[1] = check_gradients(&reference, device, &gradients).max(apart[1]);
     }
+    println!("{name}: logits differ by {:.1e} of the largest, gradients by {:.1e}", apart[0], apart[1]);
 }
 
 /// The same logits where sequences are computed in steps over keys and values in blocks: whole, in chunks and token by token.
@@ -190,7 +202,8 @@ fn check_answers(reference: &Reference, device: &Device) {
     }
 }
 
-fn check_logits(reference: &Reference, device: &Device, weights: &Weights<f32>) {
+/// The difference of the logits.
+fn check_logits(reference: &Reference, device: &Device, weights: &Weights<f32>) -> f64 {
     let network = &reference.network;
     let mut workspace = reference.workspace(device, Recompute::None);
     let mut room = workspace.room(0);
@@ -207,11 +220,13 @@ fn check_logits(reference: &Reference, device: &Device, weights: &Weights<f32>) 
     }
     let apart = difference(&logits, &expected);
     assert!(apart < 1e-4, "logits differ by {apart:.1e}");
+    apart
 }
 
-fn check_gradients(reference: &Reference, device: &Device, gradients: &Weights<f32>) {
+/// The largest difference of a gradient.
+fn check_gradients(reference: &Reference, device: &Device, gradients: &Weights<f32>) -> f64 {
     let file = SafetensorsFile::open(&reference.folder.join("gradients.safetensors")).unwrap();
-    let mut checked = 0;
+    let (mut checked, mut most) = (0, 0.0f64);
     for (index, block) in reference.network.blocks().iter().enumerate() {
         for tensor in &block.tensors {
             let mut expected = file.read(&tensor.name).unwrap().unwrap_or_else(|| panic!("{}", tensor.name));
@@ -224,9 +239,11 @@ fn check_gradients(reference: &Reference, device: &Device, gradients: &Weights<f
             let apart = difference(&found, &expected);
             assert!(apart < 1e-4, "{}: differs by {apart:.1e}", tensor.name);
             checked += 1;
+            most = most.max(apart);
         }
     }
     assert_eq!(checked, file.tensors().len(), "every gradient of the reference has its tensor");
+    most
 }
 
 #[test]
@@ -277,6 +294,51 @@ fn windows_are_those_of_transformers() {
 #[test]
 fn linear_rotary_positions_and_biases_are_those_of_transformers() {
     check("llama_linear");
+}
+
+#[test]
+fn gemma_is_what_transformers_computes() {
+    ["gemma", "gemma2", "gemma3"].into_iter().for_each(check);
+}
+
+#[test]
+fn stretched_rotary_positions_are_those_of_transformers() {
+    ["llama_yarn", "qwen3_yarn", "llama_dynamic", "phi3_longrope", "phi3_long"].into_iter().for_each(check);
+}
+
+#[test]
+fn phi3_is_what_transformers_computes() {
+    check("phi3");
+}
+
+#[test]
+fn olmo_is_what_transformers_computes() {
+    ["olmo2", "olmo3", "olmoe"].into_iter().for_each(check);
+}
+
+#[test]
+fn glm_is_what_transformers_computes() {
+    ["glm", "glm4"].into_iter().for_each(check);
+}
+
+#[test]
+fn families_close_to_llama_are_what_transformers_computes() {
+    ["smollm3", "granite", "ministral"].into_iter().for_each(check);
+}
+
+/// The weights are what PyTorch makes of the numbers and their scales.
+#[test]
+fn weights_of_eight_bits_compute_what_they_stand_for() {
+    ["qwen3_fp8", "llama_fp8"].into_iter().for_each(check);
+    let device = Device::cpu(1);
+    let reference = Reference::read(&device, "qwen3_fp8");
+    assert!(!reference.network.architecture().config_json().contains("quantization_config"));
+    let file = SafetensorsFile::open(&reference.folder.join("model.safetensors")).unwrap();
+    assert_eq!(file.tensors()["model.layers.0.mlp.down_proj.weight_scale_inv"].shape, [1, 2]);
+    let bare = with_more("llama", &[("model.norm.weight", "F8_E4M3", &[24], vec![0x38; 24])]);
+    let mut weights = Weights::<f32>::zeros(&device, &Reference::read(&device, "llama").network);
+    let error = load(&Reference::read(&device, "llama").network, &device, &bare, &mut weights).unwrap_err();
+    assert!(error.to_string().contains("no tensor of scales is beside it"), "{error}");
 }
 
 /// Over all layers together, dense ones between them, and without padding.
@@ -339,7 +401,7 @@ fn a_head_beside_a_tied_embedding_is_the_same_or_refused() {
 
 #[test]
 fn saved_weights_are_the_same_file_as_the_reference() {
-    for name in ["llama", "mixtral", "gpt2"] {
+    for name in ["llama", "mixtral", "gpt2", "gemma3", "phi3", "olmo2", "glm4"] {
         let device = Device::cpu(1);
         let reference = Reference::read(&device, name);
         let folder = std::env::temp_dir().join(format!("bedplate-network-{}-{name}", std::process::id()));

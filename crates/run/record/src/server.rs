@@ -66,6 +66,7 @@ fn limits(patience: Duration) -> Limits {
         idle: patience,
         head: patience,
         body: patience,
+        body_trickle: patience,
         stall: patience,
         grace: patience,
         keeps_alive: false,

@@ -35,5 +35,5 @@ pub use model::Model;
 pub use options::{Activations, EngineOptions};
 pub use replica::{About, EngineState, Refusal, Replica};
 pub use sampling::Sampling;
-pub use transfer::{Disaggregated, KvKind, KvServer, Secret};
+pub use transfer::{Disaggregated, KvKind, KvServer, Secret, WorkerFlaw};
 pub use worker_group::WorkerGroup;

@@ -1,10 +1,11 @@
 //! A model's folder in Hugging Face's format: its configuration, its weights and where texts end.
 
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bedplate_diag::Source;
-use bedplate_network::{Architecture, CONFIG_FILE, NetworkError};
+use bedplate_host::read_regular_text;
+use bedplate_network::{Architecture, CONFIG_FILE, MOST_JSON_BYTES, NetworkError};
 use serde_json::Value;
 
 use crate::ServeError;
@@ -23,13 +24,11 @@ pub struct Model {
 impl Model {
     pub fn open(folder: &Path) -> Result<Self, ServeError> {
         let path = folder.join(CONFIG_FILE);
-        let text = fs::read_to_string(&path)
+        let text = read_regular_text(&path, MOST_JSON_BYTES)
             .map_err(|source| ServeError::ReadModel { path: path.clone(), source })?;
         let architecture = Architecture::from_config(Source::new(&path.display().to_string(), &text))?;
         let config: Value = serde_json::from_str(&text).unwrap_or_default();
-        let generation = fs::read_to_string(folder.join("generation_config.json")).unwrap_or_default();
-        let generation: Value = serde_json::from_str(&generation).unwrap_or_default();
-        let mut end_tokens = ends(&generation);
+        let mut end_tokens = ends(&read_generation(folder)?);
         if end_tokens.is_empty() {
             end_tokens = ends(&config);
         }
@@ -40,6 +39,18 @@ impl Model {
     /// Most tokens of prompt and answer for which the model was made.
     pub fn max_context(&self) -> u64 {
         self.architecture.transformer.max_context
+    }
+}
+
+/// The defaults of generation, of a folder that has them.
+fn read_generation(folder: &Path) -> Result<Value, ServeError> {
+    let path = folder.join("generation_config.json");
+    match read_regular_text(&path, MOST_JSON_BYTES) {
+        Ok(text) => {
+            serde_json::from_str(&text).map_err(|error| ServeError::ReadModel { path, source: error.into() })
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Value::Null),
+        Err(source) => Err(ServeError::ReadModel { path, source }),
     }
 }
 
@@ -55,5 +66,40 @@ fn ends(config: &Value) -> Vec<u32> {
 impl From<NetworkError> for ServeError {
     fn from(error: NetworkError) -> Self {
         ServeError::Network(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    /// Without the check opening a FIFO waits for a writer, and `/dev/zero` has no end.
+    #[test]
+    fn a_folder_whose_files_are_pipes_or_devices_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join(CONFIG_FILE);
+        let generation = folder.path().join("generation_config.json");
+        mkfifo(&config, Mode::S_IRWXU).unwrap();
+        assert!(matches!(Model::open(folder.path()), Err(ServeError::ReadModel { .. })));
+        fs::remove_file(&config).unwrap();
+        fs::write(
+            &config,
+            r#"{"model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2,
+                "num_hidden_layers": 1, "vocab_size": 32, "max_position_embeddings": 64, "eos_token_id": 7}"#,
+        )
+        .unwrap();
+        assert_eq!(Model::open(folder.path()).unwrap().end_tokens, [7]);
+        std::os::unix::fs::symlink("/dev/zero", &generation).unwrap();
+        assert!(matches!(Model::open(folder.path()), Err(ServeError::ReadModel { .. })));
+        fs::remove_file(&generation).unwrap();
+        fs::write(&generation, "{").unwrap();
+        assert!(matches!(Model::open(folder.path()), Err(ServeError::ReadModel { .. })));
+        fs::write(&generation, r#"{"eos_token_id": [3, 4]}"#).unwrap();
+        assert_eq!(Model::open(folder.path()).unwrap().end_tokens, [3, 4]);
     }
 }

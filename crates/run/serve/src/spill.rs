@@ -3,15 +3,15 @@
 //! Prefixes go to host memory and, where that is full, to files of a folder; the least recently used are forgotten. They are found again by
 //! their key, which follows from all tokens before them.
 
+mod disk;
+
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
 
 use bedplate_batching::BlockKey;
-
-use crate::events;
+use disk::{Disk, remove_what_was_left};
 
 /// Prefixes that fell out of the pool.
 #[derive(Debug, Default)]
@@ -27,17 +27,6 @@ struct Tier<T> {
     order: BTreeMap<u64, BlockKey>,
     clock: u64,
     most: usize,
-}
-
-#[derive(Debug)]
-struct Disk {
-    /// Of this engine alone.
-    folder: PathBuf,
-    files: Tier<()>,
-    /// The newest block could not be written.
-    is_failing: bool,
-    /// Locked as long as the engine lives.
-    _lock: File,
 }
 
 impl<T> Default for Tier<T> {
@@ -100,7 +89,7 @@ impl Spill {
     pub(crate) fn put(&mut self, key: BlockKey, block: Box<[u8]>) {
         let Some((key, block)) = self.memory.put(key, block) else { return };
         if let Some(disk) = &mut self.disk {
-            disk.put(key, &block);
+            disk.put(key, block);
         }
     }
 
@@ -116,82 +105,13 @@ impl Spill {
     }
 }
 
-const EXTENSION: &str = "kv";
-/// How folders of engines begin, and the file in each that a living engine has locked.
-const FOLDER: &str = "engine-";
-const LOCK: &str = "lock";
-
-/// Removes the folders of engines that are gone.
-fn remove_what_was_left(folder: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(folder)?.flatten() {
-        let is_of_engine = entry.file_name().to_string_lossy().starts_with(FOLDER);
-        if let (true, Ok(lock)) = (is_of_engine, File::open(entry.path().join(LOCK)))
-            && lock.try_lock().is_ok()
-        {
-            fs::remove_dir_all(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-impl Disk {
-    fn new(parent: &Path, most: usize) -> io::Result<Self> {
-        // A name that is taken is that of an engine that lives, perhaps in another container with the same process number.
-        let name = |number: u32| parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
-        let mut number = 0;
-        while name(number).exists() {
-            number += 1;
-        }
-        let folder = name(number);
-        fs::create_dir(&folder)?;
-        let lock = File::create(folder.join(LOCK))?;
-        lock.try_lock().map_err(io::Error::from)?;
-        Ok(Self { folder, files: Tier::new(most), is_failing: false, _lock: lock })
-    }
-
-    fn path(&self, key: BlockKey) -> PathBuf {
-        self.folder.join(format!("{:016x}.{EXTENSION}", key.0))
-    }
-
-    fn put(&mut self, key: BlockKey, block: &[u8]) {
-        // A full disk costs a prefix, not an answer. It is said once, however many blocks it costs.
-        if let Err(error) = write_private(&self.path(key), block) {
-            if !std::mem::replace(&mut self.is_failing, true) {
-                events::spill_failed(&error);
-            }
-            let _ = fs::remove_file(self.path(key));
-            return;
-        }
-        self.is_failing = false;
-        if let Some((oldest, ())) = self.files.put(key, ()) {
-            let _ = fs::remove_file(self.path(oldest));
-        }
-    }
-
-    fn take(&mut self, key: BlockKey) -> Option<Box<[u8]>> {
-        self.files.take(key)?;
-        let path = self.path(key);
-        let block = fs::read(&path).ok();
-        let _ = fs::remove_file(path);
-        block.map(Vec::into_boxed_slice)
-    }
-}
-
-/// Keys and values tell what was asked, so nobody else may read them.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use bedplate_testkit::{Hanging, HangingMount};
+
+    use super::disk::EXTENSION;
     use super::*;
 
     fn block(number: u8) -> Box<[u8]> {
@@ -204,6 +124,7 @@ mod tests {
         let mut spill = Spill::new(2, Some((folder.clone(), 1))).unwrap();
         (1..=4).for_each(|number| spill.put(BlockKey(number), block(number as u8)));
         assert_eq!([1, 2, 3, 4].map(|key| spill.has(BlockKey(key))), [false, true, true, true]);
+        spill.disk.as_ref().unwrap().settle();
         let of_engine = fs::read_dir(&folder).unwrap().flatten().next().unwrap().path();
         let is_block = |entry: &fs::DirEntry| entry.path().extension().is_some_and(|kind| kind == EXTENSION);
         let files: Vec<_> = fs::read_dir(of_engine).unwrap().flatten().filter(is_block).collect();
@@ -231,6 +152,25 @@ mod tests {
         assert_eq!(first.take(BlockKey(1)), Some(block(1)), "one that lives keeps its files");
         drop((first, second));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_that_stops_answering_costs_prefixes_and_no_time() {
+        let folder = std::env::temp_dir().join(format!("bedplate-spill-dead-{}", std::process::id()));
+        let mut spill = Spill::new(0, Some((folder.clone(), 100))).unwrap();
+        spill.put(BlockKey(1), block(1));
+        spill.disk.as_ref().unwrap().settle();
+        let of_engine = fs::read_dir(&folder).unwrap().flatten().next().unwrap().path();
+        let Some(mount) = HangingMount::at(&of_engine, "s3fs", Hanging::Everything) else { return };
+        for number in 2..60 {
+            spill.put(BlockKey(number), block(2));
+            assert_eq!(spill.take(BlockKey(1)), None);
+            assert_eq!(spill.take(BlockKey(number)), None);
+            assert!(spill.disk.as_ref().unwrap().is_stuck(), "from now on it is not waited for");
+        }
+        drop(mount);
+        drop(spill);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -3,8 +3,8 @@
 //! A decode worker sends a prompt's tokens and gets its blocks layer by layer, while later layers and chunks are still being computed: through
 //! shared memory on one host, over the connection between hosts. It adopts them and then asks its own
 //! engine, which finds them as a cached prefix and computes the few tokens behind the last full block. Whatever goes wrong on the way costs
-//! time and never an answer: what has not come is computed where it is needed. Both sides show that they know a secret, without sending it;
-//! what follows is not encrypted.
+//! time and never an answer: what has not come is computed where it is needed. Both sides show that they know a secret, without sending it,
+//! and what follows is encrypted.
 
 mod link;
 mod pieces;
@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use ring::hmac;
 use serde_json::{Value, json};
+use tracing::warn;
 
-use self::link::{CONNECTING, TransferLink};
+use self::link::{CONNECTING, Side, TransferLink};
 use self::pieces::{Arriving, BlockPiece, SharedBlocks};
 use crate::{About, Answer, Ask, Engine, EngineState, Refusal, Replica, SampleEvent, Teller, Wants};
 
@@ -71,6 +72,7 @@ impl KvServer {
         let address = listener.local_addr()?;
         let is_ending = Arc::new(AtomicBool::new(false));
         let (ending, open) = (is_ending.clone(), Arc::new(AtomicUsize::new(0)));
+        let strangers = Arc::new(AtomicBool::new(false));
         let accept = move || {
             for stream in listener.incoming() {
                 if ending.load(Ordering::Acquire) {
@@ -82,9 +84,19 @@ impl KvServer {
                     continue;
                 }
                 let (engine, secret, open) = (engine.clone(), secret.clone(), open.clone());
+                let strangers = strangers.clone();
                 let serve = move || {
                     // The other side computes for itself what does not come.
-                    let _ = give(stream, &engine, &secret);
+                    let peer = stream.peer_addr();
+                    if let Err(error) = give(stream, &engine, &secret)
+                        && error.kind() == io::ErrorKind::PermissionDenied
+                        && !strangers.swap(true, Ordering::Relaxed)
+                    {
+                        let peer = peer.map_or_else(|_| "somebody".to_owned(), |peer| peer.to_string());
+                        warn!(
+                            "{peer} asked for prompts to be computed and does not know the secret; others who do not are not told"
+                        );
+                    }
                     open.fetch_sub(1, Ordering::AcqRel);
                 };
                 let _ = thread::Builder::new().name("kv".into()).spawn(serve);
@@ -110,16 +122,18 @@ impl Drop for KvServer {
     }
 }
 
-const GIVER: &[u8] = b"gives";
-const TAKER: &[u8] = b"takes";
-
 /// Computes a prompt for the other side.
 fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     let mut link = TransferLink::new(stream)?;
-    link.prove(secret, GIVER, TAKER)?;
+    link.prove(secret, Side::Giver)?;
     let header: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
+    let is_check = header["is_check"] == true;
     if header["kind"].as_str() != Some(&engine.kind().text()) {
-        return refuse(&mut link, "another model", true);
+        return refuse(&mut link, "it serves another model, or with other settings", true);
+    }
+    if is_check {
+        link.send(b"{}")?;
+        return link.flush();
     }
     let tokens = link.receive(4 * MOST_TOKENS)?;
     let prompt: Vec<u32> = tokens.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
@@ -178,6 +192,9 @@ impl Worker {
 
     fn note(&self, outcome: &io::Result<()>) {
         let failed = outcome.is_err().then(Instant::now);
+        if let Err(error) = outcome {
+            warn!("the prefill worker {} gave no blocks: {}", self.address, WorkerFlaw::of(error));
+        }
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
     }
 }
@@ -200,9 +217,41 @@ impl Disaggregated {
         Self { engine, workers, secret, least_tokens, turn: 0.into(), transferred: Arc::default() }
     }
 
+    /// Asks every worker whether it would compute prompts for this engine, and says what those answered that would not.
+    pub fn check(&self) -> Vec<(SocketAddr, WorkerFlaw)> {
+        let check = |worker: &Arc<Worker>| {
+            let flaw = check(worker.address, &self.engine, &self.secret).err()?;
+            Some((worker.address, WorkerFlaw::of(&flaw)))
+        };
+        self.workers.iter().filter_map(check).collect()
+    }
+
     /// Blocks that have come from workers.
     pub fn transferred_blocks(&self) -> usize {
         self.transferred.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a prefill worker computes nothing for an engine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerFlaw {
+    /// Nobody can tell which of the two has the wrong one.
+    #[error("it does not know the secret")]
+    WrongSecret,
+    #[error("{0}")]
+    Other(String),
+    /// It may come yet.
+    #[error("it cannot be reached ({0})")]
+    Away(String),
+}
+
+impl WorkerFlaw {
+    fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => WorkerFlaw::WrongSecret,
+            io::ErrorKind::Other => WorkerFlaw::Other(error.to_string()),
+            _ => WorkerFlaw::Away(error.to_string()),
+        }
     }
 }
 
@@ -264,6 +313,21 @@ fn forward(answer: Result<Answer, Refusal>, teller: &Teller) {
     }
 }
 
+/// Connects to a worker that knows the secret.
+fn meet(worker: SocketAddr, secret: &Secret) -> io::Result<TransferLink> {
+    let mut link = TransferLink::new(TcpStream::connect_timeout(&worker, CONNECTING)?)?;
+    link.prove(secret, Side::Taker)?;
+    Ok(link)
+}
+
+fn check(worker: SocketAddr, engine: &Engine, secret: &Secret) -> io::Result<()> {
+    let mut link = meet(worker, secret)?;
+    link.send(json!({ "kind": engine.kind().text(), "is_check": true }).to_string().as_bytes())?;
+    link.flush()?;
+    let reply: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
+    reply["refused"].as_str().map_or(Ok(()), |reason| Err(io::Error::other(reason.to_owned())))
+}
+
 /// Has a prompt computed elsewhere and adopts its blocks as they come.
 fn take(
     worker: SocketAddr,
@@ -273,8 +337,7 @@ fn take(
     transferred: &AtomicUsize,
 ) -> io::Result<()> {
     let kind = engine.kind();
-    let mut link = TransferLink::new(TcpStream::connect_timeout(&worker, CONNECTING)?)?;
-    link.prove(secret, TAKER, GIVER)?;
+    let mut link = meet(worker, secret)?;
     let bytes = (ask.prompt.len() as u64 / u64::from(kind.block_tokens.max(1))) * kind.block_bytes;
     let shared = if link.is_local() { SharedBlocks::make(bytes).ok() } else { None };
     let name = shared.as_ref().map(SharedBlocks::name);

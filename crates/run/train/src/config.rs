@@ -14,6 +14,12 @@ use crate::schedule::{Decay, LearningRate};
 
 mod write;
 
+/// The configuration of a run as it is used, which a run leaves in its folder when it begins.
+pub const SETTINGS_FILE: &str = "settings.toml";
+
+/// Keys whose value is a list.
+pub const LIST_KEYS: [&str; 3] = ["data.corpora", "data.weights", "adapter.targets"];
+
 /// Everything that decides what a run computes. `docs/train.md` describes every key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainConfig {
@@ -210,6 +216,24 @@ impl TrainConfig {
         };
         layers.iter().try_for_each(Table::finish)?;
         Ok(config)
+    }
+
+    /// The same from any working directory: every path that exists or will be written is absolute.
+    pub fn rooted(&self) -> Self {
+        let whole = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let mut rooted = self.clone();
+        let config = PathBuf::from(&self.model.config);
+        if config.exists() {
+            rooted.model.config = whole(&config).display().to_string();
+        }
+        rooted.model.weights = self.model.weights.as_ref().map(whole);
+        rooted.data.corpora.iter_mut().for_each(|corpus| corpus.path = whole(&corpus.path));
+        rooted.evaluation.corpus = self.evaluation.corpus.as_ref().map(whole);
+        rooted.output.folder = whole(&self.output.folder);
+        if let Some(store) = self.checkpoint.store.as_ref().filter(|store| !store.contains("://")) {
+            rooted.checkpoint.store = Some(whole(&PathBuf::from(store)).display().to_string());
+        }
+        rooted
     }
 
     pub fn learning_rate(&self) -> LearningRate {

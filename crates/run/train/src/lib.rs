@@ -39,17 +39,17 @@ pub use adapter::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapters};
 pub use bedplate_checkpoint::Published;
 pub use checkpoint::Change;
 pub use config::{
-    AdapterConfig, CheckpointConfig, CorpusConfig, DataConfig, EvaluationConfig, ModelConfig,
-    OptimizerConfig, OutputConfig, Precision, TrainConfig, TrainingConfig,
+    AdapterConfig, CheckpointConfig, CorpusConfig, DataConfig, EvaluationConfig, LIST_KEYS, ModelConfig,
+    OptimizerConfig, OutputConfig, Precision, SETTINGS_FILE, TrainConfig, TrainingConfig,
 };
 pub use error::{PAGES, TrainError};
 pub use membership::Membership;
 pub use memory::Needs;
 pub use passes::tokens_of;
 pub use ranks::RunRanks;
-pub use run::{Observer, Resume, RunOptions, RunSummary, Setup, run, run_on};
+pub use run::{Observer, Place, Resume, RunOptions, RunSummary, Setup, StepPlan, run, run_on};
 pub use schedule::{Decay, LearningRate};
 pub use setup::read_architecture;
-pub use telemetry::{Telemetry, announce_fault};
+pub use telemetry::{Telemetry, announce_arguments, announce_fault};
 pub use trained::Trained;
 pub use trainer::{StepOutcome, Trainer};

@@ -200,7 +200,7 @@ struct Workspaces {
 
 /// Those of steps and of samples.
 fn workspaces(model: &Transformer, config: &TrainConfig, element: f64, logits: LogitsAtOnce) -> Workspaces {
-    let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model.hidden, layer)).collect();
+    let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model, layer)).collect();
     let mut all = workspace(model, config, &layers, element, logits);
     if !config.evaluation.prompt.is_empty() {
         let tokens = (model.max_context as usize).min(config.data.sequence + config.evaluation.sample_tokens);

@@ -34,7 +34,7 @@ use crate::{Precision, TrainConfig, TrainError};
 use regroup::{Next, Regrouping, is_survived, tell_others};
 use shapes::Shapes;
 
-pub use told::{Observer, Resume, RunOptions, RunSummary, Setup};
+pub use told::{Observer, Place, Resume, RunOptions, RunSummary, Setup, StepPlan};
 
 /// Runs a configuration to its end in this process.
 pub fn run(
@@ -239,7 +239,12 @@ impl<E: Trained> Run<'_, E> {
 
     /// Tells that the run begins or goes on, and does what is due at its step.
     fn begin(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let is_first = self.trainer.ranks().is_first();
+        let ranks = self.trainer.ranks();
+        let is_first = ranks.is_first();
+        observer.took_place(&Place {
+            stage: (ranks.layout().pipeline > 1).then_some(ranks.at().pipeline),
+            predicted: self.options.predicted.as_ref().filter(|_| is_first),
+        });
         if is_first && self.told.is_none() {
             let setup = self.setup();
             events::began(&setup, self.config.training.device);
@@ -319,7 +324,11 @@ impl<E: Trained> Run<'_, E> {
         let record = &*self.last.insert(record);
         // After a loss of ranks a step may be done again, with the same result.
         let is_news = self.told.is_none_or(|told| self.trainer.step > told);
-        if !self.trainer.ranks().is_first() || !is_news {
+        if !is_news {
+            return Ok(());
+        }
+        if !self.trainer.ranks().is_first() {
+            observer.own_step(record);
             return Ok(());
         }
         self.told = Some(self.trainer.step);
@@ -342,7 +351,7 @@ impl<E: Trained> Run<'_, E> {
             mfu: self.options.peak.map(|peak| self.flops_per_token * tokens_per_second / peak),
             memory: resident_memory().unwrap_or_else(|| self.trainer.memory()),
             breakdown,
-            predicted: self.options.predicted,
+            predicted: self.options.predicted.as_ref().map(|plan| plan.breakdown),
             seconds: seconds.get(),
             ranks: outcome.ranks,
         }

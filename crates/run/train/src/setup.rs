@@ -1,6 +1,5 @@
 //! From a configuration to what a run needs: the model's architecture, its tokenizer, its streams of samples.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +8,8 @@ use bedplate_data::{
     SampleOrder, Schedule, Stream, StreamOptions, Tokenizer,
 };
 use bedplate_diag::Source;
-use bedplate_network::{Architecture, CONFIG_FILE};
+use bedplate_host::read_regular_text;
+use bedplate_network::{Architecture, CONFIG_FILE, MOST_JSON_BYTES};
 use bedplate_transformer::builtin;
 
 use crate::ranks::RunRanks;
@@ -19,7 +19,7 @@ use crate::{TrainConfig, TrainError};
 pub fn read_architecture(named: &str) -> Result<Architecture, TrainError> {
     let path = Path::new(named);
     let file = if path.is_dir() { path.join(CONFIG_FILE) } else { path.to_owned() };
-    match fs::read_to_string(&file) {
+    match read_regular_text(&file, MOST_JSON_BYTES) {
         Ok(text) => Ok(Architecture::from_config(Source::new(&file.to_string_lossy(), &text))?),
         Err(source) => match builtin(named) {
             Ok(transformer) => Ok(Architecture::from_shape(transformer)?),

@@ -1,23 +1,22 @@
 //! What a run reports: progress on standard error, lines of JSON, TensorBoard, Prometheus, the agent of its node.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_diag::Diagnostic;
+use bedplate_host::{LinkPolicy, Opening, open_regular_for};
 use bedplate_kernels::{CudaError, DeviceFault};
 use bedplate_record::{
     Endpoint, EvaluationRecord, EventFile, Exposure, Progress, RanksRecord, RecordLines, StepRecord,
 };
-use bedplate_report::{Checkpoint, FaultReport, Phase, Report, StepReport};
+use bedplate_report::{Checkpoint, FaultReport, Phase, Report, RunArguments, StepReport};
 use bedplate_units::Count;
-use nix::fcntl::OFlag;
 
 use crate::Published;
 use crate::checkpoint::METRICS_FILE;
-use crate::run::{Observer, Setup};
+use crate::run::{Observer, Place, Setup, StepPlan};
 use crate::{OutputConfig, TrainConfig, TrainError};
 
 /// How often a run reports its progress when standard error is not a terminal.
@@ -87,13 +86,9 @@ impl Telemetry {
         }
     }
 
-    fn announce_step(&mut self, record: &StepRecord) {
+    fn announce_step(&self, record: &StepRecord) {
         if self.report.is_none() {
             return;
-        }
-        if let Some(predicted) = record.predicted.filter(|_| !self.has_told_prediction) {
-            self.announce(&Report::Predicted { breakdown: Box::new(predicted) });
-            self.has_told_prediction = true;
         }
         self.announce(&Report::Step(Box::new(StepReport {
             step: record.step,
@@ -144,10 +139,15 @@ pub fn announce_fault(report: &Path, fault: &DeviceFault) {
     append(report, &Report::Fault(Box::new(fault)));
 }
 
+/// Says what is trained, in the same file.
+pub fn announce_arguments(report: &Path, arguments: RunArguments) {
+    append(report, &Report::Arguments(Box::new(arguments)));
+}
+
 /// A report that cannot be written does not stop the run, and a pipe that nobody reads does not make it wait.
 fn append(path: &Path, report: &Report) {
-    let flags = OFlag::O_NONBLOCK.bits();
-    if let Ok(mut file) = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path) {
+    let opening = Opening::Append { mode: 0o666 };
+    if let Ok(mut file) = open_regular_for(opening, path, LinkPolicy::Follow) {
         // One write for the whole line, so that a reader never sees two lines mixed.
         let _ = file.write_all((report.to_line() + "\n").as_bytes());
     }
@@ -189,6 +189,20 @@ impl Observer for Telemetry {
         }
         self.announce_step(record);
         Ok(())
+    }
+
+    fn took_place(&mut self, place: &Place<'_>) {
+        if let Some(stage) = place.stage {
+            self.announce(&Report::Stage { stage });
+        }
+        if let Some(StepPlan { breakdown, source }) = place.predicted.filter(|_| !self.has_told_prediction) {
+            self.announce(&Report::Predicted { breakdown: Box::new(*breakdown), source: source.clone() });
+            self.has_told_prediction = true;
+        }
+    }
+
+    fn own_step(&mut self, record: &StepRecord) {
+        self.announce_step(record);
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord) -> Result<(), TrainError> {

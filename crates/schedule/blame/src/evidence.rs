@@ -50,10 +50,12 @@ pub enum FaultKind {
     ReportedDevice,
     /// A rank on this node was the first to end with an error.
     Crashed,
+    /// The ranks on this node held up the others, by a diagnosis that rests on what the job says of itself.
+    HeldUp,
 }
 
 impl FaultKind {
-    pub const ALL: [FaultKind; 9] = [
+    pub const ALL: [FaultKind; 10] = [
         FaultKind::Probe,
         FaultKind::Prolog,
         FaultKind::Epilog,
@@ -63,6 +65,7 @@ impl FaultKind {
         FaultKind::Device,
         FaultKind::ReportedDevice,
         FaultKind::Crashed,
+        FaultKind::HeldUp,
     ];
 
     pub fn named(name: &str) -> Option<Self> {
@@ -80,6 +83,7 @@ impl FaultKind {
             FaultKind::Device => "device",
             FaultKind::ReportedDevice => "reported-device",
             FaultKind::Crashed => "crashed",
+            FaultKind::HeldUp => "held-up",
         }
     }
 }
@@ -200,9 +204,10 @@ impl FaultEvidence {
         }
     }
 
-    /// Different nodes on which a job failed.
+    /// Different nodes on which a job failed. One that was slow has not failed.
     pub(crate) fn nodes_of(&self, job: JobId) -> usize {
-        let mut nodes: Vec<NodeId> = self.of(job).map(|fault| fault.node).collect();
+        let failed = self.of(job).filter(|fault| fault.kind != FaultKind::HeldUp);
+        let mut nodes: Vec<NodeId> = failed.map(|fault| fault.node).collect();
         nodes.sort_unstable();
         nodes.dedup();
         nodes.len()

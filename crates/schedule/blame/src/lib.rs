@@ -12,6 +12,8 @@
 //! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
 //! - A rank that says a GPU failed it is not proof, because a job can say anything: the node is suspected by the same rule, and the first
 //!   few such restarts within the window are free of charge. What proves a fault is a finding of the node, or its own check.
+//! - A diagnosis that names a node rests on what the job says of itself: it accuses the node like a failure of that job, and moves the job
+//!   at most [`BlamePolicy::most_moves`] times within the window, which costs it no restart and never ends it.
 //! - What a node finds about its own hardware takes it out at once. When more than half of the cluster finds something, the cause is not
 //!   in the nodes: none is taken out, and an operator is told.
 //! - A node that comes and goes is taken out.
@@ -63,6 +65,8 @@ pub struct Blame {
     evidence: FaultEvidence,
     budgets: BTreeMap<JobId, Budget>,
     losses: BTreeMap<NodeId, Vec<Time>>,
+    /// When diagnoses made jobs start again.
+    moves: BTreeMap<JobId, Vec<Time>>,
     /// When nodes were last asked to check themselves.
     checks: BTreeMap<NodeId, Time>,
 }
@@ -204,6 +208,19 @@ impl Blame {
         self.budgets.entry(job).or_default().spend(cause, ran, &self.policy)
     }
 
+    /// Whether a diagnosis may make a job start again: it was not moved too often for one already.
+    pub fn may_move(&mut self, job: JobId, now: Time) -> bool {
+        let oldest = now - self.policy.window;
+        let Some(moves) = self.moves.get_mut(&job) else { return self.policy.most_moves > 0 };
+        moves.retain(|at| *at >= oldest);
+        moves.len() < self.policy.most_moves
+    }
+
+    /// A diagnosis has made a job start again.
+    pub fn moved(&mut self, job: JobId, at: Time) {
+        self.moves.entry(job).or_default().push(at);
+    }
+
     /// A job has written a newer checkpoint: its budget of restarts is whole again.
     pub fn progressed(&mut self, job: JobId) {
         self.budgets.remove(&job);
@@ -236,6 +253,7 @@ impl Blame {
     /// A job has ended. What it says about nodes stays until it expires; its budget goes.
     pub fn job_ended(&mut self, job: JobId) {
         self.budgets.remove(&job);
+        self.moves.remove(&job);
     }
 
     fn suspicion(&mut self, node: NodeId, around: impl FnOnce() -> Circumstances, now: Time) -> NodeVerdict {

@@ -19,6 +19,8 @@ pub struct BlamePolicy {
     pub most_restarts: u32,
     /// Restarts after a reported fault of a GPU, within [`window`](Self::window), that the budget does not pay for.
     pub most_excused: usize,
+    /// Restarts that a diagnosis may cause for one job within [`window`](Self::window). They cost it nothing, and never end it.
+    pub most_moves: usize,
     /// A run of this length fills the budget of restarts again.
     pub steady: Span,
     /// The pause before the second restart; it doubles with each further one. The first restart does not wait.
@@ -57,6 +59,7 @@ impl Default for BlamePolicy {
             most_nodes: 3,
             most_restarts: 10,
             most_excused: 2,
+            most_moves: 2,
             steady: Span::hours(1),
             first_pause: Span::seconds(1),
             longest_pause: Span::minutes(5),

@@ -291,6 +291,7 @@ impl Agent {
             // The shell reads logs, removes old ones, breaks things and ends the process.
             ToAgent::Retain { .. }
             | ToAgent::ReadLog { .. }
+            | ToAgent::Dump { .. }
             | ToAgent::Acknowledge { .. }
             | ToAgent::Chaos(_)
             | ToAgent::End => {}

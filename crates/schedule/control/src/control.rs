@@ -12,6 +12,7 @@ use bedplate_gangs::{Event, GangOutcome, JobId, NodeShare, Scheduler, Settings, 
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::ControlRules;
+use crate::arrivals::Arrivals;
 use crate::live::LiveJobs;
 use crate::names::JobNames;
 use crate::node::ManagedNode;
@@ -70,6 +71,8 @@ pub struct Control {
     pub(crate) nodes: Vec<ManagedNode>,
     pub(crate) links: BTreeMap<LinkId, NodeId>,
     pub(crate) next_job: u64,
+    /// Arrays of which not all tasks are there.
+    pub(crate) arrivals: Arrivals,
     /// Nothing starts any more.
     pub(crate) is_closing: bool,
     pub(crate) now: Time,
@@ -82,7 +85,8 @@ pub struct Control {
 
 impl Control {
     /// A control plane without a past. No node is in service before its agent has joined.
-    pub fn new(cluster: Cluster, settings: Settings, rules: ControlRules, now: Time) -> Self {
+    pub fn new(cluster: Cluster, mut settings: Settings, rules: ControlRules, now: Time) -> Self {
+        settings.backfill.cycle_slice = settings.backfill.cycle_slice.min(rules.cycle_slice);
         let nodes: Vec<ManagedNode> =
             cluster.nodes().iter().map(|id| ManagedNode::new(cluster.node(id).name().to_string())).collect();
         let mut scheduler = Scheduler::new(cluster, settings);
@@ -101,6 +105,7 @@ impl Control {
             nodes,
             links: BTreeMap::new(),
             next_job: 1,
+            arrivals: Arrivals::default(),
             is_closing: false,
             now,
             news: VecDeque::new(),
@@ -118,10 +123,11 @@ impl Control {
     pub fn wakeup(&self) -> Time {
         let nodes = self.nodes.iter().filter_map(|node| node.lost_at(&self.rules)).map(|(at, _)| at);
         let runs = self.runs.values().filter_map(|run| self.run_wakeup(run));
-        nodes.chain(runs).chain(self.scheduler.wakeup()).min().unwrap_or(Time::NEVER)
+        let arrival = self.has_arrivals().then_some(self.now);
+        nodes.chain(runs).chain(self.scheduler.wakeup()).chain(arrival).min().unwrap_or(Time::NEVER)
     }
 
-    /// When the scheduler decides although nothing happens. What else waits for time to pass does so for seconds.
+    /// When the scheduler decides although nothing happens; arrays are [taken in](Self::take_in) beside that. What else waits for time to pass does so for seconds.
     pub fn next_decision(&self) -> Time {
         self.scheduler.wakeup().unwrap_or(Time::NEVER)
     }

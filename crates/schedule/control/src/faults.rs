@@ -14,6 +14,8 @@ use crate::{Control, reason};
 
 /// More failures of one job than any verdict needs.
 const MOST_CHARGES: usize = 64;
+/// The kind of a charge that is no fault.
+const MOVE: &str = "moved";
 /// What a node saw on a GPU this long before a rank's report may be the same fault.
 const SAME_FAULT: Span = Span::minutes(10);
 
@@ -115,6 +117,15 @@ impl Control {
     /// Keeps a failure with the job, for a control plane that is started again.
     fn charge(&mut self, job: JobId, node: NodeId, kind: FaultKind, now: Time) {
         let node = self.nodes[node.0 as usize].name.clone();
+        self.keep_charge(job, Charge { node, kind: kind.name().to_owned(), at_ms: now.0 }, now);
+    }
+
+    /// The same of a restart that followed from a diagnosis.
+    pub(crate) fn charge_move(&mut self, job: JobId, now: Time) {
+        self.keep_charge(job, Charge { node: String::new(), kind: MOVE.to_owned(), at_ms: now.0 }, now);
+    }
+
+    fn keep_charge(&mut self, job: JobId, charge: Charge, now: Time) {
         let oldest = (now - self.blame.policy().window).0;
         self.change(job, now, |life| {
             let failures = &mut life.charges.failures;
@@ -122,7 +133,7 @@ impl Control {
             if failures.len() == MOST_CHARGES {
                 failures.remove(0);
             }
-            failures.push(Charge { node, kind: kind.name().to_owned(), at_ms: now.0 });
+            failures.push(charge);
         });
     }
 
@@ -133,6 +144,9 @@ impl Control {
         self.blame.restore_restarts(job, charges.restarts);
         let mut nodes = Vec::new();
         for Charge { node, kind, at_ms } in &charges.failures {
+            if kind == MOVE {
+                self.blame.moved(job, Time(*at_ms));
+            }
             let node = self.scheduler.cluster().find_node(node);
             if let Some((node, kind)) = node.zip(FaultKind::named(kind)) {
                 let fault = JobFault { job, user, program, gpus, node, kind };

@@ -19,10 +19,14 @@ impl Control {
     pub fn linked(&mut self, link: LinkId, hello: Hello, now: Time) {
         let now = self.advance(now);
         let Some(node) = self.scheduler.cluster().find_node(&hello.node) else {
-            let why = format!("this cluster has no node `{}`", hello.node);
-            self.output.urgent.push(Command::Send { link, message: ToAgent::Unwelcome { why } });
-            return self.output.urgent.push(Command::Close { link });
+            return self.turn_away(link, format!("this cluster has no node `{}`", hello.node));
         };
+        if self.is_another(node, &hello, now) {
+            let known = &self.nodes[node.0 as usize];
+            let (name, host, address) = (&hello.node, &known.host.name, &known.address);
+            let why = format!("another agent is node `{name}` already, on `{host}` ({address})");
+            return self.turn_away(link, why);
+        }
         self.replace_link(node, link);
         let known = &mut self.nodes[node.0 as usize];
         known.address = hello.address;
@@ -40,6 +44,22 @@ impl Control {
         self.compare(node, &hello.held, Patience::None, now);
         self.resume_if_clean(node);
         self.settle(now);
+    }
+
+    fn turn_away(&mut self, link: LinkId, why: String) {
+        self.output.urgent.push(Command::Send { link, message: ToAgent::Unwelcome { why } });
+        self.output.urgent.push(Command::Close { link });
+    }
+
+    /// Whether an agent takes the name of a node whose own agent is there: whoever came first stays. One that was started anew finds the link of
+    /// the one before it closed, or silent soon.
+    fn is_another(&self, node: NodeId, hello: &Hello, now: Time) -> bool {
+        let known = &self.nodes[node.0 as usize];
+        let is_heard = match known.presence {
+            Presence::Linked { heard, .. } => now.since(heard) < self.rules.silence,
+            Presence::Closed { .. } | Presence::Expected { .. } | Presence::Away => false,
+        };
+        is_heard && known.incarnation != hello.incarnation
     }
 
     fn replace_link(&mut self, node: NodeId, link: LinkId) {
@@ -106,6 +126,8 @@ impl Control {
             FromAgent::Released { run, end } => self.released(node, run, end, now),
             FromAgent::Report { run, rank, report } => self.reported(run, rank, report, now),
             FromAgent::Findings { findings } => self.found(node, findings, now),
+            // Who diagnoses jobs hears them.
+            FromAgent::Counters { .. } => {}
             FromAgent::Unhealthy { reason, run: None } => self.check_failed(node, &reason, now),
             FromAgent::Unhealthy { reason, run: Some(run) } => self.probe_failed(node, run, &reason, now),
             FromAgent::Healthy => {
@@ -113,6 +135,7 @@ impl Control {
                 self.note_node(node, "its probe succeeds again".into(), now);
             }
             FromAgent::Checked { fault } => self.checked(node, fault, now),
+            FromAgent::Dumped { run, what } => self.dumped(node, run, &what, now),
             FromAgent::StepWanted(request) => self.start_step(node, &request),
         }
         self.settle(now);

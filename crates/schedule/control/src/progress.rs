@@ -235,6 +235,16 @@ impl Control {
         }
     }
 
+    /// Somebody who read a run's output knows what a step should take.
+    pub fn planned(&mut self, run: RunId, rank: u32, plan: Report, now: Time) {
+        self.reported(run, rank, plan, now);
+    }
+
+    /// Somebody who watches a job says what slows or stops it.
+    pub fn diagnosed(&mut self, job: JobId, what: String, now: Time) {
+        self.note_job(job, what, now);
+    }
+
     fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
         let job = JobId(id.job);
         let newest = self.jobs.get(&job).and_then(|live| live.row.life.checkpoint.as_ref());

@@ -26,6 +26,12 @@ pub enum Record {
         job: JobId,
         life: Life,
     },
+    /// How far an array is whose tasks are recorded in slices, said with each slice: this one and all after it are still to come; nothing once
+    /// all are there.
+    Arriving {
+        array: JobId,
+        next: Option<JobId>,
+    },
     Run(RunRow),
     Node(NodeRow),
     Share(ShareRow),
@@ -238,6 +244,8 @@ pub struct Restored {
     pub next_job: u64,
     /// Jobs that have not ended, by number.
     pub jobs: Vec<JobRow>,
+    /// Arrays of which not all tasks are recorded.
+    pub arriving: Vec<ArrivingRow>,
     /// Of the jobs that have ended, the tasks of arrays of which others have not, and those that live jobs
     /// [await](Self::awaited).
     pub ended: Vec<EndedRow>,
@@ -265,6 +273,15 @@ impl Restored {
         let awaited: BTreeSet<JobId> = named.filter_map(|name| name.parse().ok().map(JobId)).collect();
         awaited.difference(&live).copied().collect()
     }
+}
+
+/// An array of which not all tasks are recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArrivingRow {
+    /// The first task, whatever became of it.
+    pub first: JobRow,
+    /// The first that is not there.
+    pub next: JobId,
 }
 
 /// A job that has ended, in short.

@@ -15,11 +15,12 @@ use bedplate_job::{Job, RankBlocks};
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::ControlRules;
+use crate::arrivals::ArrayArrival;
 use crate::control::{Control, outcome_of};
 use crate::live::LiveJob;
 use crate::node::Presence;
 use crate::reason;
-use crate::record::{HeldShare, JobRow, JobState, Joined, Record, Restored, RunPhase, RunRow};
+use crate::record::{ArrivingRow, HeldShare, JobRow, JobState, Joined, Record, Restored, RunPhase, RunRow};
 use crate::run::{LaunchPhase, ManagedRun, MemberState};
 use crate::submit::earliest_start;
 
@@ -40,7 +41,12 @@ impl Control {
         control.remember_shares(&restored);
         control.learn_again(&restored.runtime_samples);
         let ended: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
-        let unreadable = control.remember_jobs(restored.jobs, restored.runs, &ended, now);
+        let known: BTreeSet<JobId> =
+            restored.jobs.iter().map(|row| row.id).chain(ended.iter().copied()).collect();
+        let unreadable = control.remember_jobs(restored.jobs, restored.runs, &known, now);
+        for row in restored.arriving {
+            control.remember_arrival(row, &known);
+        }
         control.settle(now);
         ended.into_iter().for_each(|job| control.scheduler.forget(job));
         (control, unreadable)
@@ -94,16 +100,15 @@ impl Control {
         &mut self,
         rows: Vec<JobRow>,
         runs: Vec<RunRow>,
-        ended: &[JobId],
+        known: &BTreeSet<JobId>,
         now: Time,
     ) -> Vec<(JobId, String)> {
         let mut unreadable = Vec::new();
-        let known: BTreeSet<JobId> = rows.iter().map(|row| row.id).chain(ended.iter().copied()).collect();
         let mut runs: BTreeMap<u64, RunRow> = runs.into_iter().map(|row| (row.run.job, row)).collect();
         for row in rows {
             let id = row.id;
             match Job::from_toml(&row.text, "journal") {
-                Ok(job) => self.remember_job(row, Arc::new(job), runs.remove(&id.0), &known, now),
+                Ok(job) => self.remember_job(row, Arc::new(job), runs.remove(&id.0), known, now),
                 Err(why) => {
                     self.next_job = self.next_job.max(id.0 + 1);
                     unreadable.push((id, why.to_string()));
@@ -149,6 +154,37 @@ impl Control {
             // The cluster or its rules have changed: it cannot run here any more.
             Err(why) => self.end_job(id, JobState::Rejected, Some(Reason::of(&why)), now),
         }
+    }
+
+    /// The tasks of an array that were not recorded come now.
+    fn remember_arrival(&mut self, row: ArrivingRow, known: &BTreeSet<JobId>) {
+        let ArrivingRow { first, next } = row;
+        let Ok(job) = Job::from_toml(&first.text, "journal") else { return };
+        let indices = job.array_indices().unwrap_or_default();
+        self.next_job = self.next_job.max(first.id.0 + indices.len() as u64);
+        let user = self.user_id(&first.user);
+        let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
+        let Ok(mut request) = GangRequest::from_job(first.id, &job, user, cluster, settings) else {
+            // As those that were recorded: it cannot run here any more.
+            return self.output.records.push(Record::Arriving { array: first.id, next: None });
+        };
+        for dependency in &mut request.dependencies {
+            dependency.jobs.retain(|on| known.contains(on));
+        }
+        let at_once = job.policy.array.as_ref().and_then(|array| array.at_once);
+        let array = Some(ArrayTask { array: first.id, at_once });
+        let request = GangRequest { array, begin: earliest_start(&job, first.submitted), ..request };
+        let recorded = (next.0 - first.id.0) as usize;
+        self.arrivals.push(ArrayArrival {
+            request,
+            indices,
+            job: Arc::new(job),
+            text: first.text,
+            user: first.user,
+            submitted: first.submitted,
+            recorded,
+            told: recorded,
+        });
     }
 
     /// A run whose ranks may be alive is adopted; any other is over.

@@ -23,6 +23,10 @@ pub struct ControlRules {
     pub overdue: Span,
     /// An order that shows no effect is given again.
     pub repeat_after: Span,
+    /// Tasks of a large array that the scheduler is told of at once; others are served before it hears of the next.
+    pub array_slice: usize,
+    /// Waiting jobs that a full cycle of the scheduler looks at before others are served.
+    pub cycle_slice: usize,
     /// What agents keep of runs that are over.
     pub folders: Folders,
     /// Who answers for failures, and how many restarts there are.
@@ -40,6 +44,8 @@ impl Default for ControlRules {
             prepare_within: Span::minutes(6),
             overdue: Span::minutes(6),
             repeat_after: Span::seconds(1),
+            array_slice: 256,
+            cycle_slice: 1_024,
             folders: Folders::default(),
             blame: BlamePolicy::default(),
         }

@@ -8,6 +8,7 @@ use bedplate_gangs::{ArrayTask, Decision, Event, GangRequest, JobId, NodeOrder, 
 use bedplate_job::{Begin, Job};
 use bedplate_topology::NodeId;
 
+use crate::arrivals::ArrayArrival;
 use crate::control::{Control, Notice, outcome_of};
 use crate::live::LiveJob;
 use crate::reason;
@@ -39,6 +40,15 @@ impl Submission {
     pub fn recorded_key(user: &str, key: &str) -> String {
         format!("{user}/{key}")
     }
+}
+
+/// What all tasks of an array have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct NewJob<'a> {
+    pub(crate) user: &'a str,
+    pub(crate) job: &'a Arc<Job>,
+    pub(crate) text: &'a Arc<str>,
+    pub(crate) submitted: Time,
 }
 
 /// What people call a job: `12`, the task `12_3` of an array, or all tasks of the array 12.
@@ -117,27 +127,49 @@ impl Control {
         let Submission { user, mut job, key, past } = submission;
         let key = key.map(|key| Submission::recorded_key(&user, &key));
         if let Some((first, count)) = key.as_ref().and_then(|key| self.names.of_key(key)) {
+            let count = self.arrivals.count(first).unwrap_or(count);
             return Ok(Accepted { first, count, is_old: true });
         }
+        self.let_awaited_arrive(&job, now);
         let past = self.resolve_dependencies(&mut job, &past)?;
-        let requests = self.requests(&job, &user, now)?;
-        let first = requests[0].id;
-        let count = requests.len() as u32;
+        let request = self.request(&job, &user, now)?;
+        let first = request.id;
+        let indices = job.array_indices().unwrap_or_default();
+        let count = indices.len().max(1) as u32;
         self.next_job = first.0 + u64::from(count);
         let text: Arc<str> = job.to_toml().into();
         let job = Arc::new(job);
+        // The rest of a large array comes later.
+        let at_once = u64::from(count).min(self.rules.array_slice.max(1) as u64);
+        let requests = (0..at_once).map(|task| GangRequest { id: JobId(first.0 + task), ..request.clone() });
         let known = past.iter().map(|(job, state)| Event::Known { job: *job, outcome: outcome_of(*state) });
-        let submitted = requests.into_iter().map(|request| Event::Submit(Box::new(request)));
+        let submitted = requests.map(|request| Event::Submit(Box::new(request)));
         let mut decisions = self.scheduler.apply_all(known.chain(submitted), now);
         past.iter().for_each(|(job, _)| self.scheduler.forget(*job));
         let refusal = rejection(&decisions, first);
         decisions.retain(|decision| !matches!(decision, Decision::Reject { job, .. } if *job >= first));
         if refusal.is_none() {
-            let indices = job.array_indices().map_or(vec![None], |all| all.into_iter().map(Some).collect());
-            for (number, index) in (first.0..).zip(indices) {
-                let array = index.map(|index| ArrayPlace { array: first, index });
-                let key = key.clone().filter(|_| number == first.0);
-                self.keep(JobId(number), array, &user, &job, &text, key, now);
+            let new = NewJob { user: &user, job: &job, text: &text, submitted: now };
+            for task in 0..at_once {
+                let array =
+                    indices.get(task as usize).map(|index| ArrayPlace { array: first, index: *index });
+                let key = key.clone().filter(|_| task == 0);
+                self.keep(JobId(first.0 + task), array, key, &new, now);
+            }
+            if at_once < u64::from(count) {
+                let next = Some(JobId(first.0 + at_once));
+                self.output.records.push(Record::Arriving { array: first, next });
+                let (recorded, told) = (at_once as usize, at_once as usize);
+                self.arrivals.push(ArrayArrival {
+                    request,
+                    indices,
+                    job,
+                    text,
+                    user,
+                    submitted: now,
+                    recorded,
+                    told,
+                });
             }
         }
         // The same cycle may have decided about other jobs.
@@ -146,30 +178,28 @@ impl Control {
         }
         self.settle(now);
         if let Some(why) = refusal {
-            (first.0..self.next_job).for_each(|job| self.scheduler.forget(JobId(job)));
+            (first.0..first.0 + at_once).for_each(|job| self.scheduler.forget(JobId(job)));
             return Err(OrderRefusal::Never { why });
         }
         Ok(Accepted { first, count, is_old: false })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the columns of a row")]
-    fn keep(
+    pub(crate) fn keep(
         &mut self,
         id: JobId,
         array: Option<ArrayPlace>,
-        user: &str,
-        job: &Arc<Job>,
-        text: &Arc<str>,
         key: Option<String>,
+        new: &NewJob<'_>,
         now: Time,
     ) {
+        let NewJob { user, job, text, submitted } = *new;
         let row = JobRow {
             id,
             array,
             user: user.to_string(),
             name: job.name.clone(),
             account: job.policy.account.clone().unwrap_or_else(|| "root".into()),
-            submitted: now,
+            submitted,
             key,
             text: text.clone(),
             life: Life { is_held: job.policy.is_held, ..Life::default() },
@@ -181,20 +211,27 @@ impl Control {
         self.jobs.insert(LiveJob { row, job: job.clone(), user });
     }
 
-    /// One request for the job, or one for each task of its array.
-    fn requests(&mut self, job: &Job, user: &str, now: Time) -> Result<Vec<GangRequest>, OrderRefusal> {
+    /// What the job asks for, or the first task of its array.
+    fn request(&mut self, job: &Job, user: &str, now: Time) -> Result<GangRequest, OrderRefusal> {
         let user = self.user_id(user);
         let first = JobId(self.next_job);
         let request =
             GangRequest::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
                 .map_err(|why| OrderRefusal::Never { why: Reason::of(&why) })?;
-        let request = GangRequest { begin: earliest_start(job, now), ..request };
-        let Some(array) = &job.policy.array else {
-            return Ok(vec![request]);
-        };
-        let task = ArrayTask { array: first, at_once: array.at_once };
-        let with_number = |number| GangRequest { id: JobId(number), array: Some(task), ..request.clone() };
-        Ok((first.0..first.0 + array.count()).map(with_number).collect())
+        let array = job.policy.array.as_ref().map(|array| ArrayTask { array: first, at_once: array.at_once });
+        Ok(GangRequest { begin: earliest_start(job, now), array, ..request })
+    }
+
+    /// The scheduler must know what a job depends on.
+    fn let_awaited_arrive(&mut self, job: &Job, now: Time) {
+        if !self.has_arrivals() {
+            return;
+        }
+        let names = job.policy.dependencies.iter().flat_map(|dependency| &dependency.jobs);
+        for name in names.filter_map(|name| JobName::read(name)) {
+            self.let_arrive_whole(name.id, now);
+        }
+        self.settle(now);
     }
 
     /// Dependencies name jobs by number, tasks of arrays as `12_3`, and whole arrays by their first number. Returns those
@@ -271,6 +308,7 @@ impl Control {
     fn take_order(&mut self, order: ClientOrder, by: &str, now: Time) -> Result<(), OrderRefusal> {
         match order {
             ClientOrder::Cancel(job) => {
+                self.let_arrive_until(job, now);
                 self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?;
                 if let Some(run) = self.runs.get_mut(&job) {
                     run.stops_as = Some(JobState::Cancelled);
@@ -278,10 +316,12 @@ impl Control {
                 }
             }
             ClientOrder::Hold(job) => {
+                self.let_arrive_until(job, now);
                 self.order_job(job, Event::Hold(job), format!("held by {by}"), now)?;
                 self.change(job, now, |life| life.is_held = true);
             }
             ClientOrder::Release(job) => {
+                self.let_arrive_until(job, now);
                 self.order_job(job, Event::Release(job), format!("released by {by}"), now)?;
                 self.change(job, now, |life| life.is_held = false);
             }

@@ -3,8 +3,8 @@
 use bedplate_diag::Reason;
 use bedplate_finding::OpenFinding;
 use bedplate_gangs::{JobId, NodeState, Question, Time, WaitExplanation};
-use bedplate_report::StepHistory;
-use bedplate_topology::NodeId;
+use bedplate_report::{Expectation, StepHistory, StepPace};
+use bedplate_topology::{NodeId, NodeKind};
 use serde::{Deserialize, Serialize};
 
 use crate::control::Control;
@@ -12,7 +12,8 @@ use crate::live::LiveJob;
 use crate::node::Presence;
 use crate::reason;
 use crate::record::{JobState, Life};
-use crate::wire::HostMachine;
+use crate::run::LaunchPhase;
+use crate::wire::{HostMachine, RunId};
 
 /// A job in a line. Clusters differ in how they call jobs and nodes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,12 @@ pub struct JobLine<Job, Node> {
     pub expected_start_ms: Option<u64>,
     /// Why it waits, in short; `explain` says more.
     pub waits_because: Option<Reason>,
+    /// What a step should take, and what it takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<StepPace>,
+    /// What is wrong with it now, in short; `diagnose` says more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A job of this control plane.
@@ -88,6 +95,13 @@ impl JobFilter {
             && is(&self.name, &row.name)
             && (self.states.is_empty() || self.states.contains(&row.life.state))
     }
+}
+
+/// What a run has, node by node.
+#[derive(Debug, Clone)]
+pub struct RunMachines {
+    pub kinds: Vec<NodeKind>,
+    pub is_pretended: bool,
 }
 
 /// A part of a list of jobs.
@@ -171,6 +185,32 @@ impl Control {
         self.runs.get(&job).map(|run| &run.history).filter(|history| !history.is_empty())
     }
 
+    /// What a step of a job should take.
+    pub fn expectation(&self, job: JobId) -> Option<Expectation> {
+        let submitted = self.jobs.get(&job)?.job.expected.as_ref();
+        Expectation::of(submitted, self.steps(job))
+    }
+
+    /// The kinds of the nodes that a job has, and whether one of them pretends to have devices that its host lacks.
+    pub fn machines(&self, job: JobId) -> Option<RunMachines> {
+        let run = self.runs.get(&job)?;
+        let mut nodes: Vec<NodeId> = run.shares.iter().map(|share| share.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let kind = |node: &NodeId| self.scheduler.cluster().node(*node).kind();
+        let pretends = |node: &NodeId| self.nodes[node.0 as usize].host.gpus < kind(node).accelerators;
+        Some(RunMachines {
+            kinds: nodes.iter().map(|node| kind(node).clone()).collect(),
+            is_pretended: nodes.iter().any(pretends),
+        })
+    }
+
+    /// Whether all ranks of a run are there and go on.
+    pub fn is_running(&self, id: RunId) -> bool {
+        let run = self.runs.get(&JobId(id.job)).filter(|run| run.is_known_as(id));
+        run.is_some_and(|run| run.phase == LaunchPhase::Running)
+    }
+
     /// A job that has not ended, in the one format.
     pub fn job_text(&self, job: JobId) -> Option<&str> {
         self.jobs.get(&job).map(|live| &live.row.text[..])
@@ -213,6 +253,8 @@ impl Control {
             ends_ms: self.scheduler.ends_at(job).map(|at| at.0),
             expected_start_ms: self.scheduler.reservation(job).map(|reservation| reservation.start.0),
             waits_because: self.waits_because(live),
+            pace: StepPace::of(live.job.expected.as_ref(), run.map(|run| &run.history)),
+            problem: None,
         }
     }
 

@@ -80,6 +80,10 @@ pub enum ToAgent {
     Acknowledge {
         until_ms: u64,
     },
+    /// Write down what the processes of a run do now. Answered by [`FromAgent::Dumped`].
+    Dump {
+        run: RunId,
+    },
     /// Jobs failed there: the node is to check itself now. Answered by [`FromAgent::Checked`].
     Check,
     /// The end of the run is on disk; the agent may forget it.
@@ -155,6 +159,10 @@ pub enum FromAgent {
     Findings {
         findings: Vec<OpenFinding>,
     },
+    /// Counters of the node now, for who compares them with what they were: sums of what grows, the lowest of levels.
+    Counters {
+        readings: Vec<(String, f64)>,
+    },
     /// The node's own probe has failed, or that of a run.
     Unhealthy {
         reason: String,
@@ -166,6 +174,11 @@ pub enum FromAgent {
     /// What the check has found that was asked for.
     Checked {
         fault: Option<String>,
+    },
+    /// What the processes of a run did when that was asked for, and where all of it is written.
+    Dumped {
+        run: RunId,
+        what: String,
     },
     /// A script inside a run wants tasks on its nodes.
     StepWanted(Box<StepRequest>),

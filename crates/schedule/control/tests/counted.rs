@@ -54,7 +54,26 @@ impl Site {
         for number in 0..waiting / tasks {
             site.submit(&format!("user {}", number % USERS), array(tasks));
         }
+        site.settle();
         site
+    }
+
+    /// Whether something is under way that is done in slices.
+    fn goes_on(&self) -> bool {
+        self.control.has_arrivals() || self.control.next_decision() <= self.now
+    }
+
+    fn take_a_turn(&mut self) {
+        self.control.take_in(self.now);
+        self.control.tick(self.now);
+    }
+
+    /// What is done in slices is done.
+    fn settle(&mut self) {
+        while self.goes_on() {
+            self.take_a_turn();
+            self.play();
+        }
     }
 
     fn submit(&mut self, user: &str, job: Job) -> JobId {
@@ -201,6 +220,7 @@ fn the_tasks_of_ten_held_arrays_are_cancelled_at_one_price_each() {
             site.submit("mallory", job)
         });
         let first = held.collect::<Vec<JobId>>()[3];
+        site.settle();
         let tasks = site.control.find_jobs(&first.0.to_string());
         let before = looked_at();
         let count = tasks.len() as u64;
@@ -227,4 +247,103 @@ fn a_job_may_not_depend_on_more_jobs_than_two_large_arrays_have() {
     assert!(site.control.submit(after(&arrays[..2]), site.now).is_ok());
     let refused = site.control.submit(after(&arrays), site.now);
     assert_eq!(refused, Err(OrderRefusal::TooManyDependencies { most: 20_000 }));
+}
+
+#[test]
+fn a_large_array_is_submitted_in_slices_and_orders_reach_tasks_that_have_not_come_yet() {
+    let mut site = Site::with(10);
+    let first = site.submit("mallory", array(10_000));
+    assert!(site.control.is_arriving(first) && site.control.is_arriving(JobId(first.0 + 9_999)));
+    let orders = (first.0 + 9_990..first.0 + 10_000).map(|task| ClientOrder::Cancel(JobId(task)));
+    assert!(site.control.order_all(orders, "mallory", site.now).iter().all(Result::is_ok));
+    site.settle();
+    let live = site.control.page(&JobFilter { limit: Some(20_000), ..JobFilter::default() }, 20_000).jobs;
+    assert_eq!(live.iter().filter(|job| job.user == "mallory").count(), 9_990);
+}
+
+#[test]
+fn no_piece_of_work_grows_with_an_array_or_a_queue() {
+    let looks = |act: &mut dyn FnMut()| {
+        let before = looked_at();
+        act();
+        looked_at() - before
+    };
+    let mut site = Site::with(100_000);
+    let submitted = looks(&mut || {
+        site.submit("mallory", array(10_000));
+    });
+    assert_at_most("entries looked at for an array of 10,000", submitted, 20_000);
+    let mut ticks = Vec::new();
+    while site.goes_on() {
+        ticks.push(looks(&mut || site.take_a_turn()));
+    }
+    let most = ticks.iter().copied().max().unwrap_or(0);
+    assert_at_most("entries looked at for a slice of an array", most, 20_000);
+    println!("submission {submitted}, {} slices of at most {most}", ticks.len());
+    for waiting in [10, 1_000, 100_000] {
+        let mut site = Site::with(waiting);
+        let (node, reason) = ("n4".to_owned(), "test".to_owned());
+        let drained =
+            looks(&mut || site.order(ClientOrder::Drain { node: node.clone(), reason: reason.clone() }));
+        let resumed = looks(&mut || site.order(ClientOrder::Resume { node: node.clone() }));
+        for (what, looks) in [("a drain", drained), ("a resume", resumed)] {
+            assert_at_most(&format!("entries looked at for {what} among {waiting}"), looks, A_TURN);
+        }
+    }
+}
+
+/// Entries that one turn may look at, however long the queue is.
+const A_TURN: u64 = 60_000;
+
+#[test]
+fn priorities_and_a_full_cycle_are_worked_out_in_turns_that_do_not_grow_with_the_queue() {
+    for waiting in [1_000, 100_000] {
+        let mut site = Site::with(waiting);
+        site.submit("someone", gang("one"));
+        site.now = site.now + Settings::default().backfill.replan_after;
+        let mut turns = Vec::new();
+        while site.control.next_decision() <= site.now {
+            let (before, last) = (looked_at(), JobId(NODES + waiting));
+            site.control.tick(site.now);
+            turns.push(looked_at() - before);
+            // Others are served in between.
+            site.order(ClientOrder::Hold(last));
+            site.order(ClientOrder::Release(last));
+            assert!(turns.len() < 10_000, "the cycle does not end");
+        }
+        let most = turns.iter().copied().max().unwrap_or(0);
+        assert!(!turns.is_empty(), "a cycle is due");
+        assert_at_most(&format!("entries looked at in a turn among {waiting}"), most, A_TURN);
+        println!("{waiting} jobs: {} turns, {most} entries at most", turns.len());
+    }
+}
+
+#[test]
+fn a_chain_of_100_000_jobs_that_is_cut_at_its_head_ends_in_slices() {
+    const LENGTH: u64 = 100_000;
+    let mut site = Site::with(10);
+    let mut head = gang("chain");
+    head.policy.is_held = true;
+    let head = site.submit("mallory", head);
+    for number in 1..LENGTH {
+        let mut job = gang("chain");
+        let before = JobId(head.0 + number - 1);
+        job.policy.dependencies =
+            vec![Dependency { kind: DependencyKind::AfterOk, jobs: vec![before.0.to_string()] }];
+        site.submit("mallory", job);
+    }
+    let count = |site: &Site| site.control.counts(site.now).jobs_by_state["waiting"];
+    let before = count(&site);
+    site.order(ClientOrder::Cancel(head));
+    let mut most = 0;
+    while site.control.next_decision() <= site.now {
+        let looks = looked_at();
+        site.control.tick(site.now);
+        site.play();
+        most = most.max(looked_at() - looks);
+        // What is left is admitted a little later each time.
+        site.now = Time(site.now.0 + 1);
+    }
+    assert_eq!(before - count(&site), LENGTH as usize);
+    assert_at_most("entries looked at for a slice of a chain", most, 60_000);
 }

@@ -25,11 +25,13 @@
 //!     objectives: Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None },
 //!     constants: &ServingConstants::builtin(),
 //!     site: None,
+//!     errors: None,
 //!     alternatives: &[],
 //!     options: DeployOptions::default(),
 //! };
 //! let answer = search(&need, &[supply])?;
-//! assert_eq!(answer.best.plan.gpus(), 1);
+//! // One GPU would do, and the others of the machine are paid for.
+//! assert_eq!(answer.best.plan.gpus(), 8);
 //! assert!(answer.best.shown.share >= 0.95);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

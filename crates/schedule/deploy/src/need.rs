@@ -1,5 +1,6 @@
 //! The requirements on a deployment: a model, a load, objectives, and what may be varied.
 
+use bedplate_calibrate::serving::ServingErrors;
 use bedplate_perf::serving::{
     Engine, LoadedAdapters, ServedModel, ServingConstants, Site, Speculation, WeightFormat,
 };
@@ -136,6 +137,8 @@ pub struct Need<'a> {
     pub constants: &'a ServingConstants,
     /// The site's measured adjustments.
     pub site: Option<&'a Site>,
+    /// Errors of similar predictions, by which a plan is compared with others of the same price; without them plans are equally safe.
+    pub errors: Option<&'a ServingErrors>,
     /// Machines to suggest where nothing fits on the given ones.
     pub alternatives: &'a [Supply],
     pub options: DeployOptions,

@@ -77,6 +77,15 @@ impl Plan {
         }
     }
 
+    /// With one more replica that decodes.
+    pub(crate) fn with_one_decoder_more(self) -> Plan {
+        let more = |workers: Workers| Workers { replicas: workers.replicas.saturating_add(1), ..workers };
+        match self {
+            Plan::Aggregated(workers) => Plan::Aggregated(more(workers)),
+            Plan::Disaggregated { prefill, decode } => Plan::Disaggregated { prefill, decode: more(decode) },
+        }
+    }
+
     /// What connects the pools: NVLink only if both are in one domain.
     pub fn link(&self, supply: &Supply) -> KvLink {
         let is_near = supply.prompts.is_none() && self.gpus() <= supply.hardware.domain;

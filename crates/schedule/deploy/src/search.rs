@@ -8,6 +8,7 @@ use crate::candidate::{Fitting, PlanCandidate, candidates, fitting};
 use crate::estimate::LimitBound;
 use crate::front::front;
 use crate::launch::Duty;
+use crate::outlook::outlook;
 use crate::refuse;
 use crate::tie::{Contender, Cost, Edge, choose, edge, formats, simplicity};
 use crate::{
@@ -44,6 +45,8 @@ pub struct HeldPlan {
     pub plan: Plan,
     pub shown: Shown,
     pub dollars_per_hour: Option<f64>,
+    /// The confidence in its least certain limit, where errors of such predictions are known.
+    pub confidence: Option<f64>,
 }
 
 /// A plan that holds and was not taken.
@@ -186,7 +189,9 @@ impl Hunt<'_> {
         }
         let shown = kept.expect("two seeds were played");
         let dollars_per_hour = supply.dollars_of(&plan);
-        self.held.push(HeldPlan { supply: candidate.supply, plan, shown, dollars_per_hour });
+        let outlook = self.need.errors.and_then(|errors| outlook(self.need, supply, &plan, &shown, errors));
+        let confidence = outlook.map(|outlook| outlook.least_confidence());
+        self.held.push(HeldPlan { supply: candidate.supply, plan, shown, dollars_per_hour, confidence });
         Showing::Holds
     }
 
@@ -225,6 +230,21 @@ impl Hunt<'_> {
         }
     }
 
+    /// The plan with the replicas that its machines have room for, which cost nothing more; as it was where that does not hold.
+    fn filled(&mut self, best: HeldPlan) -> HeldPlan {
+        let supply = &self.supplies[best.supply];
+        let plan = supply.filled(best.plan);
+        if plan == best.plan {
+            return best;
+        }
+        let end_to_end = seconds(best.shown.outcome.end_to_end.mean);
+        let candidate = PlanCandidate { supply: best.supply, plan, end_to_end, latency: end_to_end };
+        match self.show(&candidate, plan) {
+            Showing::Holds => self.held.pop().unwrap_or(best),
+            Showing::Misses(_) => best,
+        }
+    }
+
     fn into_answer(
         mut self,
         fitting: &[Fitting],
@@ -234,6 +254,7 @@ impl Hunt<'_> {
             return Err(refuse::none_holds(self.need, self.supplies, fitting, candidates, &self.tried));
         };
         self.held.retain(|held| (held.supply, held.plan) != (best.supply, best.plan));
+        let best = self.filled(best);
         let chosen = Contender::of(&best, self.supplies);
         let mut others: Vec<Other> = Vec::new();
         for held in std::mem::take(&mut self.held) {

@@ -1,12 +1,14 @@
 //! GPUs that a deployment may use, and what they cost.
 
+use std::cmp::Reverse;
+
 use bedplate_catalog::{Catalog, Prices, Purchase};
 use bedplate_perf::{Hardware, PerfError};
 use bedplate_search::Machine;
 use bedplate_topology::Cluster;
 use bedplate_units::Watts;
 
-use crate::Plan;
+use crate::{Plan, Workers};
 
 /// GPUs of one kind.
 #[derive(Debug, Clone, PartialEq)]
@@ -127,14 +129,64 @@ impl Supply {
         }
     }
 
-    /// What the GPUs of a plan cost.
+    /// What a plan costs: the whole units that it uses, also where it leaves some of their GPUs idle.
     pub fn dollars_of(&self, plan: &Plan) -> Option<f64> {
         match (&self.prompts, plan) {
             (Some(prompts), Plan::Disaggregated { prefill, decode }) => {
-                Some(prompts.dollars_per_hour(prefill.gpus())? + self.dollars_per_hour(decode.gpus())?)
+                let of_prompts = prompts.dollars_of_units(prompts.units_with(&[prefill]))?;
+                Some(of_prompts + self.dollars_of_units(self.units_with(&[decode]))?)
             }
-            _ => self.dollars_per_hour(plan.gpus()),
+            _ => self.dollars_of_units(self.units_of(plan)),
         }
+    }
+
+    /// The units that a plan uses; of two kinds of GPUs those that decode.
+    pub fn units_of(&self, plan: &Plan) -> u32 {
+        match plan {
+            Plan::Disaggregated { decode, .. } if self.prompts.is_some() => self.units_with(&[decode]),
+            Plan::Disaggregated { prefill, decode } => self.units_with(&[prefill, decode]),
+            Plan::Aggregated(workers) => self.units_with(&[workers]),
+        }
+    }
+
+    /// The units that hold these replicas, of which none that fits into one unit is spread over two. The larger replicas are placed
+    /// first, the smaller ones into the room that they leave.
+    fn units_with(&self, pools: &[&Workers]) -> u32 {
+        let mut pools = pools.to_vec();
+        pools.sort_by_key(|workers| Reverse(workers.layout.gpus()));
+        let mut units = 0;
+        // Units with the same number of free GPUs.
+        let mut rooms: Vec<Room> = Vec::new();
+        for workers in pools {
+            let gpus = workers.layout.gpus().max(1);
+            let mut left = workers.replicas;
+            for room in &mut rooms {
+                left = left.saturating_sub(room.units.saturating_mul(room.free / gpus));
+            }
+            let (added, opened) = self.opened_for(gpus, left);
+            units += added;
+            rooms.extend(opened);
+        }
+        units
+    }
+
+    /// New units for replicas of so many GPUs, and the room that is left in them.
+    fn opened_for(&self, gpus: u32, replicas: u32) -> (u32, [Room; 2]) {
+        let unit = self.gpus_per_unit.max(1);
+        if gpus > unit {
+            let units = gpus.div_ceil(unit).saturating_mul(replicas);
+            let free = gpus.div_ceil(unit) * unit - gpus;
+            return (units, [Room { units: replicas, free }, Room::default()]);
+        }
+        let each = unit / gpus;
+        let (full, rest) = (replicas / each, replicas % each);
+        let last = Room { units: rest.min(1), free: unit - rest * gpus };
+        (full + rest.min(1), [Room { units: full, free: unit - each * gpus }, last])
+    }
+
+    /// The price of whole units for an hour.
+    pub fn dollars_of_units(&self, units: u32) -> Option<f64> {
+        Some(self.dollars_per_gpu_hour? * f64::from(self.gpus_per_unit) * f64::from(units))
     }
 
     /// Units that hold this many GPUs.
@@ -142,9 +194,32 @@ impl Supply {
         gpus.div_ceil(self.gpus_per_unit.max(1))
     }
 
+    /// The price of so many GPUs for an hour, in whole units.
     pub fn dollars_per_hour(&self, gpus: u32) -> Option<f64> {
-        Some(self.dollars_per_gpu_hour? * f64::from(gpus))
+        self.dollars_of_units(self.units(gpus))
     }
+
+    /// The plan with as many replicas as its units hold: the price is the same, and a replica that is paid for may as well answer. Of two
+    /// pools the one that decodes grows.
+    pub fn filled(&self, plan: Plan) -> Plan {
+        let units = |plan: &Plan| (self.of_prompts().units_of(plan), self.units_of(plan));
+        let paid = units(&plan);
+        let mut filled = plan;
+        loop {
+            let more = filled.with_one_decoder_more();
+            if units(&more) != paid || !self.holds(&more) {
+                return filled;
+            }
+            filled = more;
+        }
+    }
+}
+
+/// Units that are alike, and the GPUs that each has left.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    units: u32,
+    free: u32,
 }
 
 fn hourly(prices: &Prices, purchase: Purchase, region: Option<&str>) -> Option<f64> {

@@ -2,7 +2,7 @@
 //!
 //! Costs that differ by less than predictions of two deployments differ wrongly say little: such plans are near ties. Of the cheapest
 //! plan and its near ties the one with the widest formats is taken, because what narrow ones cost in quality is not modelled; of
-//! these the fastest, and of those nearly as fast the simplest. More replicas of the same layouts are no tie: fewer hold as well.
+//! these the safest, if its limits hold with less than 80 % confidence; of these the fastest, and of those nearly as fast the simplest. More replicas of the same layouts are no tie: fewer hold as well.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,26 +13,32 @@ use bedplate_transformer::Precision;
 
 use crate::{HeldPlan, Plan, ServingLayout, Supply};
 
-/// What a plan costs: dollars, or GPUs where no price is known. Plans with a price come first.
+/// What a plan costs: the dollars of its machines, or GPUs where no price is known; at the same price the one that leaves more GPUs of them
+/// free. Plans with a price come first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cost {
     is_unpriced: bool,
     amount: f64,
+    gpus: f64,
 }
 
 impl Cost {
     pub(crate) fn of(plan: &Plan, supply: &Supply) -> Self {
         let dollars = supply.dollars_of(plan);
-        Self { is_unpriced: dollars.is_none(), amount: dollars.unwrap_or(f64::from(plan.gpus())) }
+        let gpus = f64::from(plan.gpus());
+        Self { is_unpriced: dollars.is_none(), amount: dollars.unwrap_or(gpus), gpus }
     }
 
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        self.is_unpriced.cmp(&other.is_unpriced).then(self.amount.total_cmp(&other.amount))
+        let by_amount = self.is_unpriced.cmp(&other.is_unpriced).then(self.amount.total_cmp(&other.amount));
+        by_amount.then(self.gpus.total_cmp(&other.gpus))
     }
 
-    /// Whether it is more than a share above another.
+    /// Whether it is more than a share above another, in price or, on machines of the same price, in GPUs.
     pub(crate) fn exceeds(&self, cheapest: &Self, near: f64) -> bool {
-        let is_more = self.amount > cheapest.amount * (1.0 + near);
+        let is_above = |one: f64, other: f64| one > other * (1.0 + near);
+        let is_more = is_above(self.amount, cheapest.amount)
+            || (self.amount >= cheapest.amount && is_above(self.gpus, cheapest.gpus));
         self.is_unpriced.cmp(&cheapest.is_unpriced).then(is_more.cmp(&false)).is_gt()
     }
 }
@@ -42,6 +48,7 @@ impl Cost {
 pub enum Edge {
     Cheaper,
     WiderFormats,
+    Safer,
     Faster,
     Simpler,
 }
@@ -51,6 +58,7 @@ impl fmt::Display for Edge {
         f.write_str(match self {
             Edge::Cheaper => "is cheaper",
             Edge::WiderFormats => "has wider formats",
+            Edge::Safer => "is safer",
             Edge::Faster => "is faster",
             Edge::Simpler => "is simpler",
         })
@@ -85,11 +93,16 @@ pub(crate) fn simplicity(plan: &Plan) -> (u8, usize, u32) {
     }
 }
 
+/// Beyond this confidence, in percent, plans are equally safe.
+const SAFE: f64 = 80.0;
+
 /// A plan that holds, as far as the choice depends on it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Contender {
     cost: Cost,
     formats: (u8, u8),
+    /// Percent with which its limits hold, up to what is safe enough.
+    confidence: u8,
     /// Mean seconds of a request.
     latency: f64,
     simplicity: (u8, usize, u32),
@@ -106,6 +119,7 @@ impl Contender {
         Self {
             cost: Cost::of(&held.plan, &supplies[held.supply]),
             formats: formats(&held.plan),
+            confidence: (held.confidence.unwrap_or(1.0) * 100.0).round().min(SAFE) as u8,
             latency: seconds(held.shown.outcome.end_to_end.mean),
             simplicity: simplicity(&held.plan),
             kind,
@@ -117,6 +131,7 @@ impl Contender {
         self.cost
             .order(&other.cost)
             .then(self.formats.cmp(&other.formats))
+            .then(other.confidence.cmp(&self.confidence))
             .then(self.latency.total_cmp(&other.latency))
             .then(self.simplicity.cmp(&other.simplicity))
     }
@@ -133,6 +148,8 @@ pub(crate) fn choose(contenders: &[Contender], near: f64) -> Option<usize> {
         .collect();
     let widest = left.iter().map(|index| contenders[*index].formats).min()?;
     left.retain(|index| contenders[*index].formats == widest);
+    let safest = left.iter().map(|index| contenders[*index].confidence).max()?;
+    left.retain(|index| contenders[*index].confidence == safest);
     let fastest = left.iter().map(|index| contenders[*index].latency).min_by(f64::total_cmp)?;
     left.retain(|index| contenders[*index].latency <= fastest * (1.0 + near));
     left.into_iter().min_by(|a, b| {
@@ -147,6 +164,8 @@ pub(crate) fn edge(chosen: &Contender, other: &Contender, cheapest: &Cost, near:
         Edge::Cheaper
     } else if other.formats != chosen.formats {
         Edge::WiderFormats
+    } else if other.confidence < chosen.confidence {
+        Edge::Safer
     } else if other.latency > chosen.latency * (1.0 + near) {
         Edge::Faster
     } else if other.simplicity > chosen.simplicity {
@@ -173,8 +192,9 @@ mod tests {
             chunk: u32::from(pools) * 100 + u32::from(weights),
         };
         Contender {
-            cost: Cost { is_unpriced: false, amount },
+            cost: Cost { is_unpriced: false, amount, gpus: amount },
             formats: (weights, 0),
+            confidence: 80,
             latency,
             simplicity: (pools, usize::from(tensor > 1), tensor),
             kind: (0, layout, None),
@@ -210,6 +230,13 @@ mod tests {
         let fewer = contender(100.0, 0, 9.0, 1, 2);
         let more = contender(106.0, 0, 5.0, 1, 2);
         assert_eq!(taken(&[more, fewer]), (1, vec!["is cheaper".to_owned()]));
+    }
+
+    #[test]
+    fn of_the_same_price_and_formats_the_safer_is_taken() {
+        let risky = Contender { confidence: 47, ..contender(100.0, 0, 1.0, 1, 1) };
+        let safe = Contender { confidence: 80, ..contender(100.0, 0, 3.0, 2, 4) };
+        assert_eq!(taken(&[risky, safe]), (1, vec!["is safer".to_owned()]));
     }
 
     fn any_contender() -> impl Strategy<Value = Contender> {

@@ -113,6 +113,25 @@ pub enum Lacks {
     Optimizer,
 }
 
+impl Lacks {
+    /// What to ask for instead, so that the program can run the plan.
+    pub fn instead(self) -> Option<&'static str> {
+        Some(match self {
+            Lacks::Format => "--precision bf16",
+            Lacks::Optimizer => "--optimizer adamw, without --offload-optimizer",
+            Lacks::Pipeline | Lacks::TiedPipeline | Lacks::Chunks | Lacks::Ends | Lacks::Schedule => {
+                "another --layout, without pp or with plain pp"
+            }
+            Lacks::Tensor | Lacks::TensorAboveKvHeads => "another --layout, with a smaller tp",
+            Lacks::Context => "another --layout, without cp",
+            Lacks::Experts | Lacks::ExpertTensor => "another --layout, with other ep and etp or without them",
+            Lacks::Sharding => "another --layout, with zero1 or zero3 over all data ranks",
+            Lacks::Adapters => "--launch megatron-bridge, accelerate or deepspeed",
+            Lacks::Model | Lacks::Hybrid | Lacks::Indexer | Lacks::Alibi => return None,
+        })
+    }
+}
+
 impl TrainingJob<'_> {
     /// The start of a `torchrun` command on every node.
     fn torchrun(&self) -> String {

@@ -74,10 +74,19 @@ impl<'a> ReplayStage<'a> {
     fn pool<'s>(&'s self, timed: &'s TimedReplica, workers: &Workers, gpus: &Supply) -> Pool<'s> {
         Pool {
             scheduler: timed.scheduler(workers.max_seqs, self.need.load.longest_prompt()),
-            dollars_per_hour: gpus.dollars_per_hour(workers.layout.gpus()).unwrap_or(0.0),
+            dollars_per_hour: self.dollars_per_replica(workers, gpus).unwrap_or(0.0),
             router: RouterOptions { seed: self.need.options.seed, ..RouterOptions::default() },
             ..Pool::new(workers.replicas, timed)
         }
+    }
+
+    /// What each replica bears of the price of its machines, whose idle GPUs are paid for too.
+    fn dollars_per_replica(&self, workers: &Workers, gpus: &Supply) -> Option<f64> {
+        let (dollars, sharing) = match self.supply.prompts {
+            Some(_) => (gpus.dollars_of(&Plan::Aggregated(*workers)), workers.gpus()),
+            None => (gpus.dollars_of(&self.plan), self.plan.gpus()),
+        };
+        Some(dollars? / f64::from(sharing.max(1)) * f64::from(workers.layout.gpus()))
     }
 
     /// A decode step at the load that each replica gets.

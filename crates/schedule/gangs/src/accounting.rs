@@ -160,6 +160,11 @@ impl Accounting {
         (priority, Rank::new(request, settings, priority.total(), prospect, submitted, now))
     }
 
+    /// Whether gangs come in another order than the queue's because some must borrow.
+    pub(crate) fn reorders(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     /// The queue by priority. Within a tier gangs that must borrow come after those that need not, and of them
     /// the queue that has borrowed the smallest share first.
     pub(crate) fn order(&mut self, jobs: &Jobs, settings: &Settings) -> Vec<JobId> {

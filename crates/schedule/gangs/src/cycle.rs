@@ -2,34 +2,75 @@
 //!
 //! Reservations are made anew in order of priority, so that a reserved start depends only on what
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that delays no reservation.
+//!
+//! A long queue is gone through in slices, between which other events are decided: first its priorities are worked out (`ranking`), then reservations are
+//! made in one slice, and the rest is only tried. Where queues of a site share quotas, the order between those that borrow is worked out in one piece.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bedplate_topology::NodeId;
 
 use crate::calendar::Alarm;
 use crate::find::Horizon;
 use crate::guard::LOOKED_AT;
+use crate::priority::Rank;
 use crate::reservations::{Reservation, Reserved};
 use crate::scheduler::Scheduler;
 use crate::views::Fit;
 use crate::{Amount, JobId, Span, StartReason, Time, Wait};
+
+/// What a cycle has still to look at.
+#[derive(Debug, Clone)]
+pub(crate) struct CycleRest {
+    order: CycleOrder,
+    /// Those that were looked at first.
+    attended: Arc<BTreeSet<JobId>>,
+    /// What was reserved before the cycle.
+    reservations: Arc<BTreeMap<JobId, Reservation>>,
+    only_small: bool,
+    reserved: usize,
+    passed: usize,
+    pub(crate) since: Time,
+}
+
+/// In which order a cycle looks at gangs.
+#[derive(Debug, Clone)]
+enum CycleOrder {
+    /// Written down, where it is short or another one than the queue's.
+    Listed {
+        order: Arc<[JobId]>,
+        at: usize,
+    },
+    /// As they stand in the queue, after the last that was looked at.
+    Queued(Option<(Rank, JobId)>),
+    Done,
+}
 
 impl Scheduler {
     /// Decides, at full length when that is due.
     pub(crate) fn decide(&mut self, now: Time) {
         self.let_small_pass(now);
         let is_growth_due = self.calendar.is_due(Alarm::Growth, now);
+        // A cycle that is under way is ended first, unless what it has planned is wrong.
+        let is_under_way = self.rest.is_some() || self.ranking.is_some();
+        let may_cycle = !is_under_way || self.news.is_urgent();
         if !self.jobs.is_any_waiting() {
+            (self.rest, self.ranking) = (None, None);
             if self.news.has_events(self.events_for_nodes()) || is_growth_due {
                 self.grow(now);
                 self.news.forget_events();
             }
-        } else if self.is_cycle_due(now) || is_growth_due {
-            self.cycle(now);
-            self.grow(now);
+        } else if may_cycle && (self.is_cycle_due(now) || is_growth_due) {
+            if !self.begin_cycle(now) {
+                self.pass(now);
+            }
         } else {
-            self.pass(now);
+            // Whoever asks for something else does not wait for that.
+            let has_cycled = self.news.has_time() && self.go_on(now);
+            if !has_cycled {
+                self.pass(now);
+            }
         }
         self.news.end_pass();
     }
@@ -52,43 +93,23 @@ impl Scheduler {
         self.news.is_cycle_due(by_queue.max(self.events_for_nodes()), rules, now)
     }
 
-    /// Goes through the whole queue.
+    /// Goes through the whole queue in its order.
     pub(crate) fn cycle(&mut self, now: Time) {
-        self.refresh_ranks(now);
         self.calendar.set(Alarm::Preemption, None);
         self.eviction.begin_cycle();
         let reservations = self.withdraw_reservations(now);
-        let order = self.accounting.order(&self.jobs, &self.settings);
-        self.plan_sizes(&order, now);
-        let attended: BTreeSet<JobId> = self.attend_first(&reservations, now).into_iter().collect();
+        let order = self.cycle_order(now);
+        let attended = Arc::new(self.attend_first(&reservations, now).into_iter().collect());
         let only_small = self.has_guard();
         let guarded = usize::from(self.guard.is_some());
-        let (mut reserved, mut passed) = (guarded, guarded);
-        for job in order.into_iter().filter(|job| !attended.contains(job)) {
-            if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
-                self.reclaim(job, now);
-                self.jobs.set_wait(job, wait);
-                continue;
-            }
-            if let Some(wait) = self.waits_for_guarded(job, now) {
-                self.jobs.set_wait(job, wait);
-                passed += 1;
-                continue;
-            }
-            let is_entitled = !only_small || self.jobs[job].rank.is_small();
-            let may_reserve = is_entitled && reserved < self.settings.backfill.reserved;
-            let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };
-            if self.attend(job, horizon, reservations.get(&job), passed, now) {
-                continue;
-            }
-            passed += 1;
-            reserved += usize::from(may_reserve);
-            if !self.settings.backfill.overtakes {
-                self.tell_the_rest(job);
-                break;
-            }
+        let reservations = Arc::new(reservations);
+        let (reserved, passed) = (guarded, guarded);
+        let mut rest = CycleRest { order, attended, reservations, only_small, reserved, passed, since: now };
+        self.attend_rest(&mut rest, now);
+        let is_done = matches!(rest.order, CycleOrder::Done);
+        if is_done {
+            self.resume_suspended(now);
         }
-        self.resume_suspended(now);
         if !self.news.freed().is_empty() {
             self.start_reserved(now);
         }
@@ -96,6 +117,104 @@ impl Scheduler {
         self.views.forget_ahead();
         self.views.forget_now();
         self.views.tidy_outlooks(&mut self.fleet);
+        self.rest = (!is_done).then_some(rest);
+        self.grow(now);
+    }
+
+    fn cycle_order(&mut self, now: Time) -> CycleOrder {
+        let is_short = self.jobs.queue().len() <= self.slice();
+        if !is_short && !self.accounting.reorders() && !self.sizes_by_goodput() {
+            return CycleOrder::Queued(None);
+        }
+        let order = self.accounting.order(&self.jobs, &self.settings);
+        self.plan_sizes(&order, now);
+        CycleOrder::Listed { order: order.into(), at: 0 }
+    }
+
+    /// The next slice of a cycle that is under way; true when it was the first.
+    fn go_on(&mut self, now: Time) -> bool {
+        if self.rest.is_none() && self.rank_some() {
+            self.cycle(now);
+            return true;
+        }
+        let Some(mut rest) = self.rest.take() else { return false };
+        self.views.forget_ahead();
+        self.attend_rest(&mut rest, now);
+        self.views.forget_ahead();
+        self.views.forget_now();
+        match rest.order {
+            CycleOrder::Done => self.resume_suspended(now),
+            _ => self.rest = Some(rest),
+        }
+        false
+    }
+
+    /// Looks at gangs in order until a slice of them has been looked at. Those that are to hold reservations are all in the first one.
+    fn attend_rest(&mut self, rest: &mut CycleRest, now: Time) {
+        let most_reserved = self.settings.backfill.reserved;
+        for _ in 0..self.slice() {
+            let Some(job) = self.next_in(&mut rest.order) else { return };
+            // In between others may have started it, planned for it or ended it.
+            if rest.attended.contains(&job)
+                || self.jobs.get(job).is_none_or(|entry| !entry.is_queued())
+                || self.reservations.get(job).is_some()
+            {
+                continue;
+            }
+            if let Some(wait) = self.limited_by(job, self.smallest_gpus(&self.jobs[job].request)) {
+                self.reclaim(job, now);
+                self.jobs.set_wait(job, wait);
+                continue;
+            }
+            if let Some(wait) = self.waits_for_guarded(job, now) {
+                self.jobs.set_wait(job, wait);
+                rest.passed += 1;
+                continue;
+            }
+            let is_entitled = !rest.only_small || self.jobs[job].rank.is_small();
+            let may_reserve = is_entitled && rest.reserved < most_reserved;
+            let horizon = if may_reserve { Horizon::Ever } else { Horizon::Now };
+            if self.attend(job, horizon, rest.reservations.get(&job), rest.passed, now) {
+                continue;
+            }
+            rest.passed += 1;
+            rest.reserved += usize::from(may_reserve);
+            if !self.settings.backfill.overtakes {
+                self.tell_the_rest(job);
+                rest.order = CycleOrder::Done;
+                return;
+            }
+        }
+        if self.is_through(&rest.order) {
+            rest.order = CycleOrder::Done;
+        }
+    }
+
+    fn next_in(&self, order: &mut CycleOrder) -> Option<JobId> {
+        let next = match order {
+            CycleOrder::Listed { order, at } => {
+                *at += 1;
+                order.get(*at - 1).copied()
+            }
+            CycleOrder::Queued(last) => {
+                let next = self.jobs.queue().after(*last);
+                *last = next.or(*last);
+                next.map(|(_, job)| job)
+            }
+            CycleOrder::Done => None,
+        };
+        if next.is_none() {
+            *order = CycleOrder::Done;
+        }
+        next
+    }
+
+    fn is_through(&self, order: &CycleOrder) -> bool {
+        match order {
+            CycleOrder::Listed { order, at } => *at >= order.len(),
+            CycleOrder::Queued(last) => self.jobs.queue().after(*last).is_none(),
+            CycleOrder::Done => true,
+        }
     }
 
     /// Starts a gang, or reserves for it; true when it started.
@@ -181,23 +300,6 @@ impl Scheduler {
         for job in others {
             self.jobs.set_wait(job, Wait::InOrder { behind });
         }
-    }
-
-    /// Works out priorities at this time and puts the queue in their order.
-    fn refresh_ranks(&mut self, now: Time) {
-        if self.settings.weights.fair_share != 0 {
-            let running: Vec<JobId> = self.jobs.ends().iter().map(|(_, job)| *job).collect();
-            running.into_iter().for_each(|job| self.charge(job, now));
-            let waiting = self.jobs.queue().iter().map(|job| &self.jobs[job].request);
-            let users = waiting.map(|request| (request.account, request.user));
-            self.accounting.rank_users(users, &self.settings, now);
-        }
-        let waits = self.jobs.queue().iter().map(|job| &self.jobs[job]);
-        let begins = waits.map(|entry| entry.submitted.max(entry.request.begin));
-        let longest_wait = begins.min().map_or(Span::ZERO, |begin| now.since(begin));
-        self.accounting.look_around(longest_wait, &self.settings.weights);
-        let (accounting, settings) = (&self.accounting, &self.settings);
-        self.jobs.reorder(|entry| accounting.rank(&entry.request, entry.submitted, settings, now));
     }
 
     /// A gang that starts no earlier than reserved keeps the reserved nodes, so that no gang behind it has

@@ -4,7 +4,7 @@
 //! suspended gangs, the elastic ones and the ends of runs always agree with the jobs.
 
 use std::collections::BTreeSet;
-use std::ops::Index;
+use std::ops::{Bound, Index};
 
 use bedplate_topology::NodeId;
 
@@ -100,6 +100,16 @@ impl Jobs {
         self.live.iter().map(|(job, entry)| (*job, entry))
     }
 
+    /// All live jobs after one, by number.
+    pub(crate) fn after(&self, job: Option<JobId>) -> impl Iterator<Item = (JobId, &JobEntry)> {
+        let from = job.map_or(Bound::Unbounded, Bound::Excluded);
+        self.live.range((from, Bound::Unbounded)).map(|(job, entry)| (*job, entry))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.live.len()
+    }
+
     /// Those that wait for nothing but resources.
     pub(crate) fn queue(&self) -> &Queue {
         &self.queue
@@ -177,6 +187,14 @@ impl Jobs {
             self.queue.change_turn(before, entry.rank, job);
             self.queue.insert(entry.standing());
         }
+    }
+
+    /// Puts one queued job where its new priority has it.
+    pub(crate) fn place_anew(&mut self, job: JobId, rank: impl Fn(&JobEntry) -> (Priority, Rank)) {
+        let entry = self.live.get_mut(&job).expect("queued jobs are live");
+        self.queue.remove(entry.standing());
+        (entry.priority, entry.rank) = rank(entry);
+        self.queue.insert(entry.standing());
     }
 
     pub(crate) fn begin_run(&mut self, job: JobId, run: GangRun) {

@@ -60,6 +60,7 @@ mod preempt;
 mod priority;
 mod queue;
 mod quota;
+mod ranking;
 mod rates;
 mod reason;
 mod recall;

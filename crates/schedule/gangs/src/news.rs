@@ -15,6 +15,8 @@ pub(crate) struct News {
     is_stale: bool,
     /// It cannot wait.
     is_urgent: bool,
+    /// The caller says that there is time for what is under way.
+    has_time: bool,
     /// Jobs that entered the queue since the last pass.
     arrivals: Vec<JobId>,
     /// Nodes on which something was freed since the last pass.
@@ -78,6 +80,19 @@ impl News {
         self.is_urgent || self.is_stale && (self.has_events(enough_events) || is_late)
     }
 
+    pub(crate) fn there_is_time(&mut self) {
+        self.has_time = true;
+    }
+
+    pub(crate) fn has_time(&self) -> bool {
+        self.has_time
+    }
+
+    /// Whether the next decision must be a full cycle, whatever is under way.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.is_urgent
+    }
+
     /// When a plan that is stale is made anew although nothing else happens.
     pub(crate) fn next_cycle(&self, rules: &Backfill) -> Option<Time> {
         self.is_stale.then(|| self.last + rules.replan_after)
@@ -91,5 +106,6 @@ impl News {
     pub(crate) fn end_pass(&mut self) {
         self.arrivals.clear();
         self.freed.clear();
+        self.has_time = false;
     }
 }

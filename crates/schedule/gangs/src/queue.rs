@@ -93,6 +93,12 @@ impl Queue {
         self.order.keys().map(|(_, job)| *job)
     }
 
+    /// The first after a place in the order.
+    pub(crate) fn after(&self, place: Option<(Rank, JobId)>) -> Option<(Rank, JobId)> {
+        let from = place.map_or(Bound::Unbounded, Bound::Excluded);
+        self.order.range((from, Bound::Unbounded)).next().map(|(next, ())| *next)
+    }
+
     /// By tier, points and turn, whatever their size.
     pub(crate) fn by_turn(&self) -> impl Iterator<Item = JobId> + '_ {
         self.turns.iter().map(|(_, job)| *job)

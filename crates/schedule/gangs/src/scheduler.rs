@@ -7,12 +7,14 @@ use bedplate_topology::{Cluster, NodeId};
 
 use crate::accounting::Accounting;
 use crate::calendar::Calendar;
+use crate::cycle::CycleRest;
 use crate::dependencies::Dependencies;
 use crate::eligible::EligibleSets;
 use crate::fleet::NodeFleet;
 use crate::guard::Allowance;
 use crate::jobs::{EntryState, JobEntry, Jobs};
 use crate::news::News;
+use crate::ranking::Ranking;
 use crate::reservations::Reservations;
 use crate::resize::Targets;
 use crate::victims::Eviction;
@@ -41,6 +43,12 @@ pub struct Scheduler {
     pub(crate) views: Views,
     pub(crate) eviction: Eviction,
     pub(crate) news: News,
+    /// Of a cycle that is under way.
+    pub(crate) rest: Option<CycleRest>,
+    /// Of a cycle that is to come.
+    pub(crate) ranking: Option<Ranking>,
+    /// Priorities have been worked out together at least once.
+    pub(crate) is_ranked: bool,
     pub(crate) targets: Targets,
     /// Jobs that may enter the queue and have not been looked at, and when some last were.
     pub(crate) admitting: VecDeque<JobId>,
@@ -67,6 +75,9 @@ impl Scheduler {
             calendar: Calendar::default(),
             eviction: Eviction::default(),
             news: News::default(),
+            rest: None,
+            ranking: None,
+            is_ranked: false,
             targets: Targets::default(),
             admitting: VecDeque::new(),
             admitted: Time::ZERO,
@@ -104,7 +115,9 @@ impl Scheduler {
         let end = self.jobs.ends().first().map(|(time, _)| *time);
         let is_admitting = !self.admitting.is_empty() || self.dependencies.has_ended();
         let admission = is_admitting.then_some(self.admitted);
-        [end, self.calendar.next(), replan, admission].into_iter().flatten().min()
+        let rest = self.rest.as_ref().map(|rest| rest.since);
+        let ranking = self.ranking.as_ref().map(|ranking| ranking.since);
+        [end, self.calendar.next(), replan, admission, rest, ranking].into_iter().flatten().min()
     }
 
     pub fn cluster(&self) -> &Cluster {
@@ -256,7 +269,7 @@ impl Scheduler {
             Event::Guarded(record) => self.restore_guard(record),
             Event::Learned(record) => self.accounting.restore_learned(record),
             Event::Ran { request, ran, ended } => self.accounting.learn(&request, ran, ended),
-            Event::Tick => {}
+            Event::Tick => self.news.there_is_time(),
         }
     }
 }

@@ -224,6 +224,8 @@ pub struct Backfill {
     pub replan_percent: u32,
     /// … and at the latest after this long.
     pub replan_after: Span,
+    /// Waiting gangs that a cycle looks at before it lets other events pass; the first ones, to whom reservations are due, are looked at together.
+    pub cycle_slice: usize,
 }
 
 impl Default for Backfill {
@@ -238,6 +240,7 @@ impl Default for Backfill {
             resolution: Span::minutes(1),
             replan_percent: 25,
             replan_after: Span::minutes(10),
+            cycle_slice: usize::MAX,
         }
     }
 }

@@ -299,6 +299,7 @@ fn backfill(table: &Option<Table>) -> Result<Backfill, DocumentError> {
         resolution: span(table, "resolution")?.unwrap_or(default.resolution),
         replan_percent: table.or("replan_percent", default.replan_percent)?,
         replan_after: positive_span(table, "replan_after")?.unwrap_or(default.replan_after),
+        cycle_slice: default.cycle_slice,
     };
     table.finish()?;
     Ok(backfill)

@@ -230,7 +230,7 @@ fn keys_on_page(heading: &str) -> BTreeSet<String> {
 #[test]
 fn the_page_has_exactly_the_keys_that_are_read() {
     // The control plane takes these before the scheduler reads the rest.
-    const OF_CONTROL_PLANE: [&str; 2] = ["retention", "rules"];
+    const OF_CONTROL_PLANE: [&str; 3] = ["diagnosis", "retention", "rules"];
     let read: BTreeSet<String> =
         keys_read("").into_iter().chain(OF_CONTROL_PLANE.map(str::to_owned)).collect();
     assert_eq!(keys_on_page("The file itself"), read);

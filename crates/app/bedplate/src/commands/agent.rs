@@ -64,6 +64,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     // The agent outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
+    bedplate_supervise::take_precedence();
     let mut options =
         AgentOptions::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
     options.fingerprint = Some(arguments.fingerprint);

@@ -34,6 +34,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
     // The daemon outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
+    bedplate_supervise::take_precedence();
     // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
     umask(Mode::from_bits_truncate(0o077));
     let state = state_directory(arguments.state_dir.clone());
@@ -57,6 +58,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     options.settings = site.settings;
     options.rules = site.rules;
     options.retention = site.retention;
+    options.policy = site.policy;
     options.reserve_bytes = RESERVE;
     options.listen = read_address(&arguments.listen)?;
     options.log_directories = vec![state.path().join("agents")];

@@ -64,7 +64,12 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] =
-    &[&budget::IMPOSSIBLE_MFU, &choose::NO_TOKENS, &serve::NO_ENCODER, &serve::NO_RATE];
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[
+    &budget::IMPOSSIBLE_MFU,
+    &choose::NO_TOKENS,
+    &launch::CANNOT_LAUNCH,
+    &serve::NO_ENCODER,
+    &serve::NO_RATE,
+];
 
 pub(crate) use own_runs::PAGES as RUN_PAGES;

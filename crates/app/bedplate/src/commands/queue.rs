@@ -6,7 +6,7 @@ use bedplate_terminal::{CliError, Console, choice};
 use serde_json::json;
 
 use crate::connection::Connection;
-use crate::job_text::{shortened, state_text, where_or_why};
+use crate::job_text::{shortened, state_text, step_text, where_or_problem};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -15,8 +15,10 @@ Examples:
   bedplate queue --state waiting --user ada
   bedplate queue --all --limit 20 --json
 
-The last column says where a job runs, or why it waits and when it should
-start; `bedplate job explain` says more.")]
+STEP is what a training step takes and what it was predicted to take, or took
+at first. The last column says where a job runs and what is wrong with it, or
+why it waits and when it should start; `bedplate job explain` and `bedplate
+diagnose` say more.")]
 pub(crate) struct Arguments {
     /// Ended jobs too
     #[arg(short, long)]
@@ -79,6 +81,7 @@ fn table(jobs: &[JobSummary], now_ms: u64, width: Option<usize>) -> Table {
         Column::right("NODES", 1),
         Column::right("GPUS", 1),
         Column::left("TIME", 1),
+        Column::left("STEP", 3),
         Column::left("WHERE OR WHY", 0),
     ]);
     for job in jobs {
@@ -90,7 +93,8 @@ fn table(jobs: &[JobSummary], now_ms: u64, width: Option<usize>) -> Table {
             job.nodes_asked.to_string(),
             job.gpus_asked.to_string(),
             time_text(job, now_ms),
-            shortened(&where_or_why(job, now_ms), room),
+            step_text(job),
+            shortened(&where_or_problem(job, now_ms), room),
         ]);
     }
     table
@@ -121,13 +125,13 @@ mod tests {
     fn a_queue_says_where_jobs_run_and_why_they_wait() {
         let whole = table(&canned(), 10_000_000, None);
         expect![[r#"
-            JOB  NAME                USER   STATE      NODES  GPUS  TIME           WHERE OR WHY
-              1  pretrain            ada    running        2    16  16:40/2:00:00  n[1-2]
-              2  a name that is to…  ada    waiting        2    16  -              not enough free nodes; starts within 1:43:20
-              3  pretrain            grace  held           2    16  -              held
-            4_7  pretrain            ada    waiting        1     0  -              waits for its turn
-              5  pretrain            ada    failed         2    16  1:01           exit code 3
-              6  pretrain            ada    node lost      2    16  1:01           n1 was lost
+            JOB  NAME                USER   STATE      NODES  GPUS  TIME           STEP                      WHERE OR WHY
+              1  pretrain            ada    running        2    16  16:40/2:00:00  520 ms, predicted 400 ms  ! slow since: hardware (rank 3); n[1-2]
+              2  a name that is to…  ada    waiting        2    16  -              -                         not enough free nodes; starts within 1:43:20
+              3  pretrain            grace  held           2    16  -              -                         held
+            4_7  pretrain            ada    waiting        1     0  -              -                         waits for its turn
+              5  pretrain            ada    failed         2    16  1:01           -                         exit code 3
+              6  pretrain            ada    node lost      2    16  1:01           -                         n1 was lost
         "#]]
         .assert_eq(&whole.fit(None).text);
         let narrow = table(&canned(), 10_000_000, Some(80)).fit(Some(80));

@@ -136,6 +136,7 @@ fn options(arguments: &Arguments) -> Result<RouteOptions, CliError> {
             interval: positive(arguments.check_interval, "--check-interval")?,
             timeout: positive(arguments.check_timeout, "--check-timeout")?,
             failures: arguments.check_failures,
+            ..Checks::default()
         },
         requests: arguments.requests,
         tries: arguments.tries as usize,

@@ -13,7 +13,7 @@ use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, GatewayOptions, ServedModel as Served};
 use bedplate_serve::{
-    Disaggregated, Engine, EngineMemory, EngineState, KvServer, Replica, Secret, ServeError,
+    Disaggregated, Engine, EngineMemory, EngineState, KvServer, Replica, Secret, ServeError, WorkerFlaw,
 };
 use bedplate_terminal::{CliError, Console, ProgramError, files, rank_span};
 use bedplate_train::announce_fault;
@@ -131,7 +131,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     let (engine, memory, tokenizer, _others) = match part {
         ranks::Part::First(group, others) => {
             let (model, options) = arguments.engine.on_ranks(&group)?;
-            let tokenizer = Tokenizer::load(&arguments.engine.folder.join("tokenizer.json"))?;
+            let tokenizer = Tokenizer::load(&arguments.engine.model_folder()?.join("tokenizer.json"))?;
             let (engine, memory) = Engine::lead(&model, *group, &options)?;
             (engine, memory, tokenizer, Some(others))
         }
@@ -142,7 +142,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     };
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.engine.folder));
     describe(&engine, &memory, console);
-    let (replica, kv) = arguments.apart(Arc::new(engine))?;
+    let (replica, kv) = arguments.apart(Arc::new(engine), console)?;
     if let Some(kv) = &kv {
         console.say(&format!("computes prompts for others at {}", kv.address()));
     }
@@ -190,7 +190,11 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
 
 impl Arguments {
     /// The replica that answers, and what computes prompts for others.
-    fn apart(&self, engine: Arc<Engine>) -> Result<(Arc<dyn Replica>, Option<KvServer>), CliError> {
+    fn apart(
+        &self,
+        engine: Arc<Engine>,
+        console: &Console,
+    ) -> Result<(Arc<dyn Replica>, Option<KvServer>), CliError> {
         let Some(path) = &self.kv_secret_file else { return Ok((engine, None)) };
         let secret = files::read_text(&path.display().to_string())?;
         if secret.trim().len() < 16 {
@@ -209,6 +213,15 @@ impl Arguments {
             return Ok((engine, server));
         }
         let apart = Disaggregated::new(engine, self.prefill.clone(), secret, self.prefill_least);
+        for (worker, flaw) in apart.check() {
+            let message = format!("the prefill worker {worker} computes nothing for this server: {flaw}");
+            match flaw {
+                WorkerFlaw::Away(_) => {
+                    console.say(&format!("{message}; prompts are computed here until it can"))
+                }
+                _ => return Err(ProgramError::Usage { message }.into()),
+            }
+        }
         Ok((Arc::new(apart), server))
     }
 }

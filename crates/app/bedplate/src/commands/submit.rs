@@ -11,7 +11,7 @@ use bedplate_terminal::{CliError, Console, ProgramError, files};
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
-use crate::job_file::{read_expected, refuse_flaws};
+use crate::job_file::{expected_in, read_expected, refuse_flaws};
 use options::SbatchOptions;
 
 pub(crate) use wait::{follow, wait_for};
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Print the job in the one format, and submit nothing
     #[arg(long)]
     dry_run: bool,
-    /// Attach the prediction that `bedplate plan train --json` printed
+    /// Attach the prediction that `bedplate plan train --json` printed; a script with the line of `plan train --launch` has it
     #[arg(long, value_name = "FILE")]
     expected: Option<String>,
     #[command(flatten)]
@@ -127,15 +127,18 @@ fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), CliError> {
         return Err(ProgramError::Usage { message }.into());
     }
     let text = files::read_text(path)?;
+    let expected = expected_in(&text);
     if text.starts_with("#!") {
         let mut draft = Draft::from_script(&text, path)?;
         for (option, value) in &options.given {
             draft.apply(option, value.as_deref())?;
         }
-        let imported = draft.finish()?;
-        return Ok((imported.job, imported.remarks));
+        let Imported { mut job, remarks } = draft.finish()?;
+        job.expected = job.expected.or(expected);
+        return Ok((job, remarks));
     }
     let Imported { mut job, remarks } = Job::from_file(&text, path)?;
+    job.expected = job.expected.or(expected);
     options.apply_to_file(&mut job)?;
     Ok((job, remarks))
 }

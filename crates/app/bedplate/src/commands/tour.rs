@@ -6,6 +6,7 @@
 mod cluster;
 mod learning;
 mod serving;
+mod straggler;
 
 use bedplate_catalog::Catalog;
 use bedplate_terminal::present::wrap;

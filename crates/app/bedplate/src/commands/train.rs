@@ -6,8 +6,10 @@ mod choice;
 mod launch;
 mod layout;
 mod prediction;
+mod quick;
+mod show;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,21 +23,25 @@ use bedplate_launch::local::{
     self, ANOTHER_FAILED, RankPart, Variables, end_with_launcher, is_launched, is_told_by_another, join,
     variables,
 };
-use bedplate_local::host::{RUN_SETTINGS, remember_run};
+use bedplate_local::host::remember_run;
 use bedplate_terminal::{CliError, Console, Context, ProgramError, files, rank_span};
 use bedplate_train::{
-    Membership, Published, RunOptions, RunSummary, Telemetry, TrainConfig, TrainError, announce_fault,
+    LIST_KEYS, Membership, Published, Resume, RunOptions, RunSummary, SETTINGS_FILE, StepPlan, Telemetry,
+    TrainConfig, TrainError, announce_fault,
 };
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
 use crate::job_file::read_expected;
 
-use prediction::predict;
+use prediction::{RankPrediction, predict};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
+  bedplate train --quick                         a small model and corpus, trained in a minute or two
+  bedplate train show quick/run --plot           loss, throughput and learning rate of a run
+  bedplate train --resume quick/run              go on where a run stopped, by its own settings
   bedplate train --defaults > config.toml        every key with its default and meaning
   bedplate train config.toml
   bedplate train config.toml --set training.steps=2000 --set training.precision=bf16
@@ -49,12 +55,21 @@ Examples:
 In a job the run goes on from its newest checkpoint by itself, and says how far it is.
 Ranks are found in the variables of the cluster, srun or torchrun, or started here with
 --ranks; ranks that are killed are replaced, from the memory of the others.")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<TrainCommand>,
+
     /// The configuration; `docs/train.md` describes its keys
-    #[arg(value_name = "CONFIG", required_unless_present = "defaults")]
+    #[arg(value_name = "CONFIG", required_unless_present_any = ["defaults", "quick", "resume"])]
     config: Option<String>,
 
-    /// Resume from the newest good checkpoint, or from this one (a folder or a step); later ones are set aside
+    /// Make a small corpus and train a model of three million parameters on it, all in this folder
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "quick", conflicts_with_all = ["config", "resume"])]
+    quick: Option<PathBuf>,
+
+    /// Resume from the newest good checkpoint, or from this one (a folder or a step); later ones are set aside. Without CONFIG: go on
+    /// with the run in this folder
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1)]
     resume: Option<Option<PathBuf>>,
 
@@ -103,10 +118,31 @@ pub(crate) struct Arguments {
     quiet: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum TrainCommand {
+    /// Show a run: how far it is, its loss, throughput and learning rate
+    Show(show::Arguments),
+}
+
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
+    if let Some(TrainCommand::Show(arguments)) = &arguments.command {
+        return show::run(arguments, console);
+    }
     if arguments.defaults {
         return console.text(&TrainConfig::new("config.json", "corpus").to_toml());
     }
+    // Only the process that starts ranks makes what they train on.
+    if let Some(folder) = arguments.quick.as_deref().filter(|_| !is_launched(&variables())) {
+        quick::prepare(folder, context, console)?;
+    }
+    run_trainer(arguments, context, console)?;
+    if let Some(folder) = &arguments.quick {
+        quick::say_what_next(folder, console);
+    }
+    Ok(())
+}
+
+fn run_trainer(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), CliError> {
     let variables = variables();
     let stop = stop_on_signals()?;
     if let Some(count) = arguments.ranks.filter(|count| *count > 1 && !is_launched(&variables)) {
@@ -140,10 +176,51 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
             false => error.into(),
         })
         .and_then(|summary| match summary.had_place {
-            true if summary.is_first => show(&summary, console),
+            true if summary.is_first => show_summary(&summary, console),
             true => Ok(()),
             false => not_needed(&variables),
         })
+}
+
+impl Arguments {
+    /// The file with the configuration: the named one, that of the quick start, or the one that the run to be resumed has left.
+    fn configuration(&self) -> Result<String, CliError> {
+        if let Some(path) = &self.config {
+            return Ok(path.clone());
+        }
+        if let Some(folder) = &self.quick {
+            return Ok(quick::configuration(folder).display().to_string());
+        }
+        let Some(folder) = self.resumed_folder() else {
+            let message =
+                "--resume without a configuration takes the folder of a run: `bedplate train --resume run`";
+            return Err(ProgramError::Usage { message: message.to_owned() }.into());
+        };
+        let settings = folder.join(SETTINGS_FILE);
+        if !settings.is_file() {
+            let message = format!(
+                "`{}` has no {SETTINGS_FILE}, which a run leaves in its folder; name the configuration: `bedplate train CONFIG --resume`",
+                folder.display()
+            );
+            return Err(ProgramError::Usage { message }.into());
+        }
+        Ok(settings.display().to_string())
+    }
+
+    /// What `--resume` names where there is no configuration.
+    fn resumed_folder(&self) -> Option<&Path> {
+        self.resume.as_ref().filter(|_| self.config.is_none())?.as_deref()
+    }
+
+    /// The folder of a run that goes on by its own settings.
+    fn own_folder(&self) -> Option<PathBuf> {
+        std::path::absolute(self.resumed_folder()?).ok()
+    }
+
+    fn resume(&self, output: &Path) -> Resume {
+        let newest = self.resumed_folder().map(|_| None);
+        announce::resume(newest.as_ref().or(self.resume.as_ref()), output, &announce::variable)
+    }
 }
 
 /// Tells which layout was chosen, and why, where one is to be.
@@ -153,9 +230,14 @@ fn read_config(
     ranks: Option<u32>,
     told: Option<&Console>,
 ) -> Result<TrainConfig, CliError> {
-    let path = arguments.config.as_deref().unwrap_or_default();
+    let path = &arguments.configuration()?;
     let text = files::read_text(path)?;
     let mut changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
+    // A run that was moved goes on where it is.
+    let moved = arguments
+        .own_folder()
+        .map(|folder| format!("output.folder = {}", json!(folder.display().to_string())));
+    changes.extend(moved);
     changes.extend(arguments.device.map(|device| format!("training.device = \"{device}\"")));
     let read = |changes: &[String]| TrainConfig::from_toml_with(Source::new(path, &text), changes);
     if let Some(layout) = &arguments.layout {
@@ -203,8 +285,13 @@ fn train(
     let survives = world.is_some() && survives(arguments);
     let host = predict(config, context, world.as_ref(), survives)?;
     let options = RunOptions {
-        resume: announce::resume(arguments.resume.as_ref(), &config.output.folder, &announce::variable),
-        predicted: expected.or(host.as_ref().map(|host| host.breakdown)),
+        resume: arguments.resume(&config.output.folder),
+        predicted: match expected {
+            Some(breakdown) => {
+                Some(StepPlan { breakdown, source: Some("the plan given with --expected".into()) })
+            }
+            None => host.as_ref().map(RankPrediction::plan),
+        },
         peak: host.as_ref().and_then(|host| host.peak),
         stop: Some(stop),
         accepts_changes: arguments.accept_changes,
@@ -217,8 +304,10 @@ fn train(
         let step = host.breakdown.total();
         console.say(&format!("predicted: {step} a step, {} of memory", host.memory));
     }
-    // Another rank may become the first one.
-    let report = announce::from_environment().filter(|_| is_first || survives);
+    let report = announce::from_environment();
+    if let Some(report) = report.as_ref().filter(|_| is_first) {
+        announce::arguments(report, config, options.ranks.unwrap_or(1));
+    }
     let mut own = config.clone();
     own.output.metrics_address = own.output.metrics_address.filter(|_| is_first);
     let mut telemetry = Telemetry::open(&own, arguments.quiet)?.announcing(report);
@@ -230,11 +319,9 @@ fn train(
     }
     let summary = summary?;
     telemetry.finish();
-    if summary.is_first {
-        keep_settings(config);
-        if host.is_some() && summary.steps >= STEPS_WORTH_REMEMBERING {
-            remember_run(&config.output.folder);
-        }
+    let is_host = host.is_some_and(|host| host.is_host);
+    if summary.is_first && is_host && summary.steps >= STEPS_WORTH_REMEMBERING {
+        remember_run(&config.output.folder);
     }
     if arguments.quiet && summary.is_first {
         summary.remarks.iter().for_each(|remark| console.say(remark));
@@ -245,25 +332,22 @@ fn train(
 /// A shorter run says little about the usual step.
 const STEPS_WORTH_REMEMBERING: u64 = 20;
 
-/// Leaves the configuration as it was used next to what it led to, for `plan calibrate --runs`. A run that has ended well
-/// does not fail for it.
-fn keep_settings(config: &TrainConfig) {
-    let mut used = config.clone();
-    if let Ok(whole) = std::path::absolute(&used.model.config)
-        && whole.exists()
-    {
-        used.model.config = whole.display().to_string();
-    }
-    let _ = files::write_own(&config.output.folder.join(RUN_SETTINGS), &used.to_toml());
-}
-
-/// `key=value` as a line of TOML; what is no TOML value is taken as a text, unless it begins like a list or a quoted text.
+/// `key=value` as a line of TOML; what is no TOML value is taken as a text, unless it begins like a list or a quoted text. Keys that take
+/// lists take `a,b` too.
 fn toml_line(change: &str) -> Result<String, CliError> {
     let Some((key, value)) = change.split_once('=') else {
         let message = format!("--set takes KEY=VALUE, not `{change}`");
         return Err(ProgramError::Usage { message }.into());
     };
     let (key, value) = (key.trim(), value.trim());
+    if LIST_KEYS.contains(&key) && !value.starts_with('[') {
+        let quoted = |item: &str| match item.parse::<f64>() {
+            Ok(_) => item.to_owned(),
+            Err(_) => json!(item.trim_matches(['"', '\''])).to_string(),
+        };
+        let items: Vec<String> = value.split(',').map(|item| quoted(item.trim())).collect();
+        return Ok(format!("{key} = [{}]", items.join(", ")));
+    }
     let is_meant_as_toml = value.starts_with(['"', '\'', '[', '{']) || value.is_empty();
     let is_toml = is_meant_as_toml || Table::parse(Source::new("--set", &format!("key = {value}"))).is_ok();
     Ok(if is_toml { format!("{key} = {value}") } else { format!("{key} = {}", json!(value)) })
@@ -289,7 +373,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     Ok(stop)
 }
 
-fn show(summary: &RunSummary, console: &mut Console) -> Result<(), CliError> {
+fn show_summary(summary: &RunSummary, console: &mut Console) -> Result<(), CliError> {
     if console.is_json() {
         return console.json(&as_json(summary));
     }
@@ -340,6 +424,9 @@ mod tests {
             ("output.folder=\"open", "output.folder = \"open"),
             ("output.folder=/tmp/x y", "output.folder = \"/tmp/x y\""),
             ("data.corpora=[\"a\"]", "data.corpora = [\"a\"]"),
+            ("data.corpora=chat2", "data.corpora = [\"chat2\"]"),
+            ("data.corpora=\"a b\", c", "data.corpora = [\"a b\", \"c\"]"),
+            ("data.weights=1,0.5", "data.weights = [1, 0.5]"),
         ] {
             assert_eq!(toml_line(given).unwrap(), line);
         }

@@ -1,8 +1,10 @@
-//! `bedplate unit daemon|agent`: systemd units for machines that are nodes for good; `bedplate unit slurm-health`: a health
-//! check for Slurm.
+//! `bedplate unit daemon|agent`: systemd units for machines that are nodes for good; `bedplate unit export|serve|route|scheduler`: units of
+//! services with any of their own options; `bedplate unit slurm-health`: a health check for Slurm.
 
 mod health;
+mod service;
 
+use self::service::Service;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_terminal::{CliError, Console};
 use serde_json::json;
@@ -14,6 +16,9 @@ Examples:
       > /etc/systemd/system/bedplate-daemon.service
   bedplate unit agent --server 10.0.0.1:7431 --fingerprint HEX --node n7 --address 10.0.0.7 \\
       > /etc/systemd/system/bedplate-agent.service
+  bedplate unit export > /etc/systemd/system/bedplate-export.service
+  bedplate unit serve /srv/models/chat --listen 10.0.0.5:8000 --api-key-file /etc/bedplate/keys \\
+      > /etc/systemd/system/bedplate-serve.service
   bedplate unit slurm-health --check 'nvidia-smi -L' > /etc/slurm/bedplate-health
 
 The agent reads its token from /etc/bedplate/agent.env, a file of mode 0600 with
@@ -46,6 +51,30 @@ pub(crate) enum Arguments {
         /// Where ranks of other nodes reach this one
         #[arg(long, default_value = "127.0.0.1")]
         address: String,
+    },
+    /// The metrics of a node, for Prometheus
+    Export {
+        /// Options of `bedplate export`
+        #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// A model server
+    Serve {
+        /// The model's folder and options of `bedplate serve`
+        #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        options: Vec<String>,
+    },
+    /// A router in front of model servers
+    Route {
+        /// Options of `bedplate route`
+        #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        options: Vec<String>,
+    },
+    /// The scheduler of pods beside a Kubernetes cluster
+    Scheduler {
+        /// Options of `bedplate scheduler`
+        #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
     },
     /// A health check for Slurm that drains a node with the reason
     SlurmHealth {
@@ -93,6 +122,10 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
         Arguments::Agent { server, fingerprint, node, address } => {
             agent(&program, server, fingerprint, node, address)?
         }
+        Arguments::Export { options } => Service::Export.unit(&program, options)?,
+        Arguments::Serve { options } => Service::Serve.unit(&program, options)?,
+        Arguments::Route { options } => Service::Route.unit(&program, options)?,
+        Arguments::Scheduler { options } => Service::Scheduler.unit(&program, options)?,
         Arguments::SlurmHealth { check } => health::script(&command_line(&[&program])?, check),
         Arguments::DrainReason { node, status } => {
             health::reason_from_input(node, *status).unwrap_or_default()

@@ -9,14 +9,17 @@ pub(crate) mod supervise;
 use std::path::PathBuf;
 
 use bedplate_catalog::Catalog;
-use bedplate_drivers::Driver;
-use bedplate_local::{LocalError, Machine, Up, Wanted, Watch, invite, state_directory, take_down};
+use bedplate_drivers::{Driver, JobQuery};
+use bedplate_local::{
+    LocalError, Machine, Up, Wanted, Watch, invite, is_running, set_aside, state_directory, take_down,
+};
 use bedplate_terminal::{CliError, Console, Context, files};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use crate::clusters;
 use crate::health_rules::ProfileName;
+use crate::job_text::labels_of;
 use crate::launcher::launcher;
 
 #[derive(clap::Args)]
@@ -26,6 +29,7 @@ Examples:
   bedplate up --nodes 4 --like p5.48xlarge     nodes like this instance
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
+  bedplate up --fresh                          without the jobs of the last time
   bedplate up --listen 10.0.0.1:7431 --remote 1   and another machine, which joins
   bedplate up --from BACKUP --listen 10.0.0.9:7431   after the machine of the daemon was lost
 
@@ -76,6 +80,9 @@ pub(crate) struct Arguments {
     /// Go on from a back-up of a cluster whose machine is gone; agents that know this address too find it by its certificate
     #[arg(long, value_name = "BACKUP", conflicts_with_all = ["nodes", "like", "cluster", "spare", "remote"])]
     from: Option<PathBuf>,
+    /// Begin anew: jobs, history and tokens of the cluster that was here are set aside, and the answer says where
+    #[arg(long, conflicts_with = "from")]
+    fresh: bool,
     /// Stay in the foreground; Ctrl-C takes the cluster down
     #[arg(long)]
     foreground: bool,
@@ -126,11 +133,34 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
     let catalog = context.load_catalog()?;
     let state = state_directory(arguments.state_dir.clone());
     let (launcher, wanted) = (launcher(context, console)?, arguments.wanted(&catalog)?);
+    if arguments.fresh
+        && let Some(aside) = set_aside(&state)?
+    {
+        console.say(&format!(
+            "the cluster that was here is in {}; delete it when you need it no longer",
+            aside.display()
+        ));
+    }
+    let was_up = is_running(&state)?;
     let up = match &arguments.from {
         Some(backup) => launcher.bring_up_from(backup, &state, &wanted, &catalog)?,
         None => launcher.bring_up(&state, &wanted, &catalog)?,
     };
+    if !was_up {
+        say_revived(&up, console)?;
+    }
     report(&up, console)
+}
+
+/// Which jobs of an earlier start go on.
+fn say_revived(Up { driver, .. }: &Up, console: &Console) -> Result<(), CliError> {
+    let jobs = driver.jobs(&JobQuery::default())?;
+    if let Some(labels) = labels_of(&jobs) {
+        console.say(&format!(
+            "revived jobs of the last time: {labels}; `bedplate down`, then `up --fresh` begins without them"
+        ));
+    }
+    Ok(())
 }
 
 /// What stands.

@@ -8,8 +8,9 @@ use bedplate_kernels::{DeviceChoice, WeightFormat};
 use bedplate_serve::{
     Activations, AdapterFolder, Engine, EngineMemory, EngineOptions, Model, WorkerGroup, free_memory,
 };
-use bedplate_terminal::CliError;
 use bedplate_terminal::formats::{KvName, weight_format};
+use bedplate_terminal::{CliError, ProgramError};
+use bedplate_train::SETTINGS_FILE;
 use bedplate_units::Bytes;
 
 use super::seed;
@@ -17,7 +18,7 @@ use super::seed;
 /// How a model is loaded and run.
 #[derive(clap::Args, Clone)]
 pub(crate) struct EngineArguments {
-    /// A model's folder in Hugging Face's format
+    /// A model's folder in Hugging Face's format, or the folder of a training run that has ended
     #[arg(value_name = "MODEL_DIR")]
     pub(crate) folder: PathBuf,
     /// The format of matrices in memory [default: that of the files]
@@ -116,7 +117,33 @@ const TOKENS_ON_GPU: u32 = 2048;
 /// The context that is served where nobody says: longer ones take memory that few need.
 const USUAL_CONTEXT: u64 = 32_768;
 
+/// Where a training run puts what it has made.
+const MODEL_OF_A_RUN: &str = "model";
+const ADAPTER_OF_A_RUN: &str = "adapter";
+
 impl EngineArguments {
+    /// The model's folder: of a training run the one beneath it.
+    pub(crate) fn model_folder(&self) -> Result<PathBuf, CliError> {
+        let folder = &self.folder;
+        if folder.join("config.json").exists() || !folder.join(SETTINGS_FILE).exists() {
+            return Ok(folder.clone());
+        }
+        let model = folder.join(MODEL_OF_A_RUN);
+        if model.join("config.json").exists() {
+            return Ok(model);
+        }
+        let shown = folder.display();
+        let message = match folder.join(ADAPTER_OF_A_RUN).is_dir() {
+            true => format!(
+                "`{shown}` is a run that trained an adapter: name the folder of its base model, and `--adapter NAME={shown}/{ADAPTER_OF_A_RUN}`"
+            ),
+            false => format!(
+                "`{shown}` is a run that has not ended, so it has no {MODEL_OF_A_RUN}/ yet; `bedplate train --resume {shown}` goes on, `bedplate train show {shown}` says how far it is"
+            ),
+        };
+        Err(ProgramError::Usage { message }.into())
+    }
+
     fn options(&self, model: &Model) -> EngineOptions {
         let bytes = |bytes: Option<Bytes>| bytes.map_or(0, |bytes| bytes.get() as u64);
         let stays_f32 = match self.weights {
@@ -168,7 +195,7 @@ impl EngineArguments {
 
     /// The model and its settings on one of several ranks, with its share of the cores and of the memory.
     pub(crate) fn on_ranks(&self, group: &WorkerGroup) -> Result<(Model, EngineOptions), CliError> {
-        let model = Model::open(&self.folder)?;
+        let model = Model::open(&self.model_folder()?)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = self.threads.unwrap_or((cores / group.ranks_here()).max(1));
         let sharers = group.ranks_here() as u32;
@@ -178,9 +205,10 @@ impl EngineArguments {
 
     /// The engine, and the tokenizer of its model.
     pub(crate) fn start(&self) -> Result<(Engine, EngineMemory, Tokenizer), CliError> {
-        let model = Model::open(&self.folder)?;
+        let folder = self.model_folder()?;
+        let model = Model::open(&folder)?;
         let options = self.options(&model);
-        let tokenizer = Tokenizer::load(&self.folder.join("tokenizer.json"))?;
+        let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"))?;
         let draft = self.draft.as_deref().map(Model::open).transpose()?;
         let (engine, memory) = Engine::start(&model, draft.as_ref(), &self.adapter, &options)?;
         Ok((engine, memory, tokenizer))

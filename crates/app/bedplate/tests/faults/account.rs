@@ -2,11 +2,13 @@
 
 use bedplate_host::clock;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::sync::Mutex;
 
 use super::Cluster;
+use super::victims::Kind;
 
 /// Faults long before a job say nothing about it; this long before, they may.
 const BEFORE_MS: u64 = 15_000;
@@ -15,17 +17,36 @@ const LAST_LINES: usize = 15;
 
 /// What was done to the cluster, and when.
 #[derive(Default)]
-pub(super) struct Faults(Mutex<Vec<(u64, String)>>);
+pub(super) struct Faults(Mutex<Vec<Fault>>);
+
+struct Fault {
+    at_ms: u64,
+    what: String,
+    kind: Kind,
+    is_kill: bool,
+}
 
 impl Faults {
-    pub(super) fn note(&self, what: String) {
-        self.0.lock().expect("no holder of this lock panics").push((clock::unix_ms(), what));
+    pub(super) fn note(&self, what: String, kind: Kind, is_kill: bool) {
+        let fault = Fault { at_ms: clock::unix_ms(), what, kind, is_kill };
+        self.0.lock().expect("no holder of this lock panics").push(fault);
+    }
+
+    /// How many of each kind were killed and frozen.
+    pub(super) fn summary(&self) -> String {
+        let mut kinds: BTreeMap<Kind, (u32, u32)> = BTreeMap::new();
+        for fault in self.0.lock().expect("no holder of this lock panics").iter() {
+            let (kills, freezes) = kinds.entry(fault.kind).or_default();
+            if fault.is_kill { *kills += 1 } else { *freezes += 1 }
+        }
+        let counts = kinds.iter().map(|(kind, (kills, freezes))| format!("{kind:?} {kills}/{freezes}"));
+        format!("killed/frozen: {}", counts.collect::<Vec<String>>().join(", "))
     }
 
     /// Those of a time, which they are told relative to.
     fn between(&self, began_ms: u64, ended_ms: u64) -> String {
         let mut text = String::new();
-        for (at_ms, what) in self.0.lock().expect("no holder of this lock panics").iter() {
+        for Fault { at_ms, what, .. } in self.0.lock().expect("no holder of this lock panics").iter() {
             if (began_ms.saturating_sub(BEFORE_MS)..=ended_ms).contains(at_ms) {
                 let _ = writeln!(text, "  {:+} ms: {what}", at_ms.cast_signed() - began_ms.cast_signed());
             }

@@ -8,7 +8,7 @@ use bedplate_network::Architecture;
 use bedplate_serve::Engine;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, ProgramError};
-use bedplate_transformer::{Attention, Mlp};
+use bedplate_transformer::{Attention, Mlp, QkNorm};
 use serde_json::{Value, json};
 
 use super::load::{self, PROMPT, TOKENS};
@@ -164,7 +164,7 @@ pub(super) fn shape(
     else {
         return Err(refused("this one has other layers"));
     };
-    if !mlp.is_gated || attention.has_qk_norm {
+    if !mlp.is_gated || attention.qk_norm != QkNorm::Absent {
         return Err(refused("this one has other layers"));
     }
     Ok(json!({

@@ -124,6 +124,7 @@ fn attention<E: Element>(device: &Device) -> Case<'static> {
         kv_heads: HEADS,
         head_dim: HEAD_DIM,
         scale: (HEAD_DIM as f32).sqrt().recip(),
+        cap: 0.0,
     };
     let qkv = random::<E>(device, ROWS * shape.columns(), 1);
     let d_out = random::<E>(device, ROWS * shape.attended(), 2);

@@ -205,7 +205,7 @@ pub(super) fn attention<E: Element>(device: &Device) -> Vec<Sample> {
 fn attention_over<E: Element>(device: &Device, sequence: usize) -> [Sample; 2] {
     let &Sizes { attention_rows: rows, heads, kv_heads, head_dim, .. } = Sizes::of(device);
     let (queries, keys, scale) = (sequence, sequence, 1.0 / (head_dim as f32).sqrt());
-    let shape = AttentionShape { queries, keys, heads, kv_heads, head_dim, scale };
+    let shape = AttentionShape { queries, keys, heads, kv_heads, head_dim, scale, cap: 0.0 };
     let (columns, attended) = (shape.columns(), shape.heads * shape.head_dim);
     let qkv: Buffer<E> = filled(device, rows * columns);
     let first_keys = device.zeros::<u32>(rows);

@@ -17,8 +17,10 @@ use super::call::ApiCall;
 use super::error::ApiError;
 use super::query::{self, Query};
 use super::routes::{ROUTES, Route};
+use crate::background::Background;
 use crate::clock::Clock;
 use crate::control_thread::ControlThread;
+use crate::diagnosing::Diagnosing;
 use crate::hub::Hub;
 use crate::limits::{Client, Clients};
 use crate::links::AgentLinks;
@@ -39,14 +41,14 @@ pub(crate) struct App {
     pub(crate) readers: Readers,
     pub(crate) keys: Arc<SubmissionKeys>,
     pub(crate) links: Arc<AgentLinks>,
+    pub(crate) diagnosing: Diagnosing,
     pub(crate) hub: Arc<Hub>,
     pub(crate) tokens: Arc<TokenStore>,
     pub(crate) metrics: Arc<DaemonMetrics>,
     pub(crate) server: Server,
     pub(crate) clients: Arc<Clients>,
     pub(crate) at_once: Arc<Semaphore>,
-    /// Explanations search the plan: a few at a time.
-    pub(crate) explanations: Semaphore,
+    pub(crate) background: Background,
     /// Reads of files that jobs left on this machine.
     pub(crate) left_behind: Arc<Semaphore>,
     pub(crate) shutdown: watch::Sender<Option<Shutdown>>,

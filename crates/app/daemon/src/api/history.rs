@@ -95,6 +95,8 @@ pub(crate) fn ended_view(row: JobRow, settings: &Settings) -> JobView {
         ends_ms: None,
         expected_start_ms: None,
         waits_because: None,
+        pace: None,
+        problem: None,
     }
 }
 

@@ -5,7 +5,9 @@ use bedplate_control::{JobFilter, JobView};
 use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, Remedy, Time, WaitExplanation};
 use bedplate_job::Job;
+use bedplate_report::Expectation;
 use serde_json::{Value, json};
+use tokio::runtime::Handle;
 
 use super::answer::{self, Answer};
 use super::call::ApiCall;
@@ -14,6 +16,7 @@ use super::error::ApiError;
 use super::history::{self, Known, ended_view};
 use super::query::malformed;
 use crate::ranks;
+use crate::work_queue::on_behalf_of;
 
 const LONGEST_PAGE: usize = 1_000;
 const USUAL_PAGE: usize = 100;
@@ -34,7 +37,10 @@ pub(crate) async fn list(call: ApiCall) -> Result<Answer, ApiError> {
         limit: Some(limit),
     };
     let with_ended = query.flag("ended")?;
-    let jobs = if with_ended { with_history(&call, filter).await? } else { live(&call, filter).await? };
+    let mut jobs = if with_ended { with_history(&call, filter).await? } else { live(&call, filter).await? };
+    for job in jobs.iter_mut().filter(|job| !job.life.state.is_final()) {
+        job.problem = call.app.diagnosing.in_short(job.id);
+    }
     let next = if jobs.len() == limit { jobs.last().map(|job| job.id) } else { None };
     Ok(answer::ok(&json!({ "jobs": jobs, "next": next })))
 }
@@ -110,12 +116,17 @@ pub(crate) async fn show(call: ApiCall) -> Result<Answer, ApiError> {
     let may_see = call.identity().owns(&view.user);
     let live_steps = call.app.control.ask(move |control, _| control.steps(id).cloned()).await?;
     let steps = live_steps.or_else(|| runs.iter().rev().find_map(|run| run.steps.as_deref().cloned()));
-    let expected = Job::from_toml(&text, "journal").ok().and_then(|job| job.expected);
+    let submitted = Job::from_toml(&text, "journal").ok().and_then(|job| job.expected);
+    let expected = Expectation::of(submitted.as_ref(), steps.as_ref());
     let mut shown = json!(view);
-    // What was attached at submission counts; otherwise what the job itself expects.
-    shown["predicted"] = json!(expected.or(steps.as_ref().and_then(|steps| steps.predicted)));
+    if let Some(problem) = call.app.diagnosing.in_short(id.0) {
+        shown["problem"] = json!(problem);
+    }
+    shown["predicted"] = json!(expected.as_ref().and_then(|expected| expected.breakdown));
+    shown["expected"] = json!(expected);
     shown["steps"] = json!(steps);
     shown["runs"] = json!(runs.iter().map(history::run_json).collect::<Vec<Value>>());
+    shown["diagnosis"] = json!(call.app.diagnosing.of(id.0));
     shown["notes"] = notes;
     if may_see {
         shown["text"] = json!(text);
@@ -143,18 +154,19 @@ async fn tasks(app: &App, array: JobId) -> Result<Vec<Value>, ApiError> {
 /// `GET /v1/jobs/{label}/explain`
 pub(crate) async fn explain(call: ApiCall) -> Result<Answer, ApiError> {
     let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
-    let _turn = call.app.explanations.acquire().await.map_err(|_| ApiError::Stopping)?;
-    // The search is done elsewhere: nobody waits for it.
-    let asked = call.app.control.ask(move |control, now| {
-        let waits = |id: &JobId| control.job_state(*id) == Some(JobState::Waiting);
-        Some((control.question(jobs.into_iter().find(waits)?)?, now))
-    });
-    let Some((question, now)) = asked.await? else {
-        return Ok(answer::ok(&json!({ "wait": null })));
+    let (control, user, runtime) =
+        (call.app.control.clone(), call.identity().user.clone(), Handle::current());
+    // What is searched is a copy of the plan, so it is made when there is a turn for it.
+    let search = move || -> Result<Option<Value>, ApiError> {
+        let asked = control.ask(move |control, now| {
+            let waits = |id: &JobId| control.job_state(*id) == Some(JobState::Waiting);
+            Some((control.question(jobs.into_iter().find(waits)?)?, now))
+        });
+        let found = runtime.block_on(on_behalf_of(&user, asked))?;
+        Ok(found.map(|(question, now)| explanation_json(&question.answer(now), now)))
     };
-    let worked = tokio::task::spawn_blocking(move || question.answer(now)).await;
-    let explanation = worked.map_err(|_| ApiError::Panicked)?;
-    Ok(answer::ok(&explanation_json(&explanation, now)))
+    let found = call.app.background.work(search).await.map_err(|_| ApiError::Panicked)??;
+    Ok(answer::ok(&found.unwrap_or_else(|| json!({ "wait": null }))))
 }
 
 fn explanation_json(explanation: &WaitExplanation, now: Time) -> Value {

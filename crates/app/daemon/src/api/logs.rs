@@ -3,19 +3,18 @@
 //! Logs lie on the nodes. A linked agent reads them; what a node that is away left in a directory of this machine is
 //! read from there.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use bedplate_control::wire::{LogName, LogStream, RunId};
 use bedplate_diag::Reason;
 use bedplate_gangs::JobId;
+use bedplate_host::{LinkPolicy, Opening, open_regular_for};
 use bedplate_job::Job;
 use bytes::Bytes;
 use hyper::StatusCode;
-use nix::fcntl::OFlag;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
@@ -215,7 +214,7 @@ async fn read_left_behind(app: &App, located: &Located, offset: u64) -> Result<L
     };
     let reading = tokio::task::spawn_blocking(move || {
         let _place = place;
-        let mut file = paths.iter().find_map(|path| open_regular(path).ok())?;
+        let mut file = paths.iter().find_map(|path| open_left_behind(path).ok())?;
         file.seek(SeekFrom::Start(offset)).ok()?;
         let mut bytes = Vec::new();
         file.take(CHUNK).read_to_end(&mut bytes).ok()?;
@@ -229,13 +228,8 @@ async fn read_left_behind(app: &App, located: &Located, offset: u64) -> Result<L
 }
 
 /// By now it may be a pipe, a link or a device, which are neither waited for nor followed.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file")),
-    }
+fn open_left_behind(path: &Path) -> io::Result<File> {
+    open_regular_for(Opening::Read, path, LinkPolicy::Refuse)
 }
 
 #[cfg(test)]
@@ -251,9 +245,9 @@ mod tests {
         std::fs::write(&real, "text").unwrap();
         std::os::unix::fs::symlink(&real, &link).unwrap();
         for path in [&pipe, &link, &folder, Path::new("/dev/zero")] {
-            assert!(open_regular(path).is_err(), "{}", path.display());
+            assert!(open_left_behind(path).is_err(), "{}", path.display());
         }
-        assert!(open_regular(&real).is_ok());
+        assert!(open_left_behind(&real).is_ok());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! What people want done with jobs: cancel, hold, release, requeue.
 
-use bedplate_control::{ClientOrder, Control, OrderRefusal};
+use bedplate_control::{ClientOrder, Control, JobName, OrderRefusal};
 use bedplate_gangs::JobId;
 use serde_json::json;
 
@@ -9,6 +9,7 @@ use super::call::ApiCall;
 use super::dispatch::App;
 use super::error::ApiError;
 use super::history;
+use super::submit::have_arrived;
 use crate::control_thread::SLICE;
 use crate::tokens::Identity;
 
@@ -34,6 +35,11 @@ async fn order(call: ApiCall, order: fn(JobId) -> ClientOrder) -> Result<Answer,
     let label = &call.parameters[0];
     let (name, asks) = (label.clone(), call.identity().clone());
     call.pay(1).await;
+    if let Some(JobName { id, .. }) = JobName::read(label)
+        && call.app.control.ask(move |control, _| control.is_arriving(id)).await?
+    {
+        have_arrived(&call.app, vec![id]).await?;
+    }
     let begin = move |control: &mut Control, now| {
         let mut jobs = find_own(control, &name, &asks)?;
         let rest = jobs.split_off(jobs.len().min(SLICE));

@@ -1,5 +1,8 @@
 //! The daemon about itself: health, version, contract, metrics; its end; and the way in for agents.
 
+use std::fs::File;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use bedplate_control::Counts;
@@ -26,7 +29,11 @@ pub(crate) async fn health(call: ApiCall) -> Result<Answer, ApiError> {
     let (journal, why) = match call.app.writer.health() {
         DiskHealth::Healthy => ("healthy", None),
         // `disk-full` and `read-only` are told apart.
-        DiskHealth::Failing { error, .. } => ("failing", Some(error.page().code)),
+        DiskHealth::Failing { error, .. } => {
+            let (code, state) = (error.page().code, call.app.options.state_directory.clone());
+            let why = tokio::task::spawn_blocking(move || why(code, &state)).await;
+            ("failing", Some(why.unwrap_or(code)))
+        }
         DiskHealth::Broken { error } => ("broken", Some(error.page().code)),
     };
     let health = match why {
@@ -34,6 +41,20 @@ pub(crate) async fn health(call: ApiCall) -> Result<Answer, ApiError> {
         Some(why) => json!({ "status": "up", "journal": journal, "why": why }),
     };
     Ok(answer::ok(&health))
+}
+
+/// SQLite says of a file system that has become read-only under it only that it does not write, and the system may still call it writable: a
+/// file that cannot be made tells.
+fn why(code: &'static str, state: &Path) -> &'static str {
+    let probe = state.join("writable.probe");
+    let is_read_only = || match File::create(&probe) {
+        Ok(_) => {
+            let _ = std::fs::remove_file(&probe);
+            false
+        }
+        Err(error) => error.kind() == io::ErrorKind::ReadOnlyFilesystem,
+    };
+    if code == "journal/disk" && is_read_only() { "journal/read-only" } else { code }
 }
 
 /// `GET /version`
@@ -59,6 +80,14 @@ pub(crate) async fn metrics(call: ApiCall) -> Result<Answer, ApiError> {
         "Requests that wait for the control plane.",
         app.control.queued() as f64,
     );
+    text.head("bedplate_job_problem", "gauge", "Jobs with which something is wrong, by what and why.");
+    for (job, kind, cause) in app.diagnosing.all() {
+        text.sample(
+            "bedplate_job_problem",
+            &format!("hpc_job=\"{job}\",kind=\"{kind}\",cause=\"{cause}\""),
+            1.0,
+        );
+    }
     write_journal(&mut text, app);
     app.metrics.write(&mut text, app.server.connections());
     Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4", Body::whole(text.into_string())))

@@ -1,6 +1,9 @@
 //! `POST /v1/jobs`
 
-use bedplate_control::{Accepted, Past, Submission};
+use std::time::Duration;
+
+use bedplate_control::{Accepted, Control, JobName, Past, Submission};
+use bedplate_gangs::JobId;
 use bedplate_job::{Array, Job};
 use hyper::StatusCode;
 use serde::Serialize;
@@ -13,6 +16,11 @@ use super::error::ApiError;
 use super::history;
 use crate::intake::{self, JobFormat};
 use crate::tokens::AccessRole;
+
+/// Job files up to this size are read where they arrive; larger ones elsewhere, so that nobody waits for them, and they cost their user …
+const READ_AT_ONCE: usize = 16 << 10;
+/// … as much as a job for each of so many bytes beyond.
+const BYTES_PER_JOB: usize = 256;
 
 /// No key of a submission is longer.
 const LONGEST_KEY: usize = 128;
@@ -36,8 +44,15 @@ async fn submit_body(call: &mut ApiCall) -> Result<Answer, ApiError> {
     };
     let key = key(call)?;
     let body = call.take_body().await?;
-    let intake::Read { job, remarks } = intake::read(format, &body, call.app.options.limits.array_tasks)?;
-    drop(body);
+    let most_tasks = call.app.options.limits.array_tasks;
+    let read = if body.len() <= READ_AT_ONCE {
+        intake::read(format, &body, most_tasks)
+    } else {
+        call.pay((body.len() - READ_AT_ONCE) / BYTES_PER_JOB).await;
+        let read = call.app.background.work(move || intake::read(format, &body, most_tasks));
+        read.await.map_err(|_| ApiError::Panicked)?
+    };
+    let intake::Read { job, remarks } = read?;
     let raises = job.policy.priority > 0 || job.policy.nice < 0;
     if raises && call.identity().role < AccessRole::Operator {
         return Err(ApiError::RaisesPriority);
@@ -51,10 +66,40 @@ async fn submit_body(call: &mut ApiCall) -> Result<Answer, ApiError> {
     {
         return Ok(accepted_json(accepted, &remarks));
     }
+    let awaited = job.policy.dependencies.iter().flat_map(|dependency| &dependency.jobs);
+    let awaited: Vec<JobId> = awaited.filter_map(|name| Some(JobName::read(name)?.id)).collect();
+    if !awaited.is_empty() {
+        have_arrived(&call.app, awaited).await?;
+        call.pay(count_awaited(&call.app, &job).await?).await;
+    }
     let past = past_of(&call.app, &job).await?;
     let submission = Submission { user, job, key, past };
     let accepted = call.app.control.change(move |control, now| control.submit(submission, now)).await??;
+    if accepted.count > 1 {
+        have_arrived(&call.app, vec![accepted.first]).await?;
+    }
     Ok(accepted_json(accepted, &remarks))
+}
+
+/// How many jobs those are that a job depends on: the name of an array stands for all of its tasks.
+async fn count_awaited(app: &App, job: &Job) -> Result<usize, ApiError> {
+    let names = job.policy.dependencies.iter().flat_map(|dependency| dependency.jobs.clone());
+    let names: Vec<String> = names.collect();
+    let count = move |control: &Control, _| names.iter().map(|name| control.find_jobs(name).len()).sum();
+    Ok(app.control.ask(count).await?)
+}
+
+/// Returns once all tasks of large arrays are there, and on disk.
+pub(crate) async fn have_arrived(app: &App, arrays: Vec<JobId>) -> Result<(), ApiError> {
+    const LOOK_AGAIN: Duration = Duration::from_millis(10);
+    loop {
+        let arrays = arrays.clone();
+        let is_any = move |control: &mut Control, _| arrays.iter().any(|array| control.is_arriving(*array));
+        if !app.control.change(is_any).await? {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
 }
 
 fn accepted_json(accepted: Accepted, remarks: &[impl Serialize]) -> Answer {

@@ -51,6 +51,11 @@ impl Agent {
         self.stream.get_mut().write_all(line.as_bytes()).unwrap();
     }
 
+    /// Says these bytes, whatever they are.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
     /// The next message that is not about heartbeats; nothing when the link is closed.
     pub(crate) fn hear(&mut self) -> Option<ToAgent> {
         loop {

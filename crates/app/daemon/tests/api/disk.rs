@@ -1,10 +1,13 @@
 //! A disk that takes nothing: the daemon refuses, stays up, and goes on once the disk works again.
 
+use std::path::Path;
+use std::process::Command;
+
 use bedplate_daemon::start;
 use bedplate_faultdisk::{Disk, Fault};
-use bedplate_testkit::wait_for;
+use bedplate_testkit::{wait_for, wait_to_see};
 
-use crate::support::{Daemon, JOB, options};
+use crate::support::{Daemon, Folder, JOB, options};
 
 #[test]
 fn a_full_disk_refuses_submissions_and_loses_none_that_were_acknowledged() {
@@ -42,9 +45,13 @@ fn a_journal_too_large_to_be_read_first_ends_the_daemon_where_it_is_hurt() {
     assert_eq!(daemon.admin().submit(JOB).status, 201);
     daemon.running.take().unwrap().stop().unwrap();
     let path = daemon.folder.path().join("journal.sqlite");
-    let mut bytes = std::fs::read(&path).unwrap();
     let text = b"command = [\"true\"]";
-    let at = bytes.windows(text.len()).position(|part| part == text).unwrap();
+    // The last thread that lets go of the journal moves what was written into this file.
+    let (mut bytes, at) = wait_for("the job is in the file", || {
+        let bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(text.len()).position(|part| part == text)?;
+        Some((bytes, at))
+    });
     bytes[at] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let large = || {
@@ -56,4 +63,73 @@ fn a_journal_too_large_to_be_read_first_ends_the_daemon_where_it_is_hurt() {
     assert!(found.to_string().contains("in `texts` some are not as they were written"), "{found}");
     let again = start(large()).unwrap_err();
     assert!(again.to_string().contains("is hurt"), "{again}");
+}
+
+/// A file system of its own that the kernel can be made to give up, as it does when it finds errors on the disk.
+struct OwnDisk {
+    image: std::path::PathBuf,
+    folder: std::path::PathBuf,
+}
+
+impl OwnDisk {
+    /// Nothing where it cannot be mounted.
+    fn mount(image: &Path, folder: &Path) -> Option<Self> {
+        std::fs::File::create(image).unwrap().set_len(96 << 20).unwrap();
+        let shown = image.display().to_string();
+        let disk = Self { image: image.to_owned(), folder: folder.to_owned() };
+        if does("mkfs.ext4", &["-q", &shown]) && disk.is_mounted_now() {
+            return Some(disk);
+        }
+        None
+    }
+
+    fn is_mounted_now(&self) -> bool {
+        let [image, folder] = [&self.image, &self.folder].map(|path| path.display().to_string());
+        does("mount", &["-o", "loop", &image, &folder])
+    }
+
+    fn give_up(&self) {
+        assert!(does("mount", &["-o", "remount,abort", &self.folder.display().to_string()]));
+    }
+}
+
+impl Drop for OwnDisk {
+    fn drop(&mut self) {
+        does("umount", &["-l", &self.folder.display().to_string()]);
+    }
+}
+
+fn does(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_disk_that_became_read_only_is_told_as_such_and_keeps_what_was_acknowledged() {
+    let images = Folder::new();
+    let mut disk = None;
+    let mut daemon = Daemon::start_with(|options| {
+        disk = OwnDisk::mount(&images.path().join("image"), &options.state_directory);
+        options.reserve_bytes = 0;
+        options.limits.durable = std::time::Duration::from_millis(300);
+    });
+    let Some(disk) = disk else {
+        return println!("SKIPPED: a disk that fails: this host mounts no ext4 from a file");
+    };
+    let mut ada = daemon.client("ada", "user");
+    let jobs: Vec<u64> = (0..3).map(|_| ada.submit(JOB).json()["id"].as_u64().unwrap()).collect();
+    disk.give_up();
+    let refused = ada.submit(JOB);
+    assert_eq!((refused.status, &refused.code()[..]), (503, "api/journal-unavailable"));
+    wait_to_see(
+        "it says why",
+        || ada.get("/healthz").json()["why"].clone(),
+        |why| *why == "journal/read-only",
+    );
+    assert_eq!(ada.get("/v1/jobs").status, 200, "questions are answered");
+    // It ends all the same, and does not begin there again.
+    let _ = daemon.running.take().unwrap().stop();
+    let failed = start(options(&daemon.folder)).map(drop).unwrap_err();
+    assert!(!failed.to_string().contains("panic"), "{failed}");
+    assert_eq!(jobs.len(), 3);
+    drop(disk);
 }

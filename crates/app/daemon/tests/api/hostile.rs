@@ -54,6 +54,19 @@ fn bodies_that_are_too_large_malformed_or_of_another_type_are_refused() {
 }
 
 #[test]
+fn large_job_files_are_read_like_small_ones() {
+    let daemon = Daemon::start();
+    let mut ada = daemon.client("ada", "user");
+    let variables: String = (0..5_000).map(|number| format!("V{number} = \"{number:020}\"\n")).collect();
+    let large = format!("{JOB}[environment]\n{variables}");
+    let accepted = ada.submit(&large);
+    assert_eq!(accepted.status, 201, "{}", accepted.text());
+    assert!(ada.get("/v1/jobs/1").json()["text"].as_str().unwrap().contains("V4999"));
+    let refused = ada.submit(&format!("{large}V1 = \"again\"\n"));
+    assert_eq!(refused.status, 400, "{}", refused.text());
+}
+
+#[test]
 fn tricks_in_paths_and_queries_lead_nowhere() {
     let daemon = Daemon::start();
     let mut admin = daemon.admin();

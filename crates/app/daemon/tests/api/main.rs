@@ -7,6 +7,7 @@ mod contract;
 mod disk;
 mod drivers;
 mod encryption;
+mod fuzz;
 mod hostile;
 mod metrics;
 mod past;

@@ -3,13 +3,13 @@
 use super::keys::Defaults;
 use super::mixture::{MixtureKeys, Shared, Sparse};
 use super::reach::Windows;
-use crate::{Family, Norm, NormPlacement};
+use crate::{Family, Norm, NormPlacement, QkNorm};
 
 pub(super) struct Dialect {
     pub(super) qkv_bias: Switch,
     pub(super) output_bias: Switch,
     pub(super) mlp_bias: Switch,
-    pub(super) has_qk_norm: bool,
+    pub(super) qk_norm: QkNorm,
     pub(super) has_sinks: bool,
     /// Attention has a gate, and other layers carry a state in its place.
     pub(super) is_hybrid: bool,
@@ -42,7 +42,7 @@ const PLAIN: Dialect = Dialect {
     qkv_bias: Switch::Never,
     output_bias: Switch::Never,
     mlp_bias: Switch::Never,
-    has_qk_norm: false,
+    qk_norm: QkNorm::Absent,
     has_sinks: false,
     is_hybrid: false,
     is_latent: false,
@@ -110,12 +110,12 @@ pub(super) fn of(family: Family) -> Dialect {
             }),
             ..PLAIN
         },
-        Family::Qwen3 => Dialect { has_qk_norm: true, windows: Windows::UpperLayers, ..BIASED },
+        Family::Qwen3 => Dialect { qk_norm: QkNorm::Head, windows: Windows::UpperLayers, ..BIASED },
         Family::Qwen3Moe => {
-            Dialect { has_qk_norm: true, windows: Windows::Switched, mixture: Some(QWEN), ..BIASED }
+            Dialect { qk_norm: QkNorm::Head, windows: Windows::Switched, mixture: Some(QWEN), ..BIASED }
         }
         Family::Qwen3Next => Dialect {
-            has_qk_norm: true,
+            qk_norm: QkNorm::Head,
             is_hybrid: true,
             mixture: Some(MixtureKeys {
                 shared: Shared::Gated { key: "shared_expert_intermediate_size" },
@@ -149,12 +149,36 @@ pub(super) fn of(family: Family) -> Dialect {
             ..BIASED
         },
         Family::Gemma3 => Dialect {
-            has_qk_norm: true,
+            qk_norm: QkNorm::Head,
             norm_placement: NormPlacement::BeforeAndAfter,
             is_tied: true,
             windows: Windows::AllBut { full_every: 6 },
             ..BIASED
         },
+        Family::Phi3 => Dialect { windows: Windows::Everywhere, ..PLAIN },
+        Family::Olmo2 => {
+            Dialect { qk_norm: QkNorm::AllHeads, norm_placement: NormPlacement::After, ..BIASED }
+        }
+        Family::Olmo3 => Dialect {
+            qk_norm: QkNorm::AllHeads,
+            norm_placement: NormPlacement::After,
+            windows: Windows::AllBut { full_every: 4 },
+            ..BIASED
+        },
+        Family::Olmoe => Dialect {
+            qk_norm: QkNorm::AllHeads,
+            mixture: Some(MixtureKeys { experts: "num_experts", ..MIXTRAL }),
+            ..BIASED
+        },
+        Family::Glm => Dialect { qkv_bias: Switch::Key { key: "attention_bias", default: true }, ..PLAIN },
+        Family::Glm4 => Dialect {
+            qkv_bias: Switch::Key { key: "attention_bias", default: true },
+            norm_placement: NormPlacement::BeforeAndAfter,
+            ..PLAIN
+        },
+        Family::SmolLm3 => Dialect { mlp_bias: MLP_BIAS, is_tied: true, ..BIASED },
+        Family::Granite => Dialect { mlp_bias: MLP_BIAS, ..BIASED },
+        Family::Ministral => Dialect { windows: Windows::Listed, ..PLAIN },
         Family::Nemotron => Dialect { mlp_bias: MLP_BIAS, is_gated: false, norm: Norm::LayerNorm, ..BIASED },
         Family::Grok1 => Dialect {
             norm_placement: NormPlacement::BeforeAndAfter,
@@ -234,6 +258,11 @@ pub(super) fn defaults(family: Family) -> Defaults {
             ("num_local_experts", 128),
             ("num_experts_per_tok", 4),
         ],
+        Family::Olmoe => &[("num_experts", 64), ("num_experts_per_tok", 8)],
+        Family::Glm | Family::Glm4 => &[("num_key_value_heads", 2), ("head_dim", 128)],
+        Family::SmolLm3 => &[("num_key_value_heads", 4)],
+        Family::Ministral => &[("num_key_value_heads", 8), ("sliding_window", 4096)],
+        Family::Olmo3 => &[("sliding_window", 4096)],
         Family::Gemma => &[("num_key_value_heads", 16), ("head_dim", 256)],
         Family::Gemma2 => &[("num_key_value_heads", 4), ("head_dim", 256), ("sliding_window", 4096)],
         Family::Gemma3 => &[

@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::{Object, even_head_dim};
 use crate::{
     Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, ModelError, Norm, NormPlacement, Positions,
-    Reach, Shape, Transformer,
+    QkNorm, Reach, Shape, Transformer,
 };
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<Shape, ModelError> {
@@ -58,7 +58,7 @@ pub(super) fn biased_attention(heads: u64, head_dim: u64) -> Attention {
         head_dim,
         has_qkv_bias: true,
         has_output_bias: true,
-        has_qk_norm: false,
+        qk_norm: QkNorm::Absent,
         has_sinks: false,
         has_gate: false,
     })

@@ -144,8 +144,18 @@ impl<'a> Keys<'a> {
         self.list(key, "a list of strings", Value::as_str)
     }
 
-    pub(super) fn numbers(&self, key: &'static str) -> Result<Option<Vec<u64>>, ModelError> {
+    pub fn numbers(&self, key: &'static str) -> Result<Option<Vec<u64>>, ModelError> {
         self.list(key, "a list of whole numbers", Value::as_u64)
+    }
+
+    /// Finite numbers.
+    pub fn decimals(&self, key: &'static str) -> Result<Option<Vec<f64>>, ModelError> {
+        self.list(key, "a list of numbers", Value::as_f64)
+    }
+
+    /// Whether a key is there and says that there is none of what it is about.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.given(key).is_some_and(Value::is_null)
     }
 
     /// The error for a key whose value is not what it must be.

@@ -57,7 +57,7 @@ pub(super) fn aliases(family: Family) -> &'static [(&'static str, &'static str)]
             &[("num_local_experts", "num_experts"), ("num_experts_per_tok", "experts_per_token")]
         }
         // transformers 5 writes the number of experts under Mixtral's key.
-        Family::Qwen2Moe | Family::Qwen3Moe => &[("num_experts", "num_local_experts")],
+        Family::Qwen2Moe | Family::Qwen3Moe | Family::Olmoe => &[("num_experts", "num_local_experts")],
         Family::DeepseekV2 => {
             &[("n_routed_experts", "num_experts"), ("n_routed_experts", "num_local_experts")]
         }
@@ -90,9 +90,16 @@ fn rows(family: Family) -> &'static [Rows] {
         Family::DeepseekV32 => &[INDEXER, DEEPSEEK, ROTARY, ATTENTION_BIAS],
         Family::GptOss => &[GPT_OSS, ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES, EXPERTS],
         Family::Gemma => &[GEMMA, ROTARY, GROUPED, ATTENTION_BIAS],
-        Family::Gemma2 | Family::Gemma3 => {
-            &[GEMMA, ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES, PATTERN]
-        }
+        Family::Gemma2 => &[GEMMA2, ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES, PATTERN],
+        Family::Gemma3 => &[GEMMA3, GEMMA2, ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES, PATTERN],
+        Family::Phi3 => &[PHI3, ROTARY, GROUPED, WINDOW],
+        Family::Olmo2 => &[ROTARY, GROUPED, ATTENTION_BIAS],
+        Family::Olmo3 => &[ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES],
+        Family::Olmoe => &[OLMOE, ROTARY, GROUPED, ATTENTION_BIAS, EXPERTS],
+        Family::Glm | Family::Glm4 => &[ROTARY, GROUPED, ATTENTION_BIAS],
+        Family::SmolLm3 => &[SMOLLM3, ROTARY, GROUPED, ATTENTION_BIAS],
+        Family::Granite => &[GRANITE, ROTARY, GROUPED, ATTENTION_BIAS],
+        Family::Ministral => &[ROTARY, GROUPED, WINDOW, LAYER_TYPES],
         Family::Nemotron => &[NEMOTRON, ROTARY, GROUPED, ATTENTION_BIAS],
         Family::Grok1 => &[GROK1, ROTARY, GROUPED],
     }
@@ -109,6 +116,8 @@ const EVERY: Rows = &[
     ("add_cross_attention", Only("false")),
     ("pruned_heads", Only("{}")),
     ("quantization_config", Only("null")),
+    // Models that make vectors may see what follows; published code reads this key.
+    ("is_causal", Only("true")),
     // What a model is for, and who made it.
     ("_commit_hash", Harmless),
     ("_source", Harmless),
@@ -170,7 +179,7 @@ const EVERY: Rows = &[
     ("num_beam_groups", Harmless),
     ("num_beams", Harmless),
     ("num_return_sequences", Harmless),
-    ("pad_token_id", Harmless),
+    ("pad_token_id", Arithmetic),
     ("prefix", Harmless),
     ("remove_invalid_values", Harmless),
     ("repetition_penalty", Harmless),
@@ -205,6 +214,8 @@ const GPT2: Rows = &[
     ("reorder_and_upcast_attn", Harmless),
     // The older name of `n_positions`, written beside it.
     ("n_ctx", Harmless),
+    // Its row of the embedding is learned as any other.
+    ("pad_token_id", Harmless),
     // A head for choosing among texts, which language models do not have.
     ("summary_type", Harmless),
     ("summary_use_proj", Harmless),
@@ -268,7 +279,9 @@ const ROTARY: Rows = &[
     ("rope_theta", Arithmetic),
     ("rope_scaling", Arithmetic),
     ("rope_parameters", Arithmetic),
-    ("partial_rotary_factor", Only("1")),
+    ("partial_rotary_factor", Arithmetic),
+    // What `rope_scaling` stretches from; transformers reads it for every family.
+    ("original_max_position_embeddings", Arithmetic),
     ("attention_dropout", LeftOut("0")),
 ];
 
@@ -429,14 +442,46 @@ const GPT_OSS: Rows = &[
     ("initial_context_length", Harmless),
 ];
 
+/// The activation of the first Gemma stood under another key, which transformers reads in no version any more.
 const GEMMA: Rows = &[
+    ("hidden_activation", Harmless),
+    ("use_bidirectional_attention", Only("false")),
+    ("cache_implementation", Harmless),
+];
+
+const GEMMA2: Rows = &[
     ("hidden_activation", Arithmetic),
+    // transformers reads the other one.
+    ("hidden_act", Harmless),
     ("query_pre_attn_scalar", Arithmetic),
     ("final_logit_softcapping", Arithmetic),
     ("attn_logit_softcapping", Arithmetic),
-    ("rope_local_base_freq", Arithmetic),
-    ("use_bidirectional_attention", Arithmetic),
+    ("use_bidirectional_attention", Only("false")),
     ("cache_implementation", Harmless),
+];
+
+const GEMMA3: Rows = &[("rope_local_base_freq", Arithmetic)];
+
+const PHI3: Rows = &[("resid_pdrop", LeftOut("0")), ("embd_pdrop", LeftOut("0"))];
+
+const OLMOE: Rows = &[("norm_topk_prob", Arithmetic), ("clip_qkv", Only("null"))];
+
+const SMOLLM3: Rows = &[
+    ("mlp_bias", Shape),
+    ("no_rope_layers", Arithmetic),
+    ("no_rope_layer_interval", Arithmetic),
+    ("use_sliding_window", Only("false")),
+    // Without the switch no layer is bounded.
+    ("sliding_window", Harmless),
+    ("layer_types", Harmless),
+];
+
+const GRANITE: Rows = &[
+    ("mlp_bias", Shape),
+    ("embedding_multiplier", Arithmetic),
+    ("attention_multiplier", Arithmetic),
+    ("residual_multiplier", Arithmetic),
+    ("logits_scaling", Arithmetic),
 ];
 
 const NEMOTRON: Rows =

@@ -7,7 +7,7 @@ use super::keys::Keys;
 use super::{Object, even_head_dim};
 use crate::{
     Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, ModelError, Norm, NormPlacement, Positions,
-    Reach, Shape, Transformer,
+    QkNorm, Reach, Shape, Transformer,
 };
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<Shape, ModelError> {
@@ -77,7 +77,7 @@ fn read_attention(keys: &Keys<'_>, hidden: u64, has_bias: bool) -> Result<Groupe
         head_dim: even_head_dim(keys, hidden, heads)?,
         has_qkv_bias: has_bias,
         has_output_bias: has_bias,
-        has_qk_norm: false,
+        qk_norm: QkNorm::Absent,
         has_sinks: false,
         has_gate: false,
     })

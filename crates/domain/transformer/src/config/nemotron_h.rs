@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::{Object, expect_per_layer};
 use crate::{
     Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mixture, Mlp, ModelError, Norm, NormPlacement,
-    Positions, Reach, Recurrent, Shape, StateRule, Transformer,
+    Positions, QkNorm, Reach, Recurrent, Shape, StateRule, Transformer,
 };
 
 const MAMBA: char = 'M';
@@ -78,7 +78,7 @@ fn attention(keys: &Keys<'_>, hidden: u64) -> Result<GroupedQuery, ModelError> {
         },
         has_qkv_bias: has_bias,
         has_output_bias: has_bias,
-        has_qk_norm: false,
+        qk_norm: QkNorm::Absent,
         has_sinks: false,
         has_gate: false,
     })

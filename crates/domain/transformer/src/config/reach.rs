@@ -21,6 +21,8 @@ pub(super) enum Windows {
     /// This is how transformers 5 reads Qwen2-MoE. Version 4 had no `layer_types` there, and which layers it bounded
     /// depended on how it computed attention.
     Alternating,
+    /// The layers of `layer_types`, or every layer.
+    Listed,
     /// The layers of `layer_types`, or all except every n-th.
     AllBut {
         full_every: u64,
@@ -51,13 +53,14 @@ const CHUNKED: &str = "chunked_attention";
 /// The reach of each layer.
 pub(super) fn read(keys: &Keys<'_>, windows: Windows, layers: u64) -> Result<Vec<Reach>, ModelError> {
     let window = bounded(keys, windows)?;
-    if let Some(types) = keys.words("layer_types")?.filter(|_| windows.has_layer_types()) {
+    let listed = if windows.has_layer_types() { keys.words("layer_types")? } else { None };
+    if let Some(types) = listed {
         expect_per_layer(keys, types.len(), layers)?;
         return types.into_iter().map(|name| by_type(keys, name, windows, window)).collect();
     }
     let is_bounded: Box<dyn Fn(u64) -> bool> = match windows {
         Windows::Never => Box::new(|_| false),
-        Windows::Everywhere | Windows::Switched => Box::new(|_| true),
+        Windows::Everywhere | Windows::Switched | Windows::Listed => Box::new(|_| true),
         Windows::UpperLayers => {
             let first = keys.count("max_window_layers")?;
             Box::new(move |layer| layer >= first)

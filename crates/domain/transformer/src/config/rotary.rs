@@ -79,7 +79,7 @@ fn read_attention(keys: &Keys<'_>, dialect: &Dialect, hidden: u64) -> Result<Att
         head_dim,
         has_qkv_bias: dialect.qkv_bias.read(keys)?,
         has_output_bias: dialect.output_bias.read(keys)?,
-        has_qk_norm: dialect.has_qk_norm,
+        qk_norm: dialect.qk_norm,
         has_sinks: dialect.has_sinks,
         has_gate: dialect.is_hybrid,
     }))

@@ -1,8 +1,13 @@
 //! Libraries and their versions, without loading any: from file names, package metadata and the text inside them.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
 
-use super::{Sources, names, read_bytes, read_text};
+use bedplate_host::read_beginning;
+
+use super::{Sources, names, read_text, remark};
 use crate::facts::{LibraryCopy, NodeFacts};
 use crate::version::Version;
 
@@ -39,10 +44,12 @@ const FILES: [(&str, &str); 4] = [
 /// Libraries whose release is in a pkg-config file: their `.so` carries a version of the interface.
 const CONFIGURED: [(&str, &str); 2] = [("libfabric.pc", "libfabric"), ("ucx.pc", "ucx")];
 const LARGEST_PLUGIN: u64 = 64 << 20;
+/// Of a thread that only lists a folder.
+const STACK: usize = 128 << 10;
 
 pub(super) fn gather(sources: &Sources, facts: &mut NodeFacts) {
     let mut seen: Vec<PathBuf> = Vec::new();
-    for folder in folders(sources) {
+    for folder in those_that_answer(sources, folders(sources), facts) {
         let real = std::fs::canonicalize(&folder).unwrap_or_else(|_| folder.clone());
         if !seen.contains(&real) {
             in_folder(sources, &folder, facts);
@@ -50,9 +57,36 @@ pub(super) fn gather(sources: &Sources, facts: &mut NodeFacts) {
         }
     }
     toolkit(sources, facts);
-    for packages in site_packages(sources) {
+    for packages in site_packages(sources, facts) {
         in_packages(sources, &packages, facts);
     }
+}
+
+/// The folders that can be listed at once; of the others, which lie on a mount that hangs, it is said.
+fn those_that_answer(sources: &Sources, folders: Vec<PathBuf>, facts: &mut NodeFacts) -> Vec<PathBuf> {
+    let (tell, told) = mpsc::channel();
+    for (at, folder) in folders.iter().enumerate() {
+        let (folder, tell) = (folder.clone(), tell.clone());
+        let look = move || {
+            let _ = std::fs::read_dir(folder).map(|mut entries| entries.next());
+            let _ = tell.send(at);
+        };
+        // Without a thread it counts as silent.
+        let _ = thread::Builder::new().name("doctor".to_owned()).stack_size(STACK).spawn(look);
+    }
+    drop(tell);
+    let deadline = Instant::now() + sources.patience;
+    let mut answers = vec![false; folders.len()];
+    while let Ok(at) = told.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        answers[at] = true;
+    }
+    let (there, silent): (Vec<_>, Vec<_>) =
+        folders.into_iter().zip(answers).partition(|(_, answers)| *answers);
+    for (folder, _) in silent {
+        let seconds = sources.patience.as_secs();
+        remark(facts, "libraries", format!("{} does not answer within {seconds} s", folder.display()));
+    }
+    there.into_iter().map(|(folder, _)| folder).collect()
 }
 
 fn folders(sources: &Sources) -> Vec<PathBuf> {
@@ -107,7 +141,7 @@ fn library(sources: &Sources, name: &str, version: Option<Version>, path: &Path)
 
 /// The word after a mark inside a file.
 fn text_inside(path: &Path, mark: &[u8]) -> Option<Version> {
-    let bytes = read_bytes(path, LARGEST_PLUGIN)?;
+    let bytes = read_beginning(path, LARGEST_PLUGIN).ok()?;
     let at = bytes.windows(mark.len()).position(|window| window == mark)? + mark.len();
     let word: Vec<u8> = bytes[at..].iter().copied().take(40).take_while(u8::is_ascii_graphic).collect();
     Version::parse(&String::from_utf8_lossy(&word))
@@ -123,7 +157,7 @@ fn toolkit(sources: &Sources, facts: &mut NodeFacts) {
 }
 
 /// Folders of Python packages: of the active environment, then of the system.
-fn site_packages(sources: &Sources) -> Vec<PathBuf> {
+fn site_packages(sources: &Sources, facts: &mut NodeFacts) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .iter()
         .filter_map(|name| sources.environment.get(*name))
@@ -135,7 +169,7 @@ fn site_packages(sources: &Sources) -> Vec<PathBuf> {
         ["/opt/conda/lib", "/opt/venv/lib", "/usr/local/lib", "/usr/lib"].map(|path| sources.at(path)),
     );
     let mut found = Vec::new();
-    for root in roots {
+    for root in those_that_answer(sources, roots, facts) {
         for name in names(&root).into_iter().filter(|name| name.starts_with("python3")) {
             found.extend(["site-packages", "dist-packages"].map(|kind| root.join(&name).join(kind)));
         }

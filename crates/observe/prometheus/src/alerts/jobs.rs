@@ -9,6 +9,9 @@ pub(super) fn alerts() -> Vec<Alert> {
     ALERTS.iter().map(written).collect()
 }
 
+const STALLED: &str = "{hpc_job=\"12\",kind=\"stall\",cause=\"network\"";
+const SLOW: &str = "{hpc_job=\"12\",kind=\"slow since\",cause=\"hardware\"";
+const DIVERGING: &str = "{hpc_job=\"12\",kind=\"diverging\",cause=\"application\"";
 const TRAIN: &str = "{job=\"train\",instance=\"n1:9400\"";
 
 /// Times are in steps of a minute.
@@ -71,6 +74,51 @@ const ALERTS: &[Written] = &[
         good: &[("bedplate_train_loss", TRAIN, "2x15")],
         at_minute: 10,
         labels: &[("instance", "n1:9400"), ("job", "train")],
+    },
+    Written {
+        rule: "job/stalled",
+        expression: "bedplate_job_problem{kind=\"stall\"} == 1",
+        lasts_s: 30,
+        severity: Severity::Critical,
+        layer: Layer::Application,
+        action: Action::Alert,
+        summary: "job {{ $labels.hpc_job }} stands still: {{ $labels.cause }}",
+        why: "The control plane sees no step of a job whose steps came regularly. Its devices are paid for and idle.",
+        remedy: "`bedplate diagnose JOB` names the ranks that are behind and what they wait for",
+        bad: &[("bedplate_job_problem", STALLED, "0 1x10")],
+        good: &[("bedplate_job_problem", SLOW, "1x10")],
+        at_minute: 5,
+        labels: &[("hpc_job", "12"), ("kind", "stall"), ("cause", "network")],
+    },
+    Written {
+        rule: "job/slow",
+        expression: "bedplate_job_problem{kind=~\"slow since|slower than predicted|unstable\"} == 1",
+        lasts_s: 600,
+        severity: Severity::Warning,
+        layer: Layer::Application,
+        action: Action::Alert,
+        summary: "job {{ $labels.hpc_job }}: {{ $labels.kind }}, {{ $labels.cause }}",
+        why: "Its steps take longer than they did, or than predicted, and the control plane is sure of it.",
+        remedy: "`bedplate diagnose JOB` shows the evidence, what it costs and what to do first",
+        bad: &[("bedplate_job_problem", SLOW, "1x30")],
+        good: &[("bedplate_job_problem", SLOW, "1x5 _x25")],
+        at_minute: 20,
+        labels: &[("hpc_job", "12"), ("kind", "slow since"), ("cause", "hardware")],
+    },
+    Written {
+        rule: "job/failing",
+        expression: "bedplate_job_problem{kind=~\"crashed|diverging\"} == 1",
+        lasts_s: 0,
+        severity: Severity::Critical,
+        layer: Layer::Application,
+        action: Action::Alert,
+        summary: "job {{ $labels.hpc_job }}: {{ $labels.kind }}, {{ $labels.cause }}",
+        why: "Its ranks printed errors of a crash, or its loss is no number any more: what it computes from here on is lost.",
+        remedy: "`bedplate diagnose JOB` names the first error and whose it was",
+        bad: &[("bedplate_job_problem", DIVERGING, "1x10")],
+        good: &[("bedplate_job_problem", SLOW, "1x10")],
+        at_minute: 5,
+        labels: &[("hpc_job", "12"), ("kind", "diverging"), ("cause", "application")],
     },
     Written {
         rule: "serving/queue",

@@ -17,6 +17,7 @@ use bedplate_control::wire::RankEnd;
 use bedplate_gangs::{Span, Time};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -37,6 +38,7 @@ const KILLS_AGO: Span = Span::seconds(5);
 /// Supervises the processes of `group` by order of the socket on standard input, until its other end closes.
 pub(super) fn serve(group: String, cgroups: Cgroups) -> io::Result<()> {
     set_child_subreaper(true)?;
+    limit_processes(cgroups.most_processes_of_user)?;
     let children = children_signals()?;
     let kills = Kills { of_run: 0, of_host: cgroup::memory_kills_of_host() };
     let mut run_shim = RunShim {
@@ -59,6 +61,13 @@ pub(super) fn serve(group: String, cgroups: Cgroups) -> io::Result<()> {
     let outcome = run_shim.attend(&children);
     run_shim.kill_everything();
     outcome
+}
+
+/// The kernel counts the processes of a user, of whatever run; root's are not counted. Ranks inherit the limit and cannot raise it.
+fn limit_processes(most: u64) -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NPROC)?;
+    let most = hard.min(most);
+    Ok(setrlimit(Resource::RLIMIT_NPROC, most, most)?)
 }
 
 /// Tells of children that end. An interrupt at the agent's terminal is not for the ranks; the agent says when they end.

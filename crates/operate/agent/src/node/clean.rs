@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use bedplate_control::agent::{Happened, Spent};
 use bedplate_control::wire::{RankEnd, RunId};
 use bedplate_gangs::{Span, Time};
+use tokio::task::JoinHandle;
 
 use super::prepare::shown_output;
 use super::{Local, Node, Purpose};
@@ -27,6 +28,7 @@ pub(super) enum Cleaning {
 pub(super) struct Retained {
     limits: Option<FolderLimits>,
     checked: Option<Time>,
+    removing: Option<JoinHandle<()>>,
 }
 
 const CHECK_EVERY: Span = Span::minutes(10);
@@ -40,13 +42,16 @@ impl Node {
 
     fn remove_old_folders(&mut self) {
         let Some(limits) = self.retained.limits else { return };
-        if self.retained.checked.is_some_and(|checked| now().since(checked) < CHECK_EVERY) {
+        // A disk that does not answer holds up one thread, not one more at every look.
+        let is_under_way = self.retained.removing.as_ref().is_some_and(|removing| !removing.is_finished());
+        if is_under_way || self.retained.checked.is_some_and(|checked| now().since(checked) < CHECK_EVERY) {
             return;
         }
         self.retained.checked = Some(now());
         let (runs, node) = self.places.runs();
         let alive = self.runs.keys().copied().collect();
-        tokio::task::spawn_blocking(move || folders::prune(&runs, &node, &alive, limits, SystemTime::now()));
+        let remove = move || folders::prune(&runs, &node, &alive, limits, SystemTime::now());
+        self.retained.removing = Some(tokio::task::spawn_blocking(remove));
     }
 
     pub(super) fn clean(&mut self, run: RunId) {
@@ -86,6 +91,7 @@ impl Node {
 
     fn cleaned(&mut self, run: RunId) {
         self.read_reports(run);
+        self.watched.forget(run);
         let Some(mut local) = self.runs.remove(&run) else { return };
         local.spent.energy_joules = self.observe_end(run);
         self.places.tidy(run);

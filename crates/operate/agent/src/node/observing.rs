@@ -30,6 +30,9 @@ impl Node {
         let mut options = observe.exporter;
         options.on_findings =
             Some(std::sync::Arc::new(move |findings| drop(events.send(AgentEvent::Found(findings)))));
+        let events = self.events.clone();
+        options.on_counters =
+            Some(std::sync::Arc::new(move |counters| drop(events.send(AgentEvent::Counted(counters)))));
         let exporter = match Exporter::start(options) {
             Ok(exporter) => exporter,
             Err(error) => return warn!(node = self.options.node, "nothing watches this node: {error}"),

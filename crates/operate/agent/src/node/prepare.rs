@@ -1,6 +1,6 @@
 //! First phase of a start: everything that can fail, and no rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bedplate_control::agent::{Happened, Spent};
 use bedplate_control::wire::{Launch, RankEnd, RunId, Unready};
+use bedplate_host::{LinkPolicy, Opening, OwnFolder, open_regular_for};
 use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
@@ -18,7 +19,6 @@ use crate::identity::{Identity, JobUsers};
 use crate::outputs::{self, Outputs};
 use crate::ports;
 use crate::slow::Claimant;
-use crate::untrusted::{self, LinkPolicy};
 
 /// How long a prolog or an epilog may take.
 pub(super) const HOOK_TIME: Duration = Duration::from_secs(300);
@@ -49,9 +49,11 @@ impl Node {
             outputs: Outputs::default(),
             master_port: None,
             reports: BTreeMap::new(),
+            tells: BTreeSet::new(),
             steps: BTreeMap::new(),
             cleaning: None,
             spent: Spent::default(),
+            dumps: 0,
         };
         let (home, run_directory) = (own_directory(&local.directory, true), local.directory.clone());
         let launch = local.launch.prolog.is_none().then(|| local.launch.clone());
@@ -104,13 +106,13 @@ impl Node {
     }
 
     /// A command line of the site or the job, run by the shell inside a run.
-    pub(super) fn shell_command(&self, run: RunId, command: &str, output: &str) -> Option<ProcessStart> {
+    pub(super) fn shell_command(&self, run: RunId, command: &str, output_name: &str) -> Option<ProcessStart> {
         let local = self.runs.get(&run)?;
         let rank = local.launch.ranks.first().copied().unwrap_or(0);
         let around = self.surroundings(local, String::new());
         let port = local.master_port.unwrap_or(0);
-        let output = local.directory.join(output);
-        let _ = fs::remove_file(&output);
+        let output = local.directory.join(output_name);
+        local.remove(output_name);
         local.make_file(&output);
         Some(ProcessStart {
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
@@ -189,6 +191,11 @@ impl Local {
         own_directory(&self.directory, self.identity.is_some())
     }
 
+    /// Removes what has this name in the run's directory, where the job may have put something else by now.
+    pub(super) fn remove(&self, name: &str) {
+        let _ = OwnFolder::open(&self.directory).and_then(|folder| folder.remove(name.as_ref()));
+    }
+
     /// Makes an empty file for the run's processes to write; they make it themselves where they may.
     pub(super) fn make_file(&self, path: &Path) {
         if let Some(identity) = &self.identity {
@@ -231,7 +238,7 @@ fn names_files(launch: &Launch) -> bool {
 /// The end of what a hook or probe wrote.
 pub(super) fn shown_output(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(mut file) = untrusted::open(path, LinkPolicy::Refuse) {
+    if let Ok(mut file) = open_regular_for(Opening::Read, path, LinkPolicy::Refuse) {
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         // It may have written more than fits into memory; what cannot be read is not shown.
         let _ = file.seek(SeekFrom::Start(length.saturating_sub(SHOWN_OUTPUT as u64)));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bedplate_control::agent::Happened;
 use bedplate_control::wire::{FromAgent, LogName, LogStream, Program, RankEnd, RunId};
+use bedplate_host::LinkPolicy;
 use bedplate_job::rank_environment;
 use bedplate_report::Report;
 use tracing::warn;
@@ -18,7 +19,7 @@ use crate::logs;
 use crate::outputs::Outputs;
 use crate::reports::ReportFile;
 use crate::slow::Claimant;
-use crate::untrusted::LinkPolicy;
+use crate::watched::Access;
 
 /// How long reading a piece of a log may take.
 const READ_TIME: Duration = Duration::from_secs(10);
@@ -70,10 +71,25 @@ impl Node {
         for stream in [LogStream::Stdout, LogStream::Stderr] {
             local.make_file(&self.places.captured(&LogName { run, rank, stream }));
         }
+        self.watch_output(run, rank);
         if let Some(local) = self.runs.get_mut(&run) {
             local.reports.insert(rank, ReportFile::new(report));
         }
         self.start_process(Purpose::Rank(run, rank), start);
+    }
+
+    /// Streams that are captured here, and those that go to files of the job.
+    fn watch_output(&mut self, run: RunId, rank: u32) {
+        let Some(local) = self.runs.get(&run) else { return };
+        let captured = |stream: &LogStream| self.places.captured(&LogName { run, rank, stream: *stream });
+        let streams = [LogStream::Stdout, LogStream::Stderr];
+        let named = streams.iter().filter_map(|stream| local.outputs.find(rank, *stream).map(PathBuf::from));
+        let ours = streams.iter().filter(|stream| local.outputs.find(rank, **stream).is_none()).map(captured);
+        let owner = local.identity.as_ref().map(|identity| identity.uid);
+        let access = |links| Access { links, owner };
+        let (ours, named): (Vec<PathBuf>, Vec<PathBuf>) = (ours.collect(), named.collect());
+        self.watched.watch(run, rank, ours, access(LinkPolicy::Refuse));
+        self.watched.watch(run, rank, named, access(LinkPolicy::Follow));
     }
 
     /// Reads what ranks have reported, and keeps captured logs short.
@@ -91,11 +107,12 @@ impl Node {
         let Some(local) = self.runs.get_mut(&run) else { return };
         let mut reported = Vec::new();
         for (rank, file) in &mut local.reports {
-            reported.extend(file.read().into_iter().map(|report| Happened::Report {
-                run,
-                rank: *rank,
-                report,
-            }));
+            for report in file.read() {
+                if report.progress().is_some() {
+                    local.tells.insert(*rank);
+                }
+                reported.push(Happened::Report { run, rank: *rank, report });
+            }
         }
         for happened in reported {
             match happened {
@@ -103,6 +120,16 @@ impl Node {
                     self.observe_rank(run, rank, &address);
                 }
                 happened => self.happened(happened),
+            }
+        }
+    }
+
+    /// What a rank's output told, where it does not say it itself.
+    pub(super) fn log_said(&mut self, run: RunId, rank: u32, reports: Vec<Report>) {
+        let tells = self.runs.get(&run).is_some_and(|local| local.tells.contains(&rank));
+        for report in reports {
+            if !tells || matches!(report, Report::Log { .. }) {
+                self.happened(Happened::Report { run, rank, report });
             }
         }
     }

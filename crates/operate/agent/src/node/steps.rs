@@ -8,6 +8,7 @@ use std::path::Path;
 
 use bedplate_control::agent::Happened;
 use bedplate_control::wire::{NodeStep, RankEnd, RunId, StepRequest};
+use bedplate_host::OwnFolder;
 use bedplate_job::rank_environment;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -83,6 +84,8 @@ impl Node {
     /// Tasks of another user may pass through it.
     fn make_step_directory(&self, directory: &Path) -> io::Result<()> {
         let mode = if self.options.users == JobUsers::Own { 0o700 } else { 0o711 };
+        // What a job has mounted over its directory is not waited for.
+        directory.parent().map(OwnFolder::open).transpose()?;
         fs::DirBuilder::new().recursive(true).mode(mode).create(directory)
     }
 
@@ -162,7 +165,7 @@ impl Node {
     pub(super) fn end_step(&mut self, run: RunId, step: u32) {
         if let Some(local) = self.runs.get_mut(&run) {
             local.steps.remove(&step);
-            let _ = fs::remove_dir_all(local.directory.join(format!("step-{step}")));
+            local.remove(&format!("step-{step}"));
         }
     }
 }

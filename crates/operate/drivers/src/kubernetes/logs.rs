@@ -4,18 +4,42 @@ use std::io::{self, Write};
 
 use bedplate_kubernetes::KubernetesError;
 use bedplate_kubernetes::kube::core::subresource::LogParams;
+use bedplate_report::StepHistory;
 use futures_util::AsyncReadExt;
 
 use super::record::{Record, text};
 use super::server::{Kind, Server};
 use super::{Kubernetes, refused};
+use crate::observed::{MOST, steps_in};
 use crate::{DriverError, LogQuery};
 
+/// Lines in which a trainer has told of its steps.
+const LAST_LINES: i64 = 2_000;
+
 impl Kubernetes {
+    /// The steps of a running job by the end of its first rank's output; nothing where that cannot be had.
+    pub(super) fn steps(&self, record: &Record) -> Option<StepHistory> {
+        let rank = record.ranks().first().map(|(place, _)| place.rank)?;
+        let query = LogQuery { rank, ..LogQuery::default() };
+        let mut output = Vec::new();
+        self.copy_part(record, &query, Some(LAST_LINES), &mut output).ok()?;
+        steps_in(&output)
+    }
+
     pub(super) fn copy_log(
         &self,
         record: &Record,
         query: &LogQuery,
+        to: &mut dyn Write,
+    ) -> Result<u64, DriverError> {
+        self.copy_part(record, query, None, to)
+    }
+
+    fn copy_part(
+        &self,
+        record: &Record,
+        query: &LogQuery,
+        last_lines: Option<i64>,
         to: &mut dyn Write,
     ) -> Result<u64, DriverError> {
         let (id, ranks) = (record.id(), record.ranks());
@@ -30,6 +54,8 @@ impl Kubernetes {
         let parameters = LogParams {
             container: pod["spec"]["containers"][0]["name"].as_str().map(str::to_owned),
             follow: query.follow,
+            tail_lines: last_lines,
+            limit_bytes: last_lines.map(|_| MOST as i64),
             ..LogParams::default()
         };
         let name = text(&pod["metadata"]["name"]);

@@ -243,6 +243,8 @@ impl Record {
                 .and_then(|at| Some(at + limit? * 1000)),
             expected_start_ms: None,
             waits_because: (state == JobState::Waiting).then(|| super::explain::in_short(self)),
+            pace: None,
+            problem: None,
         }
     }
 

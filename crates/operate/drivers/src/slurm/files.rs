@@ -5,15 +5,15 @@
 //! of their own (`bedplate launch`) put their number behind it. Whatever lies there was written by a job: only
 //! regular files are read, and only so much of them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use bedplate_host::open_regular;
 use bedplate_report::{Checkpoint, LONGEST_LINE, Report, StepHistory};
-use nix::fcntl::OFlag;
 
 use super::job::JobRecord;
+use crate::observed;
 
 const FOLDER: &str = ".bedplate";
 /// Of a longer file the end is read.
@@ -48,6 +48,16 @@ pub(super) fn reports(record: &JobRecord) -> Told {
     told
 }
 
+/// The steps of a job that reports none, by the end of what it writes; nothing where that cannot be read from here.
+pub(super) fn steps_in_output(record: &JobRecord) -> Option<StepHistory> {
+    let mut file = open_regular(Path::new(&record.stdout)).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(observed::MOST))).ok()?;
+    let mut output = Vec::new();
+    file.take(observed::MOST).read_to_end(&mut output).ok()?;
+    observed::steps_in(&output)
+}
+
 /// The files of a key with the ranks that write them, lowest first.
 fn report_files(folder: &Path, key: &str) -> Vec<(u32, PathBuf)> {
     let begin = format!("{key}.report");
@@ -69,16 +79,6 @@ fn report_files(folder: &Path, key: &str) -> Vec<(u32, PathBuf)> {
     files
 }
 
-/// A regular file, without waiting for anyone: a job may have put a pipe there.
-pub(super) fn open_regular(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("it is not a regular file")),
-    }
-}
-
 fn read_reports(rank: u32, mut file: File, told: &mut Told) {
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     if length > MOST && file.seek(SeekFrom::Start(length - MOST)).is_err() {
@@ -98,7 +98,8 @@ fn read_reports(rank: u32, mut file: File, told: &mut Told) {
             if let Report::Step(step) = &report {
                 if step.step <= last {
                     // The job came back: its newest run counts.
-                    history = StepHistory { predicted: history.predicted, ..StepHistory::default() };
+                    let StepHistory { predicted, predicted_by, .. } = history;
+                    history = StepHistory { predicted, predicted_by, ..StepHistory::default() };
                 }
                 last = step.step;
             }

@@ -210,6 +210,8 @@ impl JobRecord {
             ends_ms: ms(self.ended_s).filter(|_| matches!(state, JobState::Running | JobState::Stopping)),
             expected_start_ms: ms(self.expected_start_s()),
             waits_because: waits.then(|| reason::wait(self)),
+            pace: None,
+            problem: None,
         }
     }
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use bedplate_host::open_regular;
 use bedplate_job::{ArrayMember, FileNames};
 
-use super::files::open_regular;
 use super::job::JobRecord;
 use super::submit::differs;
 use super::{Slurm, refused};

@@ -148,7 +148,7 @@ impl Work<'_> {
         job.expected = Some(expected);
         let id = self.submit(&job);
         let told = self.until(&id, |job| job.steps.as_ref().is_some_and(|steps| steps.steps == 2));
-        assert_eq!(told.predicted, Some(expected));
+        assert_eq!(told.expected.and_then(|told| told.breakdown), Some(expected));
         let mean = told.steps.and_then(|steps| steps.mean).expect("both steps came with one");
         assert!((mean[Part::Compute].exposed.get() - 0.5).abs() < 1e-9);
         let told =

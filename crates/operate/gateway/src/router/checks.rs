@@ -1,11 +1,14 @@
 //! Asking a replica, again and again, whether it is in order.
+//!
+//! One that passes and computes nothing is found by its requests: where none of them goes on for a while, nor the tokens that it counts
+//! itself, it must answer a request of ours.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_http::client::{self, Call, ClientError};
 use bedplate_http::{HeaderValue, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -27,8 +30,15 @@ pub(super) async fn watch(member: Arc<RouterMember>, checks: Checks, key: Option
     while member.replica_health() != ReplicaHealth::Retired {
         let checked = timeout(checks.timeout, check(&member, &mut path, key.as_ref())).await;
         match checked.unwrap_or(Err(ClientError::Silent { seconds: checks.timeout.as_secs() })) {
+            Ok(models) if member.is_hung() => {
+                if answers(&member, &checks, models.as_deref(), key.as_ref()).await {
+                    member.recovers();
+                    continue;
+                }
+            }
             Ok(models) => {
-                if member.passes(models) {
+                look_after_work(&member, &checks, models.as_deref(), key.as_ref()).await;
+                if !member.is_hung() && member.passes(models) {
                     learn_room(&member, &checks, key.as_ref()).await;
                     info!(replica = %member.url, "replica {} is in service", member.url);
                 }
@@ -50,16 +60,75 @@ pub(super) async fn watch(member: Arc<RouterMember>, checks: Checks, key: Option
     }
 }
 
-/// Asks how much a replica can remember, which our engine and vLLM tell among their metrics; others are taken to have plenty.
-async fn learn_room(member: &RouterMember, checks: &Checks, key: Option<&HeaderValue>) {
+/// Takes a replica out of service whose requests stand still, though it passes its checks.
+async fn look_after_work(
+    member: &RouterMember,
+    checks: &Checks,
+    models: Option<&[Value]>,
+    key: Option<&HeaderValue>,
+) {
+    if !member.stands_still(checks.hang) {
+        return;
+    }
+    let counted = metrics(member, checks, key).await.as_deref().and_then(computed_tokens);
+    if counted.is_some_and(|tokens| member.has_computed(tokens)) || answers(member, checks, models, key).await
+    {
+        return member.goes_on();
+    }
+    if member.hangs() {
+        let seconds = checks.hang.as_secs();
+        warn!(
+            replica = %member.url,
+            "replica {} is out of service: it passes its checks, but for {seconds} s none of its requests went on, and it answers none", member.url
+        );
+    }
+}
+
+/// Whether it answers a request for one token.
+async fn answers(
+    member: &RouterMember,
+    checks: &Checks,
+    models: Option<&[Value]>,
+    key: Option<&HeaderValue>,
+) -> bool {
+    let model = models.and_then(|models| models.first()).map_or(Value::Null, |model| model["id"].clone());
+    let body = json!({ "model": model, "prompt": "a", "max_tokens": 1 }).to_string();
+    let ask = async {
+        let call = Call::post(&member.url.path("/v1/completions"), key, body);
+        let mut reply = client::call(&member.url.authority(), call).await?;
+        let status = reply.status;
+        reply.whole(MOST_LIST).await.map(|_| status)
+    };
+    match timeout(checks.hang, ask).await {
+        // What it does not know, it has read at least. What is busy may be so for ever.
+        Ok(Ok(status)) => !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS,
+        _ => false,
+    }
+}
+
+async fn metrics(member: &RouterMember, checks: &Checks, key: Option<&HeaderValue>) -> Option<String> {
     let ask = async {
         let mut reply =
             client::call(&member.url.authority(), Call::get(&member.url.path("/metrics"), key)).await?;
         reply.whole(MOST_METRICS).await
     };
-    if let Ok(Ok(text)) = timeout(checks.timeout, ask).await
-        && let Some(tokens) = cache_tokens(&String::from_utf8_lossy(&text))
-    {
+    let text = timeout(checks.timeout, ask).await.ok()?.ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The sum of all counters of tokens, whatever server has them.
+fn computed_tokens(metrics: &str) -> Option<f64> {
+    let counted = metrics.lines().filter_map(|line| {
+        let (sample, value) = line.rsplit_once(' ')?;
+        let name = sample.split('{').next()?;
+        (name.contains("token") && name.ends_with("_total")).then(|| value.parse::<f64>().ok()).flatten()
+    });
+    counted.fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+}
+
+/// Asks how much a replica can remember, which our engine and vLLM tell among their metrics; others are taken to have plenty.
+async fn learn_room(member: &RouterMember, checks: &Checks, key: Option<&HeaderValue>) {
+    if let Some(tokens) = metrics(member, checks, key).await.as_deref().and_then(cache_tokens) {
         member.remembers(tokens);
     }
 }
@@ -110,6 +179,12 @@ fn models(body: &[u8]) -> Option<Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_of_tokens_are_added_up() {
+        let text = "# HELP vllm:prompt_tokens_total x\nvllm:prompt_tokens_total{model_name=\"m\"} 12.0\nvllm:generation_tokens_total{a=\"b c\"} 30\nvllm:request_success_total 7\n";
+        assert_eq!((computed_tokens(text), computed_tokens("up 1\n")), (Some(42.0), None));
+    }
 
     #[test]
     fn the_size_of_a_cache_is_read_from_the_labels_of_a_metric() {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use bedplate_http::{Answer, HeaderValue, Method, Request, Server, StatusCode, json, read_body};
 use bedplate_record::Counter;
 use serde_json::json;
-use tokio::sync::Semaphore;
 
 use super::asked::AskedRequest;
 use super::listing;
 use super::members::Members;
 use super::passing::{self, Passed};
+use crate::admission::{Owner, ReadingTurns, Shares, is_large, room_for_body};
 use crate::cross_origin::CrossOrigin;
 use crate::keys::ApiKeys;
 use crate::metrics::GatewayMetrics;
@@ -28,7 +28,11 @@ pub(super) struct Front {
     pub(super) replica_key: Option<HeaderValue>,
     pub(super) keys: ApiKeys,
     pub(super) cross_origin: CrossOrigin,
-    pub(super) room: Arc<Semaphore>,
+    pub(super) slots: Arc<Shares>,
+    /// Bytes of bodies, which are kept until the request is answered.
+    pub(super) bodies: Arc<Shares>,
+    /// Reading small and large bodies.
+    pub(super) reading: [Arc<ReadingTurns>; 2],
     pub(super) requests: usize,
     pub(super) request: Duration,
     pub(super) tries: usize,
@@ -71,11 +75,12 @@ async fn handle(front: &Arc<Front>, request: Request) -> Result<Answer, ApiError
         "/metrics" if is_question => Ok(listing::metrics(front)),
         "/version" if is_question => Ok(status::version()),
         _ => {
-            front.keys.identify(request.headers())?;
+            let tenant = front.keys.identify(request.headers())?;
+            let owner = Owner::of(&front.keys, tenant, &request);
             match path.strip_prefix("/v1/models").or_else(|| path.strip_prefix("/models")) {
                 Some("") if is_question => Ok(listing::models(front)),
                 Some(name) if is_question => listing::model(front, name.trim_start_matches('/')),
-                _ => pass(front, request, path).await,
+                _ => pass(front, request, path, owner).await,
             }
         }
     }
@@ -89,7 +94,7 @@ fn ready(front: &Front) -> Result<Answer, ApiError> {
     }
 }
 
-async fn pass(front: &Arc<Front>, request: Request, path: String) -> Result<Answer, ApiError> {
+async fn pass(front: &Arc<Front>, request: Request, path: String, owner: Owner) -> Result<Answer, ApiError> {
     let is_passed = path.starts_with("/v1/") || matches!(path.as_str(), "/tokenize" | "/detokenize");
     if !is_passed {
         return Err(ApiError::NoSuchPath { path: path.chars().take(200).collect() });
@@ -105,16 +110,22 @@ async fn pass(front: &Arc<Front>, request: Request, path: String) -> Result<Answ
     if front.is_draining.load(Ordering::Relaxed) {
         return Err(ApiError::Draining);
     }
-    let limit = front.requests;
-    let permit = front.room.clone().try_acquire_owned().map_err(|_| ApiError::TooMany { limit })?;
     let (head, mut body) = request.into_parts();
-    let body = read_body(&head.headers, &mut body, front.server.limits()).await?;
+    let limits = front.server.limits();
+    let room = front.bodies.take(owner, room_for_body(&head.headers, limits)).ok_or(ApiError::Crowded)?;
+    let body = read_body(&head.headers, &mut body, limits).await?;
     let read = body.clone();
     // Large prompts take a while to read.
-    let asked = tokio::task::spawn_blocking(move || AskedRequest::read(&read)).await.unwrap_or_default();
+    let turn = front.reading[usize::from(is_large(&body))].wait(owner).await;
+    let asked = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        AskedRequest::read(&read)
+    });
+    let asked = asked.await.unwrap_or_default();
+    let slot = front.slots.take(owner, 1).ok_or(ApiError::TooMany { limit: front.requests })?;
     let path = head.uri.path_and_query().map_or(path, |path| path.as_str().to_owned());
     let passed = Passed { method: head.method, path, headers: head.headers, body };
     let mut answer = passing::pass(front, passed, asked).await?;
-    answer.body_mut().hold(permit);
+    answer.body_mut().hold((slot, room));
     Ok(answer)
 }

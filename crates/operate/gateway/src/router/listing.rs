@@ -16,7 +16,10 @@ pub(super) fn models(front: &Front) -> Answer {
 /// `GET /v1/models/NAME`
 pub(super) fn model(front: &Front, name: &str) -> Result<Answer, ApiError> {
     let found = front.members.models().into_iter().find(|entry| entry["id"] == name);
-    let missing = || ApiError::NoSuchModel { model: name.chars().take(200).collect(), nearest: None };
+    let served = || {
+        front.members.models().iter().filter_map(|entry| entry["id"].as_str().map(str::to_owned)).collect()
+    };
+    let missing = || ApiError::NoSuchModel { model: name.chars().take(200).collect(), served: served() };
     found.map(|entry| json(StatusCode::OK, &entry)).ok_or_else(missing)
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bedplate_batching::{Load, PrefixMirror, ReplicaCandidate, RouteReason};
 use bedplate_http::client::ClientError;
@@ -65,6 +66,19 @@ struct Inner {
     /// Entries of its list of models; none where it does not tell.
     models: Option<Vec<Value>>,
     reasons: BTreeMap<&'static str, u64>,
+    work: Work,
+}
+
+/// Whether what it was given gets anywhere: a replica may pass its checks and compute nothing.
+struct Work {
+    /// Requests that it has.
+    trips: u32,
+    /// When any of them last went on, or the first of them came.
+    went_on: Instant,
+    /// Tokens that it says to have computed.
+    tokens: Option<f64>,
+    /// It computed nothing for too long, and has not answered a request since.
+    is_hung: bool,
 }
 
 impl RouterMember {
@@ -77,6 +91,7 @@ impl RouterMember {
             failures: 0,
             models: None,
             reasons: REASONS.iter().map(|reason| (*reason, 0)).collect(),
+            work: Work { trips: 0, went_on: Instant::now(), tokens: None, is_hung: false },
         };
         let (replica_health, _) = watch::channel(ReplicaHealth::Starting);
         let (is_silent, _) = watch::channel(false);
@@ -154,6 +169,41 @@ impl RouterMember {
         is_back
     }
 
+    /// One of its requests went on.
+    pub(super) fn goes_on(&self) {
+        let mut inner = self.inner();
+        inner.work.went_on = Instant::now();
+    }
+
+    /// Whether it has requests of which none has gone on for so long.
+    pub(super) fn stands_still(&self, since: Duration) -> bool {
+        let work = &self.inner().work;
+        work.trips > 0 && work.went_on.elapsed() >= since
+    }
+
+    /// Takes down how many tokens it says to have computed; true where they have become more.
+    pub(super) fn has_computed(&self, tokens: f64) -> bool {
+        self.inner().work.tokens.replace(tokens).is_none_or(|before| before != tokens)
+    }
+
+    pub(super) fn is_hung(&self) -> bool {
+        self.inner().work.is_hung
+    }
+
+    /// It passes its checks and computes nothing: out of service until it answers a request, and what it was given is given up. True
+    /// where that is news.
+    pub(super) fn hangs(&self) -> bool {
+        let mut inner = self.inner();
+        inner.work.is_hung = true;
+        self.is_silent.send_replace(true);
+        self.change(ReplicaHealth::Out, |replica_health| replica_health == ReplicaHealth::In)
+    }
+
+    /// It answered a request.
+    pub(super) fn recovers(&self) {
+        self.inner().work.is_hung = false;
+    }
+
     /// How many tokens of prompts the replica can remember; what it was sent before is forgotten.
     pub(super) fn remembers(&self, tokens: u32) {
         let mut inner = self.inner();
@@ -195,6 +245,10 @@ impl RouterMember {
     ) -> Trip {
         let mut inner = self.inner();
         let pending = u64::from(asked.prompt_tokens.saturating_sub(cached_tokens));
+        if inner.work.trips == 0 {
+            inner.work.went_on = Instant::now();
+        }
+        inner.work.trips += 1;
         inner.load.pending_tokens += pending;
         inner.load.held_tokens += u64::from(asked.prompt_tokens);
         inner.load.sequences = inner.load.sequences.saturating_add(asked.sequences);
@@ -230,6 +284,7 @@ impl Drop for Trip {
     fn drop(&mut self) {
         self.begins();
         let mut inner = self.member.inner();
+        inner.work.trips = inner.work.trips.saturating_sub(1);
         inner.load.held_tokens -= self.held;
         inner.load.sequences = inner.load.sequences.saturating_sub(self.sequences);
     }

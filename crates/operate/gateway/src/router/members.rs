@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_batching::{ReplicaCandidate, Router};
-use bedplate_diag::nearest;
+use bedplate_host::read_regular_text;
 use bedplate_http::HeaderValue;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -135,13 +135,14 @@ impl Members {
         if !list.iter().any(|member| is_in(&member)) || list.iter().any(|member| member.may_have(model)) {
             return Ok(());
         }
-        let names: Vec<String> = list
+        let mut served: Vec<String> = list
             .iter()
             .flat_map(|member| member.models().unwrap_or_default())
             .filter_map(|entry| entry["id"].as_str().map(str::to_owned))
             .collect();
-        let nearest = nearest(model, names.iter().map(String::as_str)).map(str::to_owned);
-        Err(ApiError::NoSuchModel { model: model.to_owned(), nearest })
+        served.sort_unstable();
+        served.dedup();
+        Err(ApiError::NoSuchModel { model: model.to_owned(), served })
     }
 
     /// The models of replicas that are in service, each once.
@@ -180,11 +181,7 @@ const MOST_BYTES: u64 = 1 << 20;
 /// The replicas that a file names, a URL on a line; lines that begin with `#` are remarks.
 pub(super) fn read_file(path: &Path) -> Result<Vec<ReplicaUrl>, GatewayError> {
     let cannot = |source| GatewayError::ReplicasFile { path: path.to_owned(), source };
-    let kind = std::fs::metadata(path).map_err(cannot)?;
-    if !kind.is_file() || kind.len() > MOST_BYTES {
-        return Err(cannot(std::io::Error::other("it is not a text file, or larger than 1 MiB")));
-    }
-    let text = std::fs::read_to_string(path).map_err(cannot)?;
+    let text = read_regular_text(path, MOST_BYTES).map_err(cannot)?;
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |(line, text): (usize, &str)| {

@@ -49,11 +49,18 @@ pub struct Checks {
     pub timeout: Duration,
     /// A replica is out after this many failures in a row, and back after one success.
     pub failures: u32,
+    /// A replica that has requests of which none goes on for so long is asked to answer one, within as long, though it passes its checks.
+    pub hang: Duration,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { interval: Duration::from_secs(2), timeout: Duration::from_secs(5), failures: 3 }
+        Self {
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(5),
+            failures: 3,
+            hang: Duration::from_secs(30),
+        }
     }
 }
 

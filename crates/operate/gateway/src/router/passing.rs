@@ -151,9 +151,11 @@ async fn attempt(
     }
     if !is_stream(&reply) {
         let body = unless_out(&member, reply.whole(MOST_WHOLE)).await.map_err(Failure::Lost)?;
+        member.goes_on();
         return Ok(answer(&reply, Body::whole(body)));
     }
     let first = unless_out(&member, reply.next()).await.map_err(Failure::Lost)?;
+    member.goes_on();
     trip.begins();
     let (sender, receiver) = mpsc::channel(MOST_WAITING);
     let answer = answer(&reply, Body::stream(receiver));
@@ -238,7 +240,10 @@ async fn pump(front: Arc<Front>, trip: Trip, mut reply: Reply, first: Option<Byt
     client.send(events.push(first)).await;
     loop {
         match client.next(&trip.member, &mut reply, seconds).await {
-            Next::Bytes(bytes) => client.send(events.push(bytes)).await,
+            Next::Bytes(bytes) => {
+                trip.member.goes_on();
+                client.send(events.push(bytes)).await;
+            }
             Next::End => return client.send(events.finish()).await,
             Next::Gone => return,
             Next::Failed(error) => {

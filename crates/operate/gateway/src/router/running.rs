@@ -9,7 +9,7 @@ use bedplate_http::{HeaderValue, Limits, Request, Server};
 use bedplate_record::Counter;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -17,6 +17,7 @@ use super::front::{self, Front};
 use super::members::{self, Members};
 use super::options::RouteOptions;
 use super::url::ReplicaUrl;
+use crate::admission::{ReadingTurns, Shares};
 use crate::cross_origin::CrossOrigin;
 use crate::error::GatewayError;
 use crate::keys::ApiKeys;
@@ -47,6 +48,9 @@ pub fn route(options: RouteOptions) -> Result<RunningRouter, GatewayError> {
     Running::start("router", address, members, move |ending| run(runtime, front, listener, ending))
 }
 
+/// Bodies of requests that are under way have at most so many bytes together.
+const MOST_BODY_BYTES: u64 = 1 << 30;
+
 fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayError> {
     let bearer = |key: &String| -> Result<HeaderValue, GatewayError> {
         let mut value =
@@ -54,6 +58,9 @@ fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayErro
         value.set_sensitive(true);
         Ok(value)
     };
+    let keys = ApiKeys::load(&options.keys, options.key_file.as_deref())?;
+    let requests = options.requests as u64;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let replica_key = options.replica_key.as_ref().map(bearer).transpose()?;
     Ok(Front {
         members: Members::new(options, replica_key.clone(), runtime.handle().clone()),
@@ -61,9 +68,11 @@ fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayErro
         metrics: GatewayMetrics::default(),
         retries: Counter::default(),
         replica_key,
-        keys: ApiKeys::load(&options.keys, options.key_file.as_deref())?,
         cross_origin: CrossOrigin::new(&options.origins),
-        room: Arc::new(Semaphore::new(options.requests)),
+        slots: Shares::with_room_for_others(requests),
+        bodies: Shares::new(MOST_BODY_BYTES.max(4 * options.body_bytes as u64)),
+        reading: [ReadingTurns::new(cores), ReadingTurns::new(1)],
+        keys,
         requests: options.requests,
         request: options.request,
         tries: options.tries,

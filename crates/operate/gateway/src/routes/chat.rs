@@ -19,12 +19,12 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
     let (model, name, adapter) = gateway.model(fields)?;
     let bounds = &gateway.options.bounds;
     let tools = messages::tools(fields)?;
-    let mut continuation = sampling::continuation(fields, bounds)?;
+    let mut continuation = sampling::continuation(fields, bounds, &model)?;
     continuation.grammar = grammar(&model, fields, &tools)?;
     let logprobs = logprobs(fields)?;
     continuation.logprobs = logprobs.map(|shown| shown.top);
     let shown_tools = if tools.choice == ToolChoice::None { &[][..] } else { &tools.shown[..] };
-    let prompt = messages::prompt(&model, fields, shown_tools)?;
+    let prompt = messages::prompt(&model, fields, shown_tools, model.about().context_limit as usize)?;
     let calls = match tools.choice {
         ToolChoice::None => None,
         ToolChoice::Auto => Some(model.call_style()),
@@ -39,6 +39,7 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
         name,
         adapter,
         prompts: vec![prompt],
+        continues: false,
         echoes: None,
         shown: continuation.samples,
         continuation,
@@ -82,5 +83,5 @@ fn grammar(
     let is_named = fields.get("tool_choice").is_some_and(serde_json::Value::is_object);
     let most = (is_named || !tools.is_parallel).then_some(1);
     let schema = schema_of_calls(&tools.functions, most);
-    model.compile(Language::Schema(schema), "tools").map(Some)
+    model.compile(Language::Schema(schema), "tools", fields.client()).map(Some)
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
 use crate::generation::{Generation, LogprobsShown};
-use crate::model::ServedModel;
+use crate::model::{ServedModel, too_long};
 use crate::refusal::ApiError;
 use crate::sampling;
 
@@ -22,15 +22,13 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
             "`suffix` is not supported: these models write at the end only",
         ));
     }
-    let prompts =
-        prompts(&model, fields.required("prompt")?, fields.flag("add_special_tokens")?.unwrap_or(true))?;
-    if prompts.len() > bounds.prompts {
-        return Err(ApiError::field(
-            "prompt",
-            format!("`prompt` has {} prompts, more than {}", prompts.len(), bounds.prompts),
-        ));
-    }
-    let mut continuation = sampling::continuation(fields, bounds)?;
+    let how = InputLimits {
+        is_marked: fields.flag("add_special_tokens")?.unwrap_or(true),
+        texts: bounds.prompts,
+        tokens: model.about().context_limit as usize,
+    };
+    let prompts = inputs(&model, fields.required("prompt")?, "prompt", how)?;
+    let mut continuation = sampling::continuation(fields, bounds, &model)?;
     let shown = continuation.samples;
     let best_of =
         fields.whole("best_of", 1..=i64::from(bounds.choices))?.map_or(shown, |best_of| best_of as u16);
@@ -60,6 +58,7 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
         name,
         adapter,
         prompts,
+        continues: true,
         echoes,
         continuation,
         shown,
@@ -97,45 +96,47 @@ fn echoes(
     prompts.iter().map(text).collect::<Result<Vec<String>, ApiError>>().map(Some)
 }
 
-/// A text, token numbers, or a list of either.
-pub(crate) fn prompts(
-    model: &ServedModel,
-    value: &Value,
-    is_marked: bool,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    inputs(model, value, "prompt", is_marked)
+/// How texts become tokens, and how much of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputLimits {
+    /// Whether the tokenizer's marks stand around them.
+    pub(crate) is_marked: bool,
+    pub(crate) texts: usize,
+    /// Of each.
+    pub(crate) tokens: usize,
 }
 
-/// The same under another name.
+/// A text, token numbers, or a list of either.
 pub(crate) fn inputs(
     model: &ServedModel,
     value: &Value,
     path: &str,
-    is_marked: bool,
+    limits: InputLimits,
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let all = match value {
         Value::Array(listed) if listed.is_empty() => {
             return Err(ApiError::field(path, format!("`{path}` is empty")));
         }
         Value::Array(listed) if listed.iter().all(Value::is_number) => {
-            vec![one(model, value, path, is_marked)?]
+            vec![one(model, value, path, limits)?]
+        }
+        Value::Array(listed) if listed.len() > limits.texts => {
+            let message = format!("`{path}` has {} texts, more than {}", listed.len(), limits.texts);
+            return Err(ApiError::field(path, message));
         }
         Value::Array(listed) => {
-            let each = |(at, value)| one(model, value, &format!("{path}[{at}]"), is_marked);
+            let each = |(at, value)| one(model, value, &format!("{path}[{at}]"), limits);
             listed.iter().enumerate().map(each).collect::<Result<Vec<_>, ApiError>>()?
         }
-        single => vec![one(model, single, path, is_marked)?],
+        single => vec![one(model, single, path, limits)?],
     };
     Ok(all)
 }
 
-fn one(model: &ServedModel, value: &Value, path: &str, is_marked: bool) -> Result<Vec<u32>, ApiError> {
+fn one(model: &ServedModel, value: &Value, path: &str, limits: InputLimits) -> Result<Vec<u32>, ApiError> {
     let tokens = match value {
-        Value::String(text) => {
-            let tokenizer = model.tokenizer();
-            let encoded = if is_marked { tokenizer.encode_marked(text) } else { tokenizer.encode(text) };
-            encoded.map_err(|error| ApiError::field(path, error.to_string()))?
-        }
+        Value::String(text) => model.encode(text, limits.is_marked, limits.tokens, path)?,
+        Value::Array(listed) if listed.len() > limits.tokens => return Err(too_long(limits.tokens, path)),
         Value::Array(listed) => sampling::tokens(listed, path)?,
         other => return Err(fields::wrong(path, "a string or a list of tokens", other)),
     };

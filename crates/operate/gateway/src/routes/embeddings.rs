@@ -8,7 +8,7 @@ use bedplate_serve::{Ask, SampleEvent, Wants};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-use super::completions;
+use super::completions::{self, InputLimits};
 use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
 use crate::model::ServedModel;
@@ -43,19 +43,9 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Embeddings,
             format!("`dimensions` must be {hidden}: this model's vectors have no other length"),
         ));
     }
-    let inputs = completions::inputs(&model, fields.required("input")?, "input", true)?;
-    if inputs.len() > bounds.prompts {
-        return Err(ApiError::field(
-            "input",
-            format!("`input` has {} texts, more than {}", inputs.len(), bounds.prompts),
-        ));
-    }
-    let limit = model.about().context_limit as usize;
-    if let Some(long) = inputs.iter().find(|input| input.len() > limit) {
-        let message =
-            format!("this model's maximum context length is {limit} tokens, but an input has {}", long.len());
-        return Err(ApiError::coded("input", "context_length_exceeded", message));
-    }
+    let tokens = model.about().context_limit as usize;
+    let limits = InputLimits { is_marked: true, texts: bounds.prompts, tokens };
+    let inputs = completions::inputs(&model, fields.required("input")?, "input", limits)?;
     Ok(Embeddings { model, name, adapter, inputs, is_base64 })
 }
 

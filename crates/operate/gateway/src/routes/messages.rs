@@ -14,6 +14,7 @@ pub(crate) fn prompt(
     model: &ServedModel,
     fields: &Fields<'_>,
     tools: &[Value],
+    most: usize,
 ) -> Result<Vec<u32>, ApiError> {
     let listed = fields.list("messages")?;
     let listed = listed.ok_or_else(|| ApiError::field("messages", "`messages` is missing"))?;
@@ -32,7 +33,7 @@ pub(crate) fn prompt(
         ApiError::field("messages", format!("the chat template refuses these messages: {error}"))
     };
     let text = model.template()?.render_conversation(&conversation).map_err(refused)?;
-    model.tokenizer().encode(&text).map_err(|error| ApiError::field("messages", error.to_string()))
+    model.encode(&text, false, most, "messages")
 }
 
 /// A message with its content as one text, and with the arguments of calls as values.

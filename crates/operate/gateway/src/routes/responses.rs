@@ -42,7 +42,7 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
         ));
     }
     let chat = Value::Object(to_chat(fields)?);
-    chat::read(gateway, &Fields::of_body(&chat)?).map_err(renamed)
+    chat::read(gateway, &Fields::of_body(&chat, fields.client())?).map_err(renamed)
 }
 
 fn to_chat(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {

@@ -21,7 +21,7 @@ pub(crate) fn models(gateway: &Gateway, name: Option<&str>) -> Result<Answer, Ap
         None => Ok(json(StatusCode::OK, &json!({ "object": "list", "data": all.collect::<Vec<Value>>() }))),
         Some(name) => {
             let found = all.find(|entry| entry["id"] == name);
-            let missing = || ApiError::NoSuchModel { model: name.to_owned(), nearest: gateway.nearest(name) };
+            let missing = || ApiError::NoSuchModel { model: name.to_owned(), served: gateway.served() };
             found.map(|entry| json(StatusCode::OK, &entry)).ok_or_else(missing)
         }
     }

@@ -10,8 +10,7 @@ pub(super) fn of_chat(tokenizer: &Tokenizer, tokens: &[TokenShown], top: usize) 
     let one = |token: u32, logprob: f32| json!({ "token": text(tokenizer, token), "logprob": finite(logprob), "bytes": tokenizer.token_bytes(token) });
     let entry = |shown: &TokenShown| {
         let mut entry = one(shown.token, shown.logprobs.of_token);
-        let top_tokens = shown.logprobs.top.iter().take(top);
-        entry["top_logprobs"] = top_tokens.map(|(token, logprob)| one(*token, *logprob)).collect();
+        entry["top_logprobs"] = likely(shown, top).map(|(token, logprob)| one(token, logprob)).collect();
         entry
     };
     json!({ "content": tokens.iter().map(entry).collect::<Vec<Value>>(), "refusal": null })
@@ -27,13 +26,8 @@ pub(super) fn of_completion(
     let mut lists = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for shown in tokens {
         let spelled = text(tokenizer, shown.token);
-        let top_tokens: Map<String, Value> = shown
-            .logprobs
-            .top
-            .iter()
-            .take(top)
-            .map(|(token, logprob)| (text(tokenizer, *token), finite(*logprob)))
-            .collect();
+        let top_tokens: Map<String, Value> =
+            likely(shown, top).map(|(token, logprob)| (text(tokenizer, token), finite(logprob))).collect();
         lists.3.push(*offset);
         *offset += spelled.chars().count();
         lists.0.push(Value::String(spelled));
@@ -43,6 +37,13 @@ pub(super) fn of_completion(
     json!({ "tokens": lists.0, "token_logprobs": lists.1, "top_logprobs": lists.2, "text_offset": lists.3 })
 }
 
+/// The most likely tokens, and the sampled one where it is none of them: evaluations look it up there.
+fn likely(shown: &TokenShown, top: usize) -> impl Iterator<Item = (u32, f32)> {
+    let most = &shown.logprobs.top[..top.min(shown.logprobs.top.len())];
+    let is_missing = top > 0 && most.iter().all(|(token, _)| *token != shown.token);
+    most.iter().copied().chain(is_missing.then_some((shown.token, shown.logprobs.of_token)))
+}
+
 fn text(tokenizer: &Tokenizer, token: u32) -> String {
     String::from_utf8_lossy(&tokenizer.token_bytes(token)).into_owned()
 }
@@ -50,4 +51,32 @@ fn text(tokenizer: &Tokenizer, token: u32) -> String {
 /// JSON has no infinity; this is what OpenAI writes for it.
 fn finite(logprob: f32) -> Value {
     json!(logprob.max(-9999.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_data::{TrainingOptions, train_tokenizer};
+    use bedplate_serve::Logprobs;
+
+    use super::*;
+
+    #[test]
+    fn the_sampled_token_is_always_among_the_most_likely_ones() {
+        let tokenizer =
+            train_tokenizer([], &TrainingOptions { vocabulary: 259, ..TrainingOptions::default() }).unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|text| tokenizer.encode(text).unwrap()[0]);
+        let logprobs = Logprobs { of_token: -7.0, top: vec![(a, -0.1), (b, -0.2)] };
+        let shown = [TokenShown { token: c, logprobs }];
+        let chat = of_chat(&tokenizer, &shown, 2);
+        let names: Vec<&str> = chat["content"][0]["top_logprobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["token"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        let completion = of_completion(&tokenizer, &shown, 1, &mut 0);
+        assert_eq!(completion["top_logprobs"][0], json!({ "a": -0.1_f32, "c": -7.0 }));
+        assert_eq!(of_chat(&tokenizer, &shown, 0)["content"][0]["top_logprobs"], json!([]));
+    }
 }

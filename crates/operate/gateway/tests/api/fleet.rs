@@ -46,8 +46,12 @@ struct Site {
 
 impl Site {
     fn start(replicas: u32, command: impl Fn(u32) -> Command + Send + 'static) -> Self {
-        let checks =
-            Checks { interval: Duration::from_millis(100), timeout: Duration::from_secs(3), failures: 2 };
+        let checks = Checks {
+            interval: Duration::from_millis(100),
+            timeout: Duration::from_secs(3),
+            failures: 2,
+            hang: PATIENCE,
+        };
         let listen = "127.0.0.1:0".parse().unwrap();
         let routing = route(RouteOptions { listen, checks, ..RouteOptions::default() }).unwrap();
         let options = FleetOptions {

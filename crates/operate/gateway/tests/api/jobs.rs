@@ -16,7 +16,7 @@ use bedplate_replay::requests::{Scaling, picoseconds};
 use bedplate_testkit::wait_until;
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Parrot, Reply, in_service, send_chat};
+use crate::support::{Fixture, PATIENCE, Parrot, Reply, in_service, send_chat};
 
 /// A cluster in this process. Clones are the same one.
 #[derive(Clone, Default)]
@@ -161,8 +161,12 @@ struct Site {
 
 impl Site {
     fn start(least: u32, most: u32) -> Self {
-        let checks =
-            Checks { interval: Duration::from_millis(50), timeout: Duration::from_secs(10), failures: 2 };
+        let checks = Checks {
+            interval: Duration::from_millis(50),
+            timeout: Duration::from_secs(10),
+            failures: 2,
+            hang: PATIENCE,
+        };
         let listen = "127.0.0.1:0".parse().unwrap();
         let routing = route(RouteOptions { listen, checks, ..RouteOptions::default() }).unwrap();
         let cluster = MadeUp::default();

@@ -6,6 +6,7 @@ mod answers;
 mod browser;
 mod conformance;
 mod fleet;
+mod fuzz;
 mod jobs;
 mod page;
 mod refusals;

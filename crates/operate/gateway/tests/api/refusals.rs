@@ -1,10 +1,15 @@
 //! What wrong, excessive and hostile requests get.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bedplate_testkit::{wait_to_see, wait_until};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use tokio::net::TcpSocket;
 
 use crate::support::{Fixture, Parrot, chat};
 
@@ -23,6 +28,14 @@ fn a_wrong_field_is_named() {
         (json!({ "stop": vec!["x"; 100] }), "stop"),
         (json!({ "logit_bias": { "x": 1 } }), "logit_bias.x"),
         (json!({ "logit_bias": { "1": 1000 } }), "logit_bias.1"),
+        (json!({ "logit_bias": { "99999": 1 } }), "logit_bias.99999"),
+        (json!({ "bad_words": ["x"] }), "bad_words"),
+        (json!({ "allowed_token_ids": [1] }), "allowed_token_ids"),
+        (json!({ "use_beam_search": true }), "use_beam_search"),
+        (json!({ "functions": [{ "name": "f" }] }), "functions"),
+        (json!({ "truncate_prompt_tokens": 4 }), "truncate_prompt_tokens"),
+        (json!({ "prompt_logprobs": 1 }), "prompt_logprobs"),
+        (json!({ "continue_final_message": true }), "continue_final_message"),
         (json!({ "messages": [] }), "messages"),
         (json!({ "messages": [{ "content": "x" }] }), "messages[0].role"),
         (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
@@ -49,7 +62,7 @@ fn a_wrong_field_is_named() {
         let error = fixture.chat("x", more.clone()).error();
         assert_eq!(error, (400, "invalid_request_error".into(), String::new(), param.into()), "{more}");
     }
-    let unknown = fixture.chat("x", json!({ "unknown_field": { "a": 1 }, "temperature": null }));
+    let unknown = fixture.chat("x", json!({ "unknown_field": { "a": 1 }, "temperature": null, "bad_words": [], "use_beam_search": false }));
     assert_eq!(unknown.status, 200, "unknown fields are ignored, null counts as absent");
 }
 
@@ -157,6 +170,112 @@ fn more_requests_than_fit_are_told_to_come_back() {
         });
         assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
     }
+}
+
+#[test]
+fn a_body_that_has_not_come_yet_holds_no_slot() {
+    let fixture = Fixture::start_with(Parrot::echoing(), |options| options.bounds.requests = 1);
+    let mut slow = fixture.connect();
+    slow.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 90000\r\n\r\n{")
+        .unwrap();
+    assert_eq!(fixture.chat("x", json!({})).status, 200);
+}
+
+#[test]
+fn one_key_cannot_take_the_slots_of_another() {
+    let slow = Parrot::echoing().slow(Duration::from_millis(300));
+    let fixture = Fixture::start_with(slow, |options| {
+        options.bounds.requests = 8;
+        options.keys = vec!["greedy".into(), "modest".into()];
+    });
+    let ask = |key: &str, text: &str| {
+        let header = format!("Bearer {key}");
+        let body = chat(text, json!({})).to_string();
+        fixture.send("POST", "/v1/chat/completions", &[("Authorization", &header)], body.as_bytes()).status
+    };
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                if ask("greedy", "the garden is green and the lamp is in the garden") == 429 {
+                    refused.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        wait_until("the greedy one has all that it may have", || refused.load(Ordering::Relaxed) > 0);
+        assert_eq!(ask("modest", "x"), 200);
+    });
+}
+
+/// A connection from another address of this host.
+fn connect_from(own: [u8; 4], to: SocketAddr) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let stream = runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((own, 0))).unwrap();
+        socket.connect(to).await.unwrap().into_std().unwrap()
+    });
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+#[test]
+fn one_address_cannot_take_the_slots_of_another_where_all_have_one_key() {
+    let slow = Parrot::echoing().slow(Duration::from_millis(300));
+    let fixture = Fixture::start_with(slow, |options| {
+        options.bounds.requests = 8;
+        options.keys = vec!["everybody".into()];
+    });
+    let ask = |own: [u8; 4], text: &str| {
+        let body = chat(text, json!({})).to_string();
+        let length = body.len();
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer everybody\r\nConnection: close";
+        let mut stream = connect_from(own, fixture.address);
+        stream.write_all(format!("{head}\r\nContent-Length: {length}\r\n\r\n{body}").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer[9..12].parse::<u16>().unwrap()
+    };
+    let (refused, answered) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(|| {
+                let status = ask([127, 0, 0, 1], "the garden is green and the lamp is in the garden");
+                let count = if status == 429 { &refused } else { &answered };
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        wait_until("the greedy one has all that it may have", || refused.load(Ordering::Relaxed) == 4);
+        assert_eq!(ask([127, 0, 0, 2], "x"), 200);
+    });
+    assert_eq!(answered.load(Ordering::Relaxed), 8, "who is alone has all slots");
+}
+
+#[test]
+fn grammars_of_clients_that_have_gone_leave_room_for_others() {
+    let fixture = Fixture::start(Parrot::echoing());
+    for number in 0..64 {
+        let costly = format!("((a{{{}}}){{1000}}){{1000}}", 900 + number);
+        let body = chat("x", json!({ "guided_regex": costly })).to_string();
+        let mut stream = fixture.connect();
+        let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length:";
+        stream.write_all(format!("{head} {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+        drop(stream);
+    }
+    let polite = || fixture.chat("yes", json!({ "guided_choice": ["yes", "no"] })).status;
+    wait_to_see("another grammar is compiled", polite, |status| *status == 200);
+}
+
+/// The text is far beyond what the model takes, in a form for which the general engine would be needed.
+#[test]
+fn a_prompt_is_counted_before_all_of_it_is_encoded() {
+    let fixture = Fixture::start(Parrot::echoing());
+    for text in ["x".repeat(8 << 20), "é<|im_end|> ".repeat(1 << 19)] {
+        let reply = fixture.post("/v1/completions", &json!({ "model": "parrot", "prompt": text }));
+        assert_eq!(reply.error().2, "context_length_exceeded");
+    }
+    let listed = fixture.post("/v1/completions", &json!({ "model": "parrot", "prompt": vec![1; 1 << 20] }));
+    assert_eq!(listed.error().2, "context_length_exceeded");
 }
 
 #[test]

@@ -38,6 +38,7 @@ impl Routed {
                 interval: Duration::from_millis(50),
                 timeout: Duration::from_secs(10),
                 failures: 2,
+                hang: PATIENCE,
             },
             ..RouteOptions::default()
         };
@@ -513,4 +514,43 @@ fn paths_that_no_server_has_are_not_passed_on() {
     let large =
         exchange(routed.routing.address(), &request("POST", "/v1/completions", &[], &vec![b' '; 17 << 20]));
     assert_eq!(large.status, 413);
+}
+
+/// It passes every check and holds every request, until it is healed.
+#[test]
+fn a_replica_that_passes_its_checks_and_hangs_is_found_by_its_requests() {
+    let is_healed = Arc::new(AtomicUsize::new(0));
+    let healed = is_healed.clone();
+    let hanging = Scripted::start(move |stream| {
+        if healed.load(Ordering::SeqCst) == 0 {
+            // Until the router gives up.
+            let _ = stream.read(&mut [0]);
+        }
+        let _ = stream.write_all(READY.as_bytes());
+    });
+    let good = Fixture::start(Parrot::echoing());
+    let routed = Routed::with(&[hanging.address, good.address], |options| {
+        options.checks.hang = Duration::from_millis(300);
+    });
+    std::thread::scope(|scope| {
+        let routed = &routed;
+        let ask = move |number: usize| routed.chat(&format!("question {number}"), json!({})).status;
+        let asked: Vec<_> = (0..8).map(|number| scope.spawn(move || ask(number))).collect();
+        let statuses: Vec<u16> = asked.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(statuses, [200; 8]);
+    });
+    assert!(hanging.asked() > 0, "none was sent there");
+    routed.stands(hanging.address, ReplicaHealth::Out);
+    assert_eq!(routed.chat("x", json!({})).status, 200);
+    is_healed.store(1, Ordering::SeqCst);
+    routed.stands(hanging.address, ReplicaHealth::In);
+}
+
+/// Its answers take longer than a hanging replica is given, and it computes all the while.
+#[test]
+fn a_replica_that_is_slow_is_not_taken_for_one_that_hangs() {
+    let slow = Fixture::start(Parrot::echoing().slow(Duration::from_millis(150)));
+    let routed = Routed::with(&[slow.address], |options| options.checks.hang = Duration::from_millis(400));
+    let reply = routed.chat("the garden is green and the lamp is in the garden", json!({}));
+    assert_eq!((reply.status, reply.json()["choices"][0]["finish_reason"].as_str()), (200, Some("stop")));
 }

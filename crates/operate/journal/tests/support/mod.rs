@@ -47,6 +47,7 @@ impl Drop for Folder {
 pub(crate) struct Reference {
     pub(crate) jobs: BTreeMap<u64, JobRow>,
     pub(crate) runs: BTreeMap<RunId, RunRow>,
+    arriving: BTreeMap<JobId, JobId>,
     nodes: BTreeMap<String, NodeRow>,
     shares: BTreeMap<(String, String), ShareRow>,
     pub(crate) notes: Vec<Note>,
@@ -69,6 +70,10 @@ impl Reference {
             Record::Job { job, life } => {
                 self.see([life.started_ms, life.ended_ms, None]);
                 self.jobs.get_mut(&job.0).unwrap().life = life;
+            }
+            Record::Arriving { array, next } => {
+                self.arriving.remove(&array);
+                self.arriving.extend(next.map(|next| (array, next)));
             }
             Record::Run(row) => {
                 self.see([Some(row.started.0), row.running.map(|time| time.0), row.ended.map(|time| time.0)]);
@@ -99,6 +104,12 @@ impl Reference {
         self.runs.values().filter(|row| row.run.job == job).max_by_key(|row| row.run.number)
     }
 
+    fn arriving(&self) -> Vec<ArrivingRow> {
+        let row =
+            |(first, next): (&JobId, &JobId)| ArrivingRow { first: self.jobs[&first.0].clone(), next: *next };
+        self.arriving.iter().map(row).collect()
+    }
+
     pub(crate) fn restored(&self) -> Restored {
         let (ended, live): (Vec<&JobRow>, Vec<&JobRow>) =
             self.jobs.values().partition(|row| row.life.state.is_final());
@@ -110,6 +121,7 @@ impl Reference {
         Restored {
             runtime_samples,
             next_job: self.jobs.keys().max().map_or(1, |newest| newest + 1),
+            arriving: self.arriving(),
             runs: newest.filter(|row| row.phase != RunPhase::Ended).cloned().collect(),
             jobs: live.into_iter().cloned().collect(),
             ended_count: ended.len() as u64,
@@ -145,7 +157,11 @@ impl Records {
         if self.jobs.is_empty() {
             return Record::Submitted(self.job());
         }
-        match self.draw.below(10) {
+        match self.draw.below(11) {
+            10 => {
+                let next = (self.draw.below(2) == 0).then(|| JobId(self.time()));
+                Record::Arriving { array: JobId(self.any_job()), next }
+            }
             0..3 => Record::Submitted(self.job()),
             3..5 => Record::Job { job: JobId(self.any_job()), life: self.life() },
             5..7 => Record::Run(self.run()),

@@ -97,7 +97,7 @@ pub(super) fn cut(layer: &Layer, tensor: u32) -> Layer {
 
 /// The widths of all layers on one rank.
 pub(super) fn widths(model: &Transformer, tensor: u32) -> Vec<Widths> {
-    model.layers().map(|layer| Widths::of(model.hidden, &cut(layer, tensor))).collect()
+    model.layers().map(|layer| Widths::of(model, &cut(layer, tensor))).collect()
 }
 
 fn layer_block(model: &Transformer, layer: &Layer, key: &LayerKey) -> BlockWeights {

@@ -79,7 +79,7 @@ impl HostModel {
         let layers = self.model.layer_count() as f64;
         for run in self.model.layer_kinds() {
             let share = run.count as f64 / layers;
-            let widths = Widths::of(self.model.hidden, &part::cut(&run.layer, key.tensor));
+            let widths = Widths::of(&self.model, &part::cut(&run.layer, key.tensor));
             let work = place.layer(&widths, mean_keys(run.layer.reach, self.sequence as u64));
             mean.forward += work.forward * share;
             mean.backward += work.backward * share;

@@ -3,7 +3,7 @@
 
 use bedplate_transformer::{
     Attention, Dense, Family, GroupedQuery, Latent, Layer, LayerRun, Mixture, Mlp, ModelError, Norm,
-    NormPlacement, Positions, Reach, Shape, Transformer, Vision, builtin,
+    NormPlacement, Positions, QkNorm, Reach, Shape, Transformer, Vision, builtin,
 };
 
 /// A model that is served.
@@ -93,7 +93,7 @@ fn minimax_m2() -> Result<Transformer, ModelError> {
         head_dim: 128,
         has_qkv_bias: false,
         has_output_bias: false,
-        has_qk_norm: true,
+        qk_norm: QkNorm::Head,
         has_sinks: false,
         has_gate: false,
     };
@@ -140,7 +140,7 @@ fn qwen_3_5() -> Result<ServedModel, ModelError> {
             head_dim,
             has_qkv_bias: false,
             has_output_bias: false,
-            has_qk_norm: true,
+            qk_norm: QkNorm::Head,
             has_sinks: false,
             has_gate: false,
         })

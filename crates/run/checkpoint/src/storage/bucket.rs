@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ const LEAST_CHUNK: u64 = 5 << 20;
 const CONNECT: Duration = Duration::from_secs(10);
 const REQUEST: Duration = Duration::from_secs(120);
 const RETRIES: usize = 4;
-const RETRY_FOR: Duration = Duration::from_secs(60);
+/// Longer than a request may take, so that one which stalled is made again.
+const RETRY_FOR: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
@@ -213,7 +215,7 @@ impl Storage for Bucket {
             _ => Some(self.wait(self.store.create_multipart(&key))?),
         };
         let pieces = Mutex::new(vec![None; sizes.chunks() as usize]);
-        Ok(Box::new(Part { bucket: self.clone(), key, upload, pieces }))
+        Ok(Box::new(Part { bucket: self.clone(), key, upload, pieces, bytes: AtomicU64::new(0) }))
     }
 
     fn path_in_checkpoint(&self, attempt: &Attempt, file: &str) -> String {
@@ -221,9 +223,17 @@ impl Storage for Bucket {
     }
 
     fn publish(&self, _attempt: &Attempt, name: &str, manifest: &[u8]) -> io::Result<()> {
-        let key = self.key(&manifest_of(name).1);
-        self.wait(self.store.put(&key, PutPayload::from(manifest.to_vec())))?;
-        Ok(())
+        let path = manifest_of(name).1;
+        let put = self.wait(self.store.put(&self.key(&path), PutPayload::from(manifest.to_vec())));
+        // What counts is what is there: an answer may be lost, and a body may arrive in part.
+        match (self.read_text(&path), put) {
+            (Ok(found), _) if found == manifest => Ok(()),
+            (Ok(found), _) => {
+                let _ = self.delete(&path);
+                Err(in_part("manifest", found.len() as u64, manifest.len() as u64))
+            }
+            (Err(error), put) => Err(put.err().unwrap_or(error)),
+        }
     }
 
     fn discard(&self, attempt: &Attempt) {
@@ -270,11 +280,33 @@ struct Part {
     /// Of an object with several parts.
     upload: Option<String>,
     pieces: Mutex<Vec<Option<PartId>>>,
+    /// Sent so far.
+    bytes: AtomicU64,
+}
+
+impl Part {
+    /// Some way to the store may have passed on less than it was given.
+    fn expect_whole(&self) -> io::Result<()> {
+        let sent = self.bytes.load(Ordering::Relaxed);
+        if sent == 0 {
+            // A rank without a share of the state sends nothing.
+            return Ok(());
+        }
+        match self.bucket.wait(self.bucket.store.head(&self.key))?.size {
+            found if found == sent => Ok(()),
+            found => Err(in_part("part", found, sent)),
+        }
+    }
+}
+
+fn in_part(what: &str, found: u64, sent: u64) -> io::Error {
+    io::Error::other(format!("the object store: it has {found} bytes of the {what} instead of {sent}"))
 }
 
 impl PartFile for Part {
     fn put(&self, index: u64, bytes: usize, buffer: &mut Buffer) -> io::Result<()> {
         let payload = PutPayload::from(buffer.bytes(bytes).to_vec());
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let Some(upload) = &self.upload else {
             self.bucket.wait(self.bucket.store.put(&self.key, payload))?;
             return Ok(());
@@ -286,12 +318,12 @@ impl PartFile for Part {
     }
 
     fn finish(&self) -> io::Result<()> {
-        let Some(upload) = &self.upload else { return Ok(()) };
+        let Some(upload) = &self.upload else { return self.expect_whole() };
         let pieces = std::mem::take(&mut *self.pieces.lock().unwrap_or_else(PoisonError::into_inner));
         let missing = || io::Error::other("a chunk was not uploaded");
         let pieces = pieces.into_iter().collect::<Option<Vec<_>>>().ok_or_else(missing)?;
         self.bucket.wait(self.bucket.store.complete_multipart(&self.key, upload, pieces))?;
-        Ok(())
+        self.expect_whole()
     }
 
     fn abandon(&self) {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use bedplate_host::{replace_file, sync_folder};
+use bedplate_host::{open_regular, replace_file, sync_folder};
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 
 use super::{Attempt, LONGEST_TEXT, MANIFEST_FILE, PartFile, Storage, UNFINISHED};
@@ -49,16 +49,16 @@ impl Storage for FolderStorage {
 
     fn read_text(&self, path: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        open(&self.join(path))?.take(LONGEST_TEXT + 1).read_to_end(&mut bytes)?;
+        open_regular(&self.join(path))?.take(LONGEST_TEXT + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > LONGEST_TEXT { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
     }
 
     fn size(&self, path: &str) -> io::Result<u64> {
-        Ok(open(&self.join(path))?.metadata()?.len())
+        Ok(open_regular(&self.join(path))?.metadata()?.len())
     }
 
     fn read(&self, path: &str, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        open(&self.join(path))?.read_exact_at(into, offset)
+        open_regular(&self.join(path))?.read_exact_at(into, offset)
     }
 
     fn clear(&self) -> io::Result<()> {
@@ -129,18 +129,6 @@ impl Storage for FolderStorage {
     fn least_chunk(&self) -> u64 {
         0
     }
-}
-
-/// Only regular files are opened: a FIFO in their place would hold up the run.
-fn open(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NONBLOCK.bits();
-    let is_file = fs::metadata(path)?.is_file();
-    let file = if is_file {
-        OpenOptions::new().read(true).custom_flags(flags).open(path)?
-    } else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 #[derive(Debug)]

@@ -20,7 +20,7 @@ const ADDRESS: &str = "BEDPLATE_CHECKPOINT_BUCKET";
 /// The output folder; that of the parent, because the process may be killed.
 const OUTPUT: &str = "BEDPLATE_CHECKPOINT_OUTPUT";
 
-fn in_process(server: &Server, place: &Place, test: &str, secret: &str) -> Command {
+pub(crate) fn in_process(server: &Server, place: &Place, test: &str, secret: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(ADDRESS, format!("s3://{BUCKET}/a run"));
     command.env("AWS_ENDPOINT_URL", &server.endpoint).env("AWS_REGION", server.region);
@@ -29,7 +29,7 @@ fn in_process(server: &Server, place: &Place, test: &str, secret: &str) -> Comma
     command
 }
 
-fn shown(output: &Output) -> String {
+pub(crate) fn shown(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -71,13 +71,13 @@ fn address() -> Option<String> {
     std::env::var(ADDRESS).ok()
 }
 
-fn checkpoints(address: &str, count: usize) -> Checkpoints {
+pub(crate) fn checkpoints(address: &str, count: usize) -> Checkpoints {
     let output = std::env::var_os(OUTPUT).unwrap();
     Checkpoints::new(Path::new(&output), Store::open(address).unwrap(), Keep { count, age: Duration::ZERO })
 }
 
 /// Twelve megabytes, so that an object has several parts.
-fn large() -> Vec<Vec<Region>> {
+pub(crate) fn large() -> Vec<Vec<Region>> {
     simple(48_000)
 }
 

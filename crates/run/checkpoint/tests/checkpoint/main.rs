@@ -9,4 +9,6 @@ mod full_disk;
 mod killed;
 mod layouts;
 mod place;
+mod relay;
 mod servers;
+mod troubled;

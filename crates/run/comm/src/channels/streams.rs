@@ -1,17 +1,18 @@
 //! TCP connections to a member on another host. Large messages are cut over all of them.
 
-use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::sealed::SealedStream;
+
 pub(crate) struct Streams {
-    sockets: Vec<TcpStream>,
+    sockets: Vec<SealedStream>,
 }
 
 impl Streams {
     /// Connections in the same order on both sides, at least one.
-    pub(crate) fn new(sockets: Vec<TcpStream>) -> io::Result<Self> {
-        for socket in &sockets {
+    pub(crate) fn new(sockets: Vec<SealedStream>) -> io::Result<Self> {
+        for socket in sockets.iter().map(SealedStream::socket) {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
         }
@@ -23,13 +24,12 @@ impl Streams {
     }
 
     pub(crate) fn descriptor(&self, stream: usize) -> BorrowedFd<'_> {
-        self.sockets[stream].as_fd()
+        self.sockets[stream].reader.as_fd()
     }
 
-    /// Writes what the connection takes now.
+    /// Writes what the connection takes now. Who is told that nothing went comes again with the same bytes.
     pub(crate) fn try_send(&mut self, stream: usize, parts: [&[u8]; 2]) -> io::Result<usize> {
-        let [first, second] = parts.map(IoSlice::new);
-        now(|| self.sockets[stream].write_vectored(&[first, second]))
+        now(|| self.sockets[stream].writer.write_parts(parts))
     }
 
     /// Reads what is there now; the end of the stream is an error.

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_comm::{Rendezvous, Transport, World, WorldOptions};
+use bedplate_comm::{Encryption, Rendezvous, Transport, World, WorldOptions};
 
 pub(crate) const SECRET: &[u8] = b"a secret of the tests";
 
@@ -32,7 +32,10 @@ pub(crate) fn free_port_at(address: IpAddr) -> u16 {
 
 pub(crate) fn options(transport: Transport) -> WorldOptions {
     let (join, patience) = (Duration::from_secs(60), Duration::from_secs(60));
-    WorldOptions { transport, join, patience, deadline: Duration::from_secs(30), ..WorldOptions::default() }
+    // Over TCP as between hosts, though all are on one.
+    let encryption = Encryption::Always;
+    let deadline = Duration::from_secs(30);
+    WorldOptions { transport, encryption, join, patience, deadline, ..WorldOptions::default() }
 }
 
 /// Runs `work` on every rank and returns what each returned, by rank.

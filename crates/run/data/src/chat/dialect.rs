@@ -2,78 +2,81 @@
 
 use bedplate_host::clock;
 use bedplate_units::{Date, UtcTime};
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
-use std::io;
+
+use super::{allowance, python};
 
 /// Adds the functions and filters that `transformers` gives to templates.
 pub(super) fn extend(environment: &mut Environment<'static>) {
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        allowance::fits_method(value, method, arguments)?;
+        match python::method(value, method, arguments) {
+            Some(result) => result,
+            None => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments),
+        }
+    });
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_function("strftime_now", |format: String| date(&format, clock::unix_time().as_secs()));
-    environment.add_filter("tojson", to_json);
+    environment.add_filter("tojson", python::to_json);
+    environment.add_filter("string", |value: Value| python::text(&value));
+    // Only what is not there is more lenient here than in Python.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
 }
 
-/// The source without `{% generation %}`, which marks what is learned and changes no text.
-pub(super) fn without_marks(source: &str) -> String {
+/// The source with something else for `{% generation %}` and its end, which mark what is learned and change no text. What stands in a
+/// comment, in a text or between `{% raw %}` and `{% endraw %}` is no mark.
+pub(super) fn replace_marks(source: &str, replacement: &dyn Fn(&str) -> String) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let Some(end) = rest[at..].find("%}").map(|length| at + length + 2) else { break };
-        let inside = rest[at + 2..end - 2].trim_matches(['-', '+']).trim();
-        let is_mark = inside == "generation" || inside == "endgeneration";
-        // An empty comment keeps what the tag says about the white space around it.
-        let tag = if is_mark {
-            rest[at..end].replace("{%", "{#").replace("%}", "#}").replace(inside, "")
-        } else {
-            rest[at..end].into()
-        };
+    while let Some(at) = ["{%", "{#", "{{"].iter().filter_map(|begin| rest.find(begin)).min() {
         text.push_str(&rest[..at]);
-        text.push_str(&tag);
-        rest = &rest[end..];
+        rest = &rest[at..];
+        let Some(length) = tag_length(rest) else { break };
+        let (tag, after) = rest.split_at(length);
+        rest = after;
+        let inside = tag.strip_prefix("{%").and_then(|tag| tag.strip_suffix("%}")).unwrap_or_default();
+        match inside.trim_matches(['-', '+']).trim() {
+            // Empty comments keep what the tag says about the white space around it.
+            word @ ("generation" | "endgeneration") => {
+                let (before, after) = inside.split_once(word).unwrap_or_default();
+                let between = replacement(word);
+                let between = if between.is_empty() { between } else { format!("#}}{between}{{#") };
+                text.push_str(&format!("{{#{before}{between}{after}#}}"));
+            }
+            "raw" => {
+                let end = rest.find("endraw").unwrap_or(rest.len());
+                text.push_str(tag);
+                text.push_str(&rest[..end]);
+                rest = &rest[end..];
+            }
+            _ => text.push_str(tag),
+        }
     }
     text + rest
 }
 
-/// JSON as Python writes it: a space after commas and colons, and nothing escaped for HTML.
-fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    // Python escapes by default and templates ask it not to; letters other than ASCII stay as they are here.
-    let _: Option<bool> = options.get("ensure_ascii")?;
-    let _: Option<Value> = options.get("separators")?;
-    let _: Option<bool> = options.get("sort_keys")?;
-    options.assert_all_used()?;
-    let mut text = Vec::new();
-    let written = match indent {
-        Some(width) => {
-            let spaces = vec![b' '; width.min(16)];
-            value.serialize(&mut Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(&spaces)))
+/// How long a comment, a statement or an expression is, with its brackets.
+fn tag_length(source: &str) -> Option<usize> {
+    if source.starts_with("{#") {
+        return source.find("#}").map(|end| end + 2);
+    }
+    let close = if source.starts_with("{%") { "%}" } else { "}}" };
+    let (mut quote, mut is_escaped) = (None, false);
+    for (at, letter) in source.char_indices().skip(2) {
+        match (quote, letter) {
+            _ if is_escaped => is_escaped = false,
+            (Some(_), '\\') => is_escaped = true,
+            (Some(open), letter) if open == letter => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, _) if source[at..].starts_with(close) => return Some(at + 2),
+            (None, _) => {}
         }
-        None => value.serialize(&mut Serializer::with_formatter(&mut text, Python)),
-    };
-    let failed = |error: String| Error::new(ErrorKind::BadSerialization, error);
-    written.map_err(|error| failed(error.to_string()))?;
-    String::from_utf8(text).map_err(|error| failed(error.to_string()))
-}
-
-struct Python;
-
-impl Formatter for Python {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(b", ") }
     }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
+    None
 }
 
 const MONTHS: [&str; 12] = [
@@ -145,10 +148,26 @@ mod tests {
         assert_eq!(date("%d %b %Y %% %q %", 0), "01 Jan 1970 % %q %");
     }
 
+    fn without_marks(source: &str) -> String {
+        replace_marks(source, &|_| String::new())
+    }
+
     #[test]
-    fn marks_of_training_are_left_out() {
+    fn marks_of_training_are_left_out_or_shown() {
+        let shown =
+            replace_marks("a\n{%- generation %}\nb{% endgeneration -%} c", &|word| format!("{{{{{word}}}}}"));
+        assert_eq!(shown, "a\n{#- #}{{generation}}{# #}\nb{# #}{{endgeneration}}{# -#} c");
         let source = "{%- if a %}x{% generation %}y{%- endgeneration -%} z{% endif %}";
         assert_eq!(without_marks(source), "{%- if a %}x{#  #}y{#-  -#} z{% endif %}");
         assert_eq!(without_marks("{% generation"), "{% generation");
+        for kept in [
+            "{#- in `{% generation %}` and {%- endgeneration %} -#}x",
+            "{{ '{% generation %}' }}{% set a = \"%}{% generation %}\" %}",
+            "{% raw %}{% generation %}{% endraw %}",
+            "{# {% generation %}",
+        ] {
+            assert_eq!(without_marks(kept), kept);
+        }
+        assert_eq!(without_marks("{# a #}{% generation %}b"), "{# a #}{#  #}b");
     }
 }

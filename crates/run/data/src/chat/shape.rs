@@ -1,6 +1,6 @@
 //! The shapes in which people keep conversations, told apart by their keys.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::Message;
 
@@ -58,16 +58,81 @@ fn message(value: &Value) -> Result<Message, String> {
     let role = given(object, "role").or(given(object, "from")).ok_or("one has neither `role` nor `from`")?;
     let role = role_of(role.as_str().ok_or("one has a `role` that is not a text")?);
     let content = given(object, "content").or(given(object, "value"));
-    let content = match content {
-        Some(content) => content_of(content)?,
+    let calls = ["tool_calls", "function_call"].iter().find_map(|key| given(object, key));
+    let content = match (content, calls) {
+        (Some(content), _) => Some(content_of(content)?),
         // A turn may consist of calls alone.
-        None if object.contains_key("tool_calls") => String::new(),
-        None => return Err("one has neither `content` nor `value`".to_owned()),
+        (None, Some(_)) => None,
+        (None, None) => return Err("one has neither `content` nor `value`".to_owned()),
     };
+    if role == FUNCTION_CALL {
+        return called(&content.unwrap_or_default(), object);
+    }
     let is_more = |key: &str| !["role", "from", "content", "value"].contains(&key);
     let more = object.iter().filter(|(key, _)| is_more(key)).map(|(key, value)| (key.clone(), value.clone()));
-    Ok(Message { role: role.to_owned(), content, more: more.collect() })
+    let mut more: Object = more.collect();
+    // How OpenAI's files had one call, before there were several.
+    if let Some(call) = more.remove("function_call").filter(|call| !call.is_null()) {
+        more.entry("tool_calls").or_insert_with(|| json!([{ "type": "function", "function": call }]));
+    }
+    if let Some(calls) = more.get_mut("tool_calls") {
+        calls.as_array_mut().into_iter().flatten().for_each(read_arguments);
+    }
+    Ok(Message { role: role.to_owned(), content, more })
 }
+
+/// A turn of ShareGPT's files that is nothing but a call, or a list of calls, as a text of JSON.
+fn called(text: &str, object: &Object) -> Result<Message, String> {
+    let wrong = || "one has a `function_call` that is no call with `name` and `arguments` in JSON".to_owned();
+    let calls = match serde_json::from_str(text.trim()).map_err(|_| wrong())? {
+        Value::Array(calls) => calls,
+        call => vec![call],
+    };
+    if calls.is_empty() || calls.iter().any(|call| call.get("name").is_none()) {
+        return Err(wrong());
+    }
+    let call = |call: Value| {
+        let mut call = json!({ "type": "function", "function": call });
+        read_arguments(&mut call);
+        call
+    };
+    let calls: Vec<Value> = calls.into_iter().map(call).collect();
+    let mut more = Object::new();
+    more.insert("tool_calls".to_owned(), calls.into());
+    let kept = ["weight", "train"].into_iter().filter_map(|key| Some((key, given(object, key)?)));
+    more.extend(kept.map(|(key, value)| (key.to_owned(), value.clone())));
+    Ok(Message { role: "assistant".to_owned(), content: None, more })
+}
+
+/// Many keep the arguments of a call as a text of JSON; templates write them out as a value.
+fn read_arguments(call: &mut Value) {
+    for path in ["/function/arguments", "/arguments"] {
+        if let Some(arguments) = call.pointer_mut(path)
+            && let Some(Ok(value @ Value::Object(_))) = arguments.as_str().map(serde_json::from_str)
+        {
+            *arguments = value;
+        }
+    }
+}
+
+/// The functions that the assistant of a record may call: a list, or a text of one.
+pub(crate) fn tools_of(record: &Value) -> Result<Option<Vec<Value>>, String> {
+    let listed = match record.get("tools") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) if text.trim().is_empty() => return Ok(None),
+        Some(Value::String(text)) => {
+            serde_json::from_str(text).map_err(|_| "its `tools` are a text that is not JSON")?
+        }
+        Some(tools) => tools.clone(),
+    };
+    match listed {
+        Value::Array(tools) => Ok((!tools.is_empty()).then_some(tools)),
+        _ => Err("its `tools` are not a list".to_owned()),
+    }
+}
+
+/// What ShareGPT's files call a turn that calls a function.
+const FUNCTION_CALL: &str = "function_call";
 
 /// The names that templates know.
 fn role_of(role: &str) -> &str {
@@ -129,7 +194,8 @@ mod tests {
     use super::*;
 
     fn turns(record: Value) -> Result<Vec<(String, String)>, String> {
-        Ok(turns_of(&record)?.into_iter().map(|message| (message.role, message.content)).collect())
+        let said = |message: Message| (message.role, message.content.unwrap_or_default());
+        Ok(turns_of(&record)?.into_iter().map(said).collect())
     }
 
     fn said(turns: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -167,6 +233,42 @@ mod tests {
         assert_eq!(turns(record).unwrap(), expected);
         let record = json!({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": 1}]}]});
         assert_eq!(turns_of(&record).unwrap()[0].more["tool_calls"], json!([{"id": 1}]));
+    }
+
+    #[test]
+    fn tools_and_the_arguments_of_calls_are_values() {
+        let tool = json!({"type": "function", "function": {"name": "f"}});
+        let call = json!({"function": {"name": "f", "arguments": "{\"a\": [1]}"}});
+        let record = json!({"tools": [tool], "messages": [{"role": "assistant", "tool_calls": [call]}]});
+        assert_eq!(tools_of(&record).unwrap(), Some(vec![tool.clone()]));
+        assert_eq!(
+            turns_of(&record).unwrap()[0].more["tool_calls"][0]["function"]["arguments"],
+            json!({"a": [1]})
+        );
+        assert_eq!(tools_of(&json!({"tools": json!([tool]).to_string()})).unwrap(), Some(vec![tool]));
+        for none in [json!({}), json!({"tools": null}), json!({"tools": ""}), json!({"tools": []})] {
+            assert_eq!(tools_of(&none).unwrap(), None);
+        }
+        assert!(tools_of(&json!({"tools": "x"})).is_err() && tools_of(&json!({"tools": 3})).is_err());
+        let odd = json!({"messages": [{"role": "assistant", "tool_calls": [{"function": {"arguments": "no JSON"}}]}]});
+        assert_eq!(turns_of(&odd).unwrap()[0].more["tool_calls"][0]["function"]["arguments"], "no JSON");
+    }
+
+    #[test]
+    fn calls_have_one_shape_however_they_are_kept() {
+        let call = json!([{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]);
+        for record in [
+            json!({"conversations": [{"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {\"a\": 1}}"}]}),
+            json!({"conversations": [{"from": "function_call", "value": "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}]"}]}),
+            json!({"messages": [{"role": "assistant", "content": null,
+                                 "function_call": {"name": "f", "arguments": "{\"a\": 1}"}}]}),
+        ] {
+            let turns = turns_of(&record).unwrap();
+            assert_eq!((turns[0].role.as_str(), &turns[0].content), ("assistant", &None), "{record}");
+            assert_eq!(turns[0].more, *json!({"tool_calls": call}).as_object().unwrap(), "{record}");
+        }
+        let odd = json!({"conversations": [{"from": "function_call", "value": "f(1)"}]});
+        assert!(turns(odd).unwrap_err().contains("no call with `name`"));
     }
 
     #[test]

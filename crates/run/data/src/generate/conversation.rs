@@ -40,13 +40,13 @@ mod tests {
         for number in 0..500 {
             let [question, answer] =
                 <[Message; 2]>::try_from(generate_conversation(CorpusKind::Mixture, 3, number)).unwrap();
-            assert!(question.content.ends_with('?') && question.content.matches('?').count() == 1);
-            assert!(!answer.content.is_empty() && !answer.content.contains('?'));
+            assert!(question.text().ends_with('?') && question.text().matches('?').count() == 1);
+            assert!(!answer.text().is_empty() && !answer.text().contains('?'));
         }
         let sum = (0..).map(|number| generate_conversation(CorpusKind::Arithmetic, 1, number));
-        let sum = sum.into_iter().find(|turns| turns[0].content.contains('+')).unwrap();
+        let sum = sum.into_iter().find(|turns| turns[0].text().contains('+')).unwrap();
         assert!(
-            sum[1].content.contains("carry") && sum[1].content.contains(sum[0].content.trim_end_matches('?'))
+            sum[1].text().contains("carry") && sum[1].text().contains(sum[0].text().trim_end_matches('?'))
         );
     }
 }

@@ -104,8 +104,8 @@ impl<'a> Author<'a> {
         };
         let messages = generate_conversation(kind, seed, number);
         let mut counts = Vec::new();
-        template.encode(&messages, &mut self.encoder, &mut ids, &mut counts)?;
-        let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+        template.encode(&messages, None, &mut self.encoder, &mut ids, &mut counts)?;
+        let bytes: usize = messages.iter().map(|message| message.text().len()).sum();
         self.writer.push(&ids, &counts, bytes as u64)
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bedplate_host::open_regular;
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, RowGroupReader, SerializedFileReader};
@@ -22,7 +23,7 @@ pub(super) fn read(
     each: &mut dyn FnMut(Portion) -> bool,
 ) -> Result<(), DataError> {
     let bad = |reason: String| DataError::BadInput { path: path.to_owned(), format: "Parquet", reason };
-    let file = File::open(path).map_err(disk::reading(path))?;
+    let file = open_regular(path).map_err(disk::reading(path))?;
     let reader = SerializedFileReader::new(file).map_err(|error| bad(error.to_string()))?;
     let number = find_column(&reader, column).map_err(bad)?;
     for group in 0..reader.num_row_groups() {

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use bedplate_host::open_regular;
+
 use super::block::BlockView;
 use super::header::Header;
 use crate::disk;
@@ -40,7 +42,7 @@ impl TokenPiece {
 impl Shard {
     /// Opens a shard and checks its header and length; blocks are checked when they are read.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(disk::reading(path))?;
+        let file = open_regular(path).map_err(disk::reading(path))?;
         let file_bytes = file.metadata().map_err(disk::reading(path))?.len();
         let mut bytes = [0; Header::BYTES];
         let head = &mut bytes[..(Header::BYTES as u64).min(file_bytes) as usize];

@@ -1,7 +1,7 @@
 //! One worker: splits a portion into documents and encodes them.
 
 use super::{Skip, Skipped, TokenizeOptions};
-use crate::chat::{Answers, ChatTemplate, turns_of};
+use crate::chat::{Answers, ChatTemplate, tools_of, turns_of};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::input::{Portion, paragraphs, record};
@@ -78,15 +78,16 @@ impl<'a> Worker<'a> {
             let record = record::parse(line).map_err(bad)?;
             return self.add_text(record::text_of(&record, &self.options.field).map_err(bad)?, encoded);
         };
+        let read = |record: serde_json::Value| Ok((turns_of(&record)?, tools_of(&record)?));
         let (begin, mut ids) = (encoded.ids.len(), std::mem::take(&mut encoded.ids));
-        let encoded_turns =
-            record::parse(line).and_then(|record| turns_of(&record)).map_err(bad).and_then(|turns| {
-                let added = template.encode(&turns, &mut self.encoder, &mut ids, &mut encoded.counts);
-                added.map_err(|error| match error {
-                    DataError::BadTemplate { reason } => bad(reason),
-                    other => other,
-                })
-            });
+        let encoded_turns = record::parse(line).and_then(read).map_err(bad).and_then(|(turns, tools)| {
+            let added =
+                template.encode(&turns, tools.as_deref(), &mut self.encoder, &mut ids, &mut encoded.counts);
+            added.map_err(|error| match error {
+                DataError::BadTemplate { reason } => bad(reason),
+                other => other,
+            })
+        });
         encoded.ids = ids;
         match encoded_turns {
             Ok(answers) => {

@@ -1,30 +1,48 @@
 //! A fast way to encode with tokenizers of the common kind: byte-level BPE with a known splitter.
 //!
-//! The general engine tracks normalisation and offsets that training does not need. Texts with added tokens
-//! and very long words, which this encoder does not support, go to the general one.
+//! The general engine tracks normalisation and offsets that nobody here needs: a hundred bytes for each token. Texts beyond ASCII of
+//! tokenizers that normalise, and added tokens that take what is around them, go to the general one.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::Value;
 
 use super::bytes::character;
 use super::splitter::Splitter;
 use bedplate_random::mix;
 
-/// Merging is quadratic in a word's length; no natural word is longer.
-const LONGEST_WORD: usize = 128;
+/// The simple way to merge is quadratic in a word's length; hardly any natural word is longer. Longer ones are not remembered either.
+const LONGEST_SIMPLE: usize = 64;
 
 pub(super) struct ByteLevel {
     splitter: Splitter,
     /// Whether the tokenizer also normalises; then only ASCII, which is already normal, is encoded here.
     only_ascii: bool,
-    added: Option<AhoCorasick>,
+    added: Option<AddedTokens>,
     bytes: [u32; 256],
     merges: HashMap<u64, Merge, BuildHasherDefault<PairHasher>>,
     /// Ids of whole words, where they take precedence over merging pairs.
     words: Option<HashMap<Vec<u8>, u32>>,
+}
+
+/// Tokens that are found in a text before it is split into words.
+struct AddedTokens {
+    automaton: AhoCorasick,
+    /// By the number of their pattern; none where a token takes more than its own spelling.
+    ids: Option<Vec<u32>>,
+}
+
+/// What became of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FastOutcome {
+    Encoded,
+    /// It has more tokens than were wanted; some were appended.
+    TooMany,
+    /// It needs the general engine; nothing was appended.
+    Unsupported,
 }
 
 #[derive(Clone, Copy)]
@@ -67,21 +85,45 @@ impl ByteLevel {
         })
     }
 
-    /// Appends the ids of a text; false, with nothing appended, where that needs the general engine.
-    pub(super) fn encode(&self, text: &str, cache: &mut Cache, ids: &mut Vec<u32>) -> bool {
-        let has_added = self.added.as_ref().is_some_and(|added| added.is_match(text));
-        if has_added || (self.only_ascii && !text.is_ascii()) {
-            return false;
+    /// Appends the ids of a text, and stops once there are more than `most` in all.
+    pub(super) fn encode(
+        &self,
+        text: &str,
+        cache: &mut Cache,
+        ids: &mut Vec<u32>,
+        most: usize,
+    ) -> FastOutcome {
+        if self.only_ascii && !text.is_ascii() {
+            return FastOutcome::Unsupported;
         }
-        let begin = ids.len();
-        for word in self.splitter.words(text) {
-            if word.len() > LONGEST_WORD {
-                ids.truncate(begin);
-                return false;
+        let Some(added) = &self.added else { return self.encode_plain(text, cache, ids, most) };
+        let Some(added_ids) = &added.ids else {
+            let has_added = added.automaton.is_match(text);
+            return if has_added {
+                FastOutcome::Unsupported
+            } else {
+                self.encode_plain(text, cache, ids, most)
+            };
+        };
+        let mut from = 0;
+        for found in added.automaton.find_iter(text) {
+            if self.encode_plain(&text[from..found.start()], cache, ids, most) == FastOutcome::TooMany {
+                return FastOutcome::TooMany;
             }
-            self.encode_word(word, cache, ids);
+            ids.push(added_ids[found.pattern().as_usize()]);
+            from = found.end();
         }
-        true
+        self.encode_plain(&text[from..], cache, ids, most)
+    }
+
+    fn encode_plain(&self, text: &str, cache: &mut Cache, ids: &mut Vec<u32>, most: usize) -> FastOutcome {
+        for word in self.splitter.words(text) {
+            self.encode_word(word, cache, ids);
+            if ids.len() > most {
+                return FastOutcome::TooMany;
+            }
+        }
+        FastOutcome::Encoded
     }
 
     fn encode_word(&self, word: &str, cache: &mut Cache, ids: &mut Vec<u32>) {
@@ -94,10 +136,53 @@ impl ByteLevel {
             Some(id) => ids.push(*id),
             None => {
                 ids.extend(word.bytes().map(|byte| self.bytes[usize::from(byte)]));
-                self.merge(ids, begin);
+                if word.len() <= LONGEST_SIMPLE {
+                    self.merge(ids, begin)
+                } else {
+                    self.merge_long(ids, begin)
+                }
             }
         }
-        cache.put(word, &ids[begin..]);
+        if word.len() <= LONGEST_SIMPLE {
+            cache.put(word, &ids[begin..]);
+        }
+    }
+
+    /// The same as [`ByteLevel::merge`] in a time that grows with the length and not with its square.
+    fn merge_long(&self, ids: &mut Vec<u32>, begin: usize) {
+        const NONE: usize = usize::MAX;
+        let mut tokens: Vec<Option<u32>> = ids[begin..].iter().copied().map(Some).collect();
+        let mut before: Vec<usize> = (0..tokens.len()).map(|at| at.checked_sub(1).unwrap_or(NONE)).collect();
+        let mut after: Vec<usize> = (1..=tokens.len()).collect();
+        let mergeable = |left: u32, right: u32| self.merges.get(&pair(left, right));
+        let mut waiting = BinaryHeap::new();
+        for (at, two) in ids[begin..].windows(2).enumerate() {
+            waiting.extend(mergeable(two[0], two[1]).map(|merge| Reverse((merge.rank, at, two[0], two[1]))));
+        }
+        while let Some(Reverse((_, at, left, right))) = waiting.pop() {
+            let next = after[at];
+            // One of the two was merged with another one since.
+            if tokens[at] != Some(left) || tokens.get(next).copied().flatten() != Some(right) {
+                continue;
+            }
+            let Some(merge) = mergeable(left, right) else { continue };
+            (tokens[at], tokens[next]) = (Some(merge.id), None);
+            after[at] = after[next];
+            if let Some(link) = before.get_mut(after[at]) {
+                *link = at;
+            }
+            let mut look = |left: usize, right: usize| {
+                let two = (tokens.get(left).copied().flatten(), tokens.get(right).copied().flatten());
+                if let (Some(one), Some(other)) = two {
+                    waiting
+                        .extend(mergeable(one, other).map(|merge| Reverse((merge.rank, left, one, other))));
+                }
+            };
+            look(before[at], at);
+            look(at, after[at]);
+        }
+        ids.truncate(begin);
+        ids.extend(tokens.into_iter().flatten());
     }
 
     /// Merges the pair of the lowest rank, the leftmost first, until none is left.
@@ -162,13 +247,22 @@ fn splitter(pre_tokenizer: &Value) -> Option<Splitter> {
 }
 
 /// Finds added tokens in texts; the outer option says whether that is possible.
-fn added(tokens: &Value) -> Option<Option<AhoCorasick>> {
-    let spellings: Vec<&str> =
-        tokens.as_array()?.iter().filter_map(|token| token["content"].as_str()).collect();
-    if spellings.is_empty() {
+fn added(tokens: &Value) -> Option<Option<AddedTokens>> {
+    let listed = tokens.as_array()?.iter().filter_map(|token| Some((token["content"].as_str()?, token)));
+    let listed: Vec<(&str, &Value)> = listed.filter(|(content, _)| !content.is_empty()).collect();
+    if listed.is_empty() {
         return Some(None);
     }
-    AhoCorasick::new(spellings).ok().map(Some)
+    let spellings = listed.iter().map(|(content, _)| content);
+    let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(spellings).ok()?;
+    let is_alone = |token: &Value| ["lstrip", "rstrip", "single_word"].iter().all(|key| token[key] != true);
+    // Those that are found in the normalised text are looked for after the others.
+    let is_same = |token: &Value| token["normalized"] == listed[0].1["normalized"];
+    let id = |(_, token): &(&str, &Value)| {
+        let is_plain = is_alone(token) && is_same(token);
+        token["id"].as_u64().filter(|_| is_plain).and_then(|id| u32::try_from(id).ok())
+    };
+    Some(Some(AddedTokens { ids: listed.iter().map(id).collect(), automaton }))
 }
 
 fn merges(

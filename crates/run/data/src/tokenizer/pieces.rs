@@ -3,6 +3,9 @@
 use super::Tokenizer;
 use super::spelling::{Spelling, single_byte};
 
+/// Tokens of a prompt among which one is looked for that shows how the next one is written.
+const CONTEXT: usize = 6;
+
 /// The text of tokens as they come.
 ///
 /// Byte-level tokenizers spell bytes, so complete characters leave at once. Others decode in a context: a byte token counts with
@@ -20,6 +23,21 @@ pub struct Pieces<'a> {
 impl<'a> Pieces<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
         Self { tokenizer, bytes: Vec::new(), tokens: Vec::new(), left: 0 }
+    }
+
+    /// The same after other tokens, whose text is there already: the space before the first word is a part of what follows.
+    pub(super) fn after(tokenizer: &'a Tokenizer, before: &[u32]) -> Self {
+        let mut pieces = Self::new(tokenizer);
+        let is_word = |token: &&u32| {
+            !tokenizer.is_special(**token)
+                && tokenizer.spelled(**token).is_some_and(|token| single_byte(&token).is_none())
+        };
+        let context = before.iter().rev().take(CONTEXT).find(is_word);
+        if let (Spelling::Fallback { .. }, Some(context)) = (&tokenizer.spelling, context) {
+            pieces.tokens = vec![*context];
+            pieces.left = tokenizer.decode(&pieces.tokens).map_or(0, |context| context.len());
+        }
+        pieces
     }
 
     /// The text that a token completes; often empty.
@@ -132,6 +150,21 @@ mod tests {
         let mut texts: Vec<String> = ids.iter().map(|id| pieces.push(*id)).collect();
         texts.push(pieces.finish());
         texts
+    }
+
+    #[test]
+    fn the_space_before_the_first_word_of_a_continuation_is_kept() {
+        let the = 3 + 256 + 1;
+        for tokenizer in &TOKENIZERS[1..] {
+            let word = tokenizer.id("▁the").unwrap();
+            assert_eq!(word, the);
+            let begun = |before: &[u32]| tokenizer.pieces_after(before).push(word);
+            assert_eq!(
+                [begun(&[]), begun(&[1]), begun(&[1, the]), begun(&[the, 2])],
+                ["the", "the", " the", " the"]
+            );
+            assert_eq!(begun(&[the, 3 + 0xc3]), " the", "half a character shows nothing");
+        }
     }
 
     #[test]

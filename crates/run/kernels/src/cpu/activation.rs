@@ -75,6 +75,47 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    pub(crate) fn geglu<E: Element>(&self, kind: Gelu, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
+        let (gate_up, shape) = (self.rows(gate_up), out.shape());
+        inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
+            let (gates, ups) = gate_up.row(row).split_at(out.len());
+            for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
+                let gate = gate.widen();
+                *out = E::narrow(gate * share(kind, gate).0 * up.widen());
+            }
+        }));
+    }
+
+    pub(crate) fn geglu_backward<E: Element>(&self, kind: Gelu, activation: ActivationBackward<'_, E>) {
+        let ActivationBackward { x: gate_up, d_out, d_x: d_gate_up } = activation;
+        let (gate_up, d_out) = (self.rows(gate_up), self.rows(d_out));
+        inlined!(self.in_rows(d_out.shape(), self.rows_mut(d_gate_up), |row, d_gate_up| {
+            let (gates, ups) = gate_up.row(row).split_at(d_out.columns);
+            let (d_gates, d_ups) = d_gate_up.split_at_mut(d_out.columns);
+            let outputs = d_gates.iter_mut().zip(d_ups).zip(d_out.row(row));
+            for (((d_gate, d_up), d), (gate, up)) in outputs.zip(gates.iter().zip(ups)) {
+                let (gate, d) = (gate.widen(), d.widen());
+                let (share, slope) = share(kind, gate);
+                *d_gate = E::narrow(d * up.widen() * (share + gate * slope));
+                *d_up = E::narrow(d * gate * share);
+            }
+        }));
+    }
+}
+
+/// The share that GELU lets through, and its slope.
+#[inline(always)]
+fn share(kind: Gelu, x: f32) -> (f32, f32) {
+    match kind {
+        Gelu::Tanh => tanh_share(x),
+        Gelu::Exact => {
+            let normal = normal(x);
+            (normal.share, normal.density)
+        }
+    }
+}
+
 /// `(1 + tanh(u)) / 2` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is the sigmoid of `2 u`, and its slope.
 #[inline(always)]
 fn tanh_share(x: f32) -> (f32, f32) {

@@ -31,6 +31,18 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
+/// The hyperbolic tangent.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    // Cephes: near zero a polynomial in the square, elsewhere by an exponential.
+    const TERMS: [f32; 5] = [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1];
+    let size = x.abs();
+    let square = x * x;
+    let near = (polynomial(TERMS, square) * square).mul_add(x, x);
+    let far = 1.0 - 2.0 / (exp(2.0 * size) + 1.0);
+    if size < 0.625 { near } else { far.copysign(x) }
+}
+
 /// The standard normal distribution at one place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Normal {

@@ -2,7 +2,7 @@
 
 use super::Cpu;
 use crate::device::Rotation;
-use crate::{Element, Turn};
+use crate::{Element, Pairing, Turn};
 
 impl Cpu {
     pub(crate) fn rotate<E: Element>(&self, rotation: Rotation<'_, E>) {
@@ -13,6 +13,10 @@ impl Cpu {
             let start = positions[row] as usize * pairs;
             let (cosines, sines) = (&cosines[start..][..pairs], &sines[start..][..pairs]);
             for head in x.chunks_exact_mut(heads.dim.max(1)) {
+                if rotary.pairing == Pairing::Neighbours {
+                    turn_neighbours(&mut head[..2 * pairs], turn, cosines, sines);
+                    continue;
+                }
                 let (first, second) = head[..2 * pairs].split_at_mut(pairs);
                 match turn {
                     Turn::Forward => turn_pairs(first, second, cosines, sines),
@@ -27,6 +31,16 @@ impl Cpu {
 #[inline(always)]
 fn turn_pairs<E: Element>(first: &mut [E], second: &mut [E], cosines: &[f32], sines: &[f32]) {
     for (((first, second), cosine), sine) in first.iter_mut().zip(second).zip(cosines).zip(sines) {
+        let (a, b) = (first.widen(), second.widen());
+        *first = E::narrow(a * cosine - b * sine);
+        *second = E::narrow(b * cosine + a * sine);
+    }
+}
+
+#[inline(always)]
+fn turn_neighbours<E: Element>(x: &mut [E], turn: Turn, cosines: &[f32], sines: &[f32]) {
+    for (([first, second], cosine), sine) in x.as_chunks_mut::<2>().0.iter_mut().zip(cosines).zip(sines) {
+        let sine = if turn == Turn::Forward { *sine } else { -sine };
         let (a, b) = (first.widen(), second.widen());
         *first = E::narrow(a * cosine - b * sine);
         *second = E::narrow(b * cosine + a * sine);

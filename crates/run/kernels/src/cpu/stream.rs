@@ -76,6 +76,12 @@ impl Cpu {
         }));
     }
 
+    pub(crate) fn multiply_by<E: Element>(&self, to: ViewMut<'_, E>, factor: f32) {
+        inlined!(self.in_chunks(to.len(), CHUNK, self.shared(to, 1), |_, to| {
+            to.iter_mut().for_each(|to| *to = E::narrow(factor * to.widen()));
+        }));
+    }
+
     pub(crate) fn sum(&self, of: View<'_, f32>) -> f64 {
         self.slice(of).iter().map(|value| f64::from(*value)).sum()
     }

@@ -268,7 +268,7 @@ impl<E: Element> Qkv<MatrixMut<'_, E>> {
 
 /// As the general kernels' struct has it.
 fn words_of(shape: &AttentionShape, rows: usize) -> [u64; 7] {
-    let AttentionShape { queries, keys, heads, kv_heads, head_dim, scale } = *shape;
+    let AttentionShape { queries, keys, heads, kv_heads, head_dim, scale, .. } = *shape;
     assert!(
         head_dim <= LARGEST_HEAD,
         "heads of {head_dim}; the largest that a GPU has a kernel for is {LARGEST_HEAD}"

@@ -16,7 +16,7 @@ impl Cuda {
     }
 
     fn losses(&self, name: &'static str, loss: CrossEntropy<'_>) {
-        let CrossEntropy { logits, targets, scale, losses } = loss;
+        let CrossEntropy { logits, targets, scale, losses, .. } = loss;
         let (at, (rows, vocabulary)) = (self.rows_mut(&logits), logits.shape());
         let is_wide = at.is_aligned() && vocabulary.is_multiple_of(4);
         self.kernel(Pointwise, [KernelFormat::F32; 3], name).launch(

@@ -98,7 +98,7 @@ impl Cuda {
     }
 
     pub(crate) fn head_norm_backward<E: Element>(&self, heads: &Heads, norm: HeadNormBackward<'_, E>) {
-        let HeadNormBackward { d_out_then_d_x: d, x, weight, inverses, d_weight } = norm;
+        let HeadNormBackward { d_out_then_d_x: d, x, weight, inverses, d_weight, .. } = norm;
         let units = Units([x.rows, heads.count, heads.dim]);
         let (to, sides) = (self.rows_mut(&d), (d.matrix(), x, weight, inverses));
         self.norm_backward_to(&RMS, units, sides, Accumulate::Replace, to, [d_weight, None]);
@@ -109,7 +109,7 @@ impl Cuda {
     }
 
     fn norm_backward<E: Element>(&self, kind: &Kind, norm: NormBackward<'_, E>) {
-        let NormBackward { d_out, x, weight, statistics, mode, d_x, d_weight, d_bias } = norm;
+        let NormBackward { d_out, x, weight, statistics, mode, d_x, d_weight, d_bias, .. } = norm;
         let (to, sides) = (self.rows_mut(&d_x), (d_out, x, weight, statistics));
         self.norm_backward_to(kind, Units::rows(&x), sides, mode, to, [d_weight, d_bias]);
     }

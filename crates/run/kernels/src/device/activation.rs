@@ -1,5 +1,8 @@
 //! The nonlinear functions between the matrices of a feed-forward layer.
 
+use bedplate_breakdown::Part;
+
+use super::Backend;
 use crate::{Device, Element, Matrix, MatrixMut};
 
 /// How the share of the normal distribution in `x * share(x)` is computed.
@@ -8,6 +11,14 @@ pub enum Gelu {
     /// By the approximation with a hyperbolic tangent: GPT-2's `gelu_new`.
     Tanh,
     Exact,
+}
+
+/// What a gate goes through before it weighs what stands beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    Silu,
+    /// On the processor only.
+    Gelu(Gelu),
 }
 
 pub(crate) struct ActivationBackward<'a, E> {
@@ -34,6 +45,39 @@ impl Device {
         assert_eq!((gate_up.shape(), d_gate_up.shape()), (input, input), "the input of SwiGLU");
         let activation = ActivationBackward { x: gate_up, d_out, d_x: d_gate_up };
         on_backend!(self, Memory, swiglu_backward(activation));
+    }
+
+    /// `out = gelu(gate) * up`, laid out as for [`swiglu`](Device::swiglu).
+    pub fn gated<E: Element>(&self, gate: Gate, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
+        match (gate, &self.backend) {
+            (Gate::Silu, _) => self.swiglu(gate_up, out),
+            (Gate::Gelu(kind), Backend::Cpu(cpu)) => {
+                assert_eq!(gate_up.shape(), (out.rows, 2 * out.columns), "the input of a gated activation");
+                cpu.time(Part::Memory, || cpu.geglu(kind, gate_up, out));
+            }
+            (Gate::Gelu(_), Backend::Cuda(_)) => unreachable!("a GPU has no gate with GELU"),
+        }
+    }
+
+    /// Replaces `d_gate_up`.
+    pub fn gated_backward<E: Element>(
+        &self,
+        gate: Gate,
+        gate_up: Matrix<'_, E>,
+        d_out: Matrix<'_, E>,
+        d_gate_up: MatrixMut<'_, E>,
+    ) {
+        match (gate, &self.backend) {
+            (Gate::Silu, _) => self.swiglu_backward(gate_up, d_out, d_gate_up),
+            (Gate::Gelu(kind), Backend::Cpu(cpu)) => {
+                let input = (d_out.rows, 2 * d_out.columns);
+                let found = (gate_up.shape(), d_gate_up.shape());
+                assert_eq!(found, (input, input), "the input of a gated activation");
+                let activation = ActivationBackward { x: gate_up, d_out, d_x: d_gate_up };
+                cpu.time(Part::Memory, || cpu.geglu_backward(kind, activation));
+            }
+            (Gate::Gelu(_), Backend::Cuda(_)) => unreachable!("a GPU has no gate with GELU"),
+        }
     }
 
     pub fn gelu<E: Element>(&self, kind: Gelu, x: Matrix<'_, E>, out: MatrixMut<'_, E>) {

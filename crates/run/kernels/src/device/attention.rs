@@ -19,6 +19,8 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// What scores are multiplied by; usually one over the square root of `head_dim`.
     pub scale: f32,
+    /// What scores are bent to stay below, by a hyperbolic tangent (Gemma 2); 0 leaves them as they are. On the processor only.
+    pub cap: f32,
 }
 
 /// Queries, keys and values, or their gradients.
@@ -138,6 +140,7 @@ impl Device {
         log_sums: ViewMut<'_, f32>,
     ) {
         shape.check(qkv.shapes(), seen, log_sums.len());
+        assert!(shape.cap == 0.0 || self.is_cpu(), "a GPU has no attention with bent scores");
         assert_eq!(out.shape(), qkv.queries.shape(), "attention's output");
         let attention = AttentionForward { shape, qkv, seen, out, log_sums };
         on_backend!(self, Compute, attention(attention));

@@ -19,7 +19,23 @@ pub struct HeadGradients<'a, E> {
     pub d_weight: Option<ViewMut<'a, f32>>,
 }
 
+/// How logits become a loss.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossRule {
+    /// What the gradient is multiplied by.
+    pub scale: f32,
+    /// What logits are bent to stay below, by a hyperbolic tangent (Gemma 2); 0 leaves them as they are. On the processor only.
+    pub cap: f32,
+}
+
+impl From<f32> for LossRule {
+    fn from(scale: f32) -> Self {
+        Self { scale, cap: 0.0 }
+    }
+}
+
 pub(crate) struct CrossEntropy<'a> {
+    pub(crate) cap: f32,
     pub(crate) logits: MatrixMut<'a, f32>,
     pub(crate) targets: View<'a, u32>,
     pub(crate) scale: Option<f32>,
@@ -38,8 +54,20 @@ impl Device {
         losses: ViewMut<'_, f32>,
     ) {
         assert_eq!([targets.len(), losses.len()], [logits.rows; 2], "a target and a loss for each row");
-        let loss = CrossEntropy { logits, targets, scale, losses };
+        self.loss(CrossEntropy { cap: 0.0, logits, targets, scale, losses });
+    }
+
+    fn loss(&self, loss: CrossEntropy<'_>) {
+        assert!(loss.cap == 0.0 || self.is_cpu(), "a GPU has no loss of bent logits");
         on_backend!(self, Memory, cross_entropy(loss));
+    }
+
+    /// Bends logits in place, so that they stay below `cap`.
+    pub fn bend_logits(&self, cap: f32, logits: ViewMut<'_, f32>) {
+        match &self.backend {
+            Backend::Cpu(cpu) => cpu.time(Part::Memory, || cpu.bend_logits(cap, logits)),
+            Backend::Cuda(_) => unreachable!("a GPU does not bend logits"),
+        }
     }
 
     /// Loss of the logits `x weight^T`, as [`cross_entropy`](Device::cross_entropy) has it, and gradients where they are
@@ -50,12 +78,13 @@ impl Device {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         targets: View<'_, u32>,
-        scale: f32,
+        rule: impl Into<LossRule>,
         mut losses: ViewMut<'_, f32>,
         mut gradients: Option<HeadGradients<'_, E>>,
         mut workspace: ViewMut<'_, f32>,
     ) {
         assert_eq!([targets.len(), losses.len()], [x.rows; 2], "a target and a loss for each row");
+        let LossRule { scale, cap } = rule.into();
         let vocabulary = weight.len() / x.columns.max(1);
         let rows_at_once = workspace.len() / vocabulary.max(1);
         assert!(rows_at_once > 0, "the workspace holds {} logits of {vocabulary}", workspace.len());
@@ -67,7 +96,13 @@ impl Device {
             self.linear(some_x, weight, None, None, logits.reborrow());
             let some_losses = losses.reborrow().range(rows.clone());
             let Some(HeadGradients { d_x, d_weight }) = &mut gradients else {
-                self.cross_entropy(logits, some_targets, None, some_losses);
+                self.loss(CrossEntropy {
+                    cap,
+                    logits,
+                    targets: some_targets,
+                    scale: None,
+                    losses: some_losses,
+                });
                 continue;
             };
             let some = HeadGradients {
@@ -77,6 +112,7 @@ impl Device {
             match &self.backend {
                 Backend::Cuda(cuda) if size_of::<E>() == 2 => {
                     let loss = CrossEntropy {
+                        cap,
                         logits: logits.reborrow(),
                         targets: some_targets,
                         scale: Some(scale),
@@ -86,7 +122,13 @@ impl Device {
                     self.head_backward(logits.matrix().halves::<E>(), some_x, weight, some);
                 }
                 _ => {
-                    self.cross_entropy(logits.reborrow(), some_targets, Some(scale), some_losses);
+                    self.loss(CrossEntropy {
+                        cap,
+                        logits: logits.reborrow(),
+                        targets: some_targets,
+                        scale: Some(scale),
+                        losses: some_losses,
+                    });
                     self.head_backward(logits.matrix(), some_x, weight, some);
                 }
             }

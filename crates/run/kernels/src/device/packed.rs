@@ -6,7 +6,7 @@
 //! does not change with the requests beside it.
 
 use crate::device::{Backend, ExpertForward, LinearForward};
-use crate::{Buffer, Device, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::{Buffer, Device, Element, Matrix, MatrixMut, NormWeight, View, ViewMut};
 use crate::{cpu, cuda};
 use bedplate_breakdown::Part;
 
@@ -128,10 +128,10 @@ impl Device {
 
     /// A linear layer of the [norm](Device::rms_norm) of `x`. What is normed, and its statistics, may go to the room that is given, or nowhere.
     #[expect(clippy::too_many_arguments, reason = "two operators in one")]
-    pub fn rms_norm_linear<X: Element, O: Element>(
+    pub fn rms_norm_linear<'a, X: Element, O: Element>(
         &self,
         x: Matrix<'_, X>,
-        norm: View<'_, X>,
+        norm: impl Into<NormWeight<'a, X>>,
         epsilon: f32,
         weight: &Packed,
         bias: Option<View<'_, X>>,
@@ -139,9 +139,12 @@ impl Device {
         out: MatrixMut<'_, O>,
     ) {
         assert_eq!((x.rows, x.columns), (out.rows, weight.inputs), "what is normed");
-        assert_eq!(norm.len(), x.columns, "the weight of a norm");
-        if let Backend::Cuda(cuda) = &self.backend {
-            let fused = || cuda.rms_norm_linear(x, (norm, epsilon), weight, bias, &out);
+        let norm = norm.into();
+        assert_eq!(norm.kept.len(), x.columns, "the weight of a norm");
+        if let Backend::Cuda(cuda) = &self.backend
+            && norm.offset == 0.0
+        {
+            let fused = || cuda.rms_norm_linear(x, (norm.kept, epsilon), weight, bias, &out);
             if cuda.time(Part::Compute, fused) {
                 return;
             }

@@ -18,6 +18,8 @@ pub struct PagedShape {
     pub head_dim: usize,
     /// What scores are multiplied by; usually one over the square root of `head_dim`.
     pub scale: f32,
+    /// What scores are bent to stay below; 0 leaves them as they are. On the processor only.
+    pub cap: f32,
     pub block_tokens: usize,
     pub format: KvFormat,
 }
@@ -105,7 +107,7 @@ impl Device {
     pub fn has_kv<E: Element>(&self, shape: &PagedShape) -> bool {
         match &self.backend {
             Backend::Cpu(_) => shape.format == KvFormat::Stored,
-            Backend::Cuda(cuda) => cuda.has_kv::<E>(shape),
+            Backend::Cuda(cuda) => shape.cap == 0.0 && cuda.has_kv::<E>(shape),
         }
     }
 

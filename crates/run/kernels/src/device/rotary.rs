@@ -1,6 +1,6 @@
 //! Rotary positions: pairs of elements of a head are turned by an angle that grows with the token's position.
 //!
-//! Number `i` of a head makes a pair with number `i + rotated / 2`, as in Hugging Face's `rotate_half`.
+//! Number `i` of a head makes a pair with number `i + rotated / 2`, as in Hugging Face's `rotate_half`, or neighbours make pairs.
 
 use crate::{Buffer, Device, Element, Heads, MatrixMut, View};
 
@@ -9,6 +9,17 @@ pub struct Rotary {
     pub(crate) cosines: Buffer<f32>,
     pub(crate) sines: Buffer<f32>,
     pub(crate) pairs: usize,
+    pub(crate) pairing: Pairing,
+}
+
+/// Which numbers of a head make a pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pairing {
+    /// Those half of the turned ones apart.
+    #[default]
+    Halves,
+    /// Each even one and the next (GLM). On the processor only.
+    Neighbours,
 }
 
 /// Which way to turn: backward undoes forward, and takes a gradient back through it.
@@ -39,7 +50,13 @@ impl Rotary {
             device.write(table.view_mut(), &elements);
             table
         };
-        Self { cosines: table(f64::cos), sines: table(f64::sin), pairs: frequencies.len() }
+        let pairing = Pairing::default();
+        Self { cosines: table(f64::cos), sines: table(f64::sin), pairs: frequencies.len(), pairing }
+    }
+
+    /// The same with other pairs.
+    pub fn with_pairing(self, pairing: Pairing) -> Self {
+        Self { pairing, ..self }
     }
 
     /// Elements of a head that turn.
@@ -77,6 +94,7 @@ impl Device {
         let x = x.columns(heads.columns());
         assert_eq!(positions.len(), x.rows, "a position for each row");
         assert!(rotary.rotated() <= heads.dim, "heads of {} cannot turn {}", heads.dim, rotary.rotated());
+        assert!(rotary.pairing == Pairing::Halves || self.is_cpu(), "a GPU does not turn neighbours");
         let rotation = Rotation { heads, positions, rotary, turn, x };
         on_backend!(self, Memory, rotate(rotation));
     }

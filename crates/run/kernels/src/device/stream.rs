@@ -1,5 +1,8 @@
 //! Operators that pass over memory once: filling, copying, adding, converting, sums of squares, looking for NaN.
 
+use bedplate_breakdown::Part;
+
+use super::Backend;
 use crate::{Accumulate, BufferValue, Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// No place at all.
@@ -38,6 +41,14 @@ impl Device {
     pub fn scale<A: Element, B: Element>(&self, x: View<'_, A>, factor: f32, to: ViewMut<'_, B>) {
         assert_eq!(x.len(), to.len(), "elements to scale");
         on_backend!(self, Memory, scale(x, factor, to));
+    }
+
+    /// `to *= factor`. On the processor only.
+    pub fn multiply_by<E: Element>(&self, to: ViewMut<'_, E>, factor: f32) {
+        match &self.backend {
+            Backend::Cpu(cpu) => cpu.time(Part::Memory, || cpu.multiply_by(to, factor)),
+            Backend::Cuda(_) => unreachable!("a GPU does not multiply in place"),
+        }
     }
 
     /// Rounds or widens elements from one format to another. Panics when the lengths differ.

@@ -20,7 +20,15 @@ pub(super) const CHECKS: &[Check] = checks![
 ];
 
 fn shape(queries: usize, keys: usize, heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
-    AttentionShape { queries, keys, heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+    AttentionShape {
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        cap: 0.0,
+    }
 }
 
 fn attention_128<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
@@ -111,6 +119,7 @@ fn turn_and_store<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
             kv_heads,
             head_dim,
             scale: 0.1,
+            cap: 0.0,
             block_tokens: 16,
             format: formats[format],
         };
@@ -140,6 +149,7 @@ fn decode<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
             kv_heads: 2,
             head_dim: dim,
             scale: 0.1,
+            cap: 0.0,
             block_tokens: 16,
             format: KvFormat::Stored,
         };
@@ -156,6 +166,7 @@ fn prefill<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
         kv_heads: 2,
         head_dim: 128,
         scale: 0.1,
+        cap: 0.0,
         block_tokens: 16,
         format: KvFormat::Stored,
     };
@@ -173,6 +184,7 @@ fn paged_fp8<E: Element>(s: &CheckInputs<'_>) -> Vec<f32> {
             kv_heads: 2,
             head_dim: dim,
             scale: 0.1,
+            cap: 0.0,
             block_tokens: 32,
             format: KvFormat::Fp8,
         };

@@ -112,8 +112,15 @@ impl Attention {
     fn new(device: &Device) -> Self {
         let (sequences, tokens, heads) = if device.is_cpu() { (1, 512, 4) } else { (8, 2048, 32) };
         let (kv_heads, head_dim) = (heads / 4, 128);
-        let shape =
-            AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale: 0.088_388 };
+        let shape = AttentionShape {
+            queries: tokens,
+            keys: tokens,
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 0.088_388,
+            cap: 0.0,
+        };
         let rows = sequences * tokens;
         Self {
             shape,

@@ -3,16 +3,37 @@
 //! `y += s (x A^T) B^T` is computed for the rows that name an adapter, so one copy of the model answers with many. Files are PEFT's:
 //! `adapter_config.json` and `adapter_model.safetensors`.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use bedplate_host::read_regular_text;
 use bedplate_kernels::{Accumulate, Device, Element, Matrix, MatrixMut, Packed, WeightFormat};
 use serde_json::Value;
 
 use super::room::AdapterRoom;
+use crate::safetensors::MOST_JSON_BYTES;
 use crate::table::{Block, BlockParts, LayerParts, LinearParts, MlpParts, Tensor};
 use crate::{Network, NetworkError, SafetensorsFile};
+
+/// What PEFT computes and this program does not.
+const NOT_COMPUTED: [&str; 12] = [
+    "use_dora",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+    "lora_bias",
+    "use_qalora",
+    "layer_replication",
+    "alora_invocation_tokens",
+    "arrow_config",
+    "trainable_token_indices",
+    "target_parameters",
+    "modules_to_save",
+];
+/// Beginnings that take a part of the base into the adapter.
+const OTHER_BASE: [&str; 4] = ["pissa", "olora", "corda", "loftq"];
+/// The largest rank that is read; published adapters have at most some hundreds.
+const MOST_RANK: usize = 1 << 14;
 
 /// An adapter of a network.
 pub struct Adapter {
@@ -94,13 +115,18 @@ impl Adapter {
                 let module = tensor.name.trim_end_matches(".weight");
                 let [a_name, b_name] =
                     ["lora_A", "lora_B"].map(|part| format!("base_model.model.{module}.{part}.weight"));
-                let (Some(a), Some(b)) = (file.read(&a_name)?, file.read(&b_name)?) else { continue };
+                let shape = |name: &str| file.tensors().get(name).map(|stored| stored.shape.as_slice());
+                let (Some(a), Some(b)) = (shape(&a_name), shape(&b_name)) else { continue };
                 let inputs = tensor.size()[1];
-                let this = a.len() / inputs.max(1);
-                if this == 0 || a.len() != this * inputs || b.len() != this * columns.len() {
+                let this = a.first().copied().unwrap_or_default();
+                if !(1..=MOST_RANK).contains(&this) || a != [this, inputs] || b != [columns.len(), this] {
                     return Err(broken(format!("the adapter of `{module}` does not fit the model")));
                 }
+                let (Some(a), Some(b)) = (file.read(&a_name)?, file.read(&b_name)?) else { continue };
                 let b: Vec<f32> = b.iter().map(|number| number * scale).collect();
+                if !a.iter().chain(&b).all(|number| number.is_finite()) {
+                    return Err(broken(format!("the adapter of `{module}` has numbers that are not finite")));
+                }
                 let pack = |numbers: &[f32], outputs| {
                     let mut flat = device.zeros(numbers.len());
                     device.write(flat.view_mut(), numbers);
@@ -161,22 +187,30 @@ fn adaptable<'a>(
 
 /// What an adapter's products are multiplied by.
 fn read_scale(path: &Path) -> Result<f32, NetworkError> {
-    let text = fs::read_to_string(path)
+    let text = read_regular_text(path, MOST_JSON_BYTES)
         .map_err(|source| NetworkError::ReadWeights { path: path.to_owned(), source })?;
     let broken = |what: &str| NetworkError::BrokenWeights { path: path.to_owned(), what: what.to_owned() };
     let config: Value = serde_json::from_str(&text).map_err(|_| broken("it is not JSON"))?;
     let number = |key: &str| config.get(key).and_then(Value::as_f64);
     let rank = number("r").filter(|rank| *rank >= 1.0).ok_or_else(|| broken("it has no rank `r`"))?;
     let alpha = number("lora_alpha").ok_or_else(|| broken("it has no `lora_alpha`"))?;
-    for key in ["use_dora", "fan_in_fan_out"] {
-        if config.get(key).and_then(Value::as_bool) == Some(true) {
-            return Err(broken(&format!("`{key}` is not computed")));
-        }
+    let is_set = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(listed) => !listed.is_empty(),
+        Value::Object(keys) => !keys.is_empty(),
+        _ => true,
+    };
+    if let Some(key) = NOT_COMPUTED.into_iter().find(|key| config.get(*key).is_some_and(is_set)) {
+        return Err(broken(&format!("`{key}` is not computed")));
     }
-    for key in ["rank_pattern", "alpha_pattern"] {
-        if config.get(key).and_then(Value::as_object).is_some_and(|pattern| !pattern.is_empty()) {
-            return Err(broken(&format!("`{key}` is not computed")));
-        }
+    if let Some(bias) = config.get("bias").and_then(Value::as_str).filter(|bias| *bias != "none") {
+        return Err(broken(&format!("`bias` is `{bias}`; only adapters without biases are computed")));
+    }
+    let beginning = config.get("init_lora_weights").and_then(Value::as_str).unwrap_or_default();
+    if OTHER_BASE.iter().any(|name| beginning.starts_with(name)) {
+        return Err(broken(&format!(
+            "it was begun as {beginning}, which changes the base: it belongs to that and not to the model; PEFT's `save_pretrained` with `path_initial_model_for_weight_conversion` makes one of the model"
+        )));
     }
     let is_by_root = config.get("use_rslora").and_then(Value::as_bool) == Some(true);
     Ok((alpha / if is_by_root { rank.sqrt() } else { rank }) as f32)

@@ -25,13 +25,15 @@ pub struct PackedWeights<E: Element> {
 }
 
 pub(crate) struct PackedLayer<E: Element> {
-    pub(crate) before_attention: PackedNorm<E>,
+    pub(crate) before_attention: Option<PackedNorm<E>>,
+    pub(crate) after_attention: Option<PackedNorm<E>>,
     /// Queries, keys and values; where queries and keys go through norms, the values have a product of their own.
     pub(crate) qkv: PackedLinear<E>,
     pub(crate) values: Option<PackedLinear<E>>,
     pub(crate) head_norms: Option<[Buffer<E>; 2]>,
     pub(crate) output: PackedLinear<E>,
-    pub(crate) before_mlp: PackedNorm<E>,
+    pub(crate) before_mlp: Option<PackedNorm<E>>,
+    pub(crate) after_mlp: Option<PackedNorm<E>>,
     pub(crate) mlp: PackedMlp<E>,
 }
 
@@ -187,7 +189,10 @@ impl<'a, E: Element> Packer<'a, E> {
     }
 
     fn layer<F: Element>(&mut self, parts: &LayerParts, flat: View<'_, F>, hidden: usize) -> PackedLayer<E> {
-        let before_attention = self.norm(&parts.before_attention, flat);
+        let mut norm = |norm: &Option<NormParts>| norm.as_ref().map(|norm| self.norm(norm, flat));
+        let (before_attention, after_attention) =
+            (norm(&parts.before_attention), norm(&parts.after_attention));
+        let (before_mlp, after_mlp) = (norm(&parts.before_mlp), norm(&parts.after_mlp));
         let (qkv, values) = match &parts.head_norms {
             None => (self.linear(&parts.qkv, flat, parts.widths.qkv), None),
             Some(_) => {
@@ -201,12 +206,21 @@ impl<'a, E: Element> Packer<'a, E> {
         let head_norms =
             head_norms.map(|norms| [&norms.queries, &norms.keys].map(|range| self.vector(flat, range)));
         let output = self.linear(&parts.output, flat, hidden);
-        let before_mlp = self.norm(&parts.before_mlp, flat);
         let mlp = match &parts.mlp {
             MlpParts::Dense(dense) => PackedMlp::Dense(Box::new(self.dense(dense, flat, hidden))),
             MlpParts::Mixture(mixture) => PackedMlp::Mixture(Box::new(self.mixture(mixture, flat, hidden))),
         };
-        PackedLayer { before_attention, qkv, values, head_norms, output, before_mlp, mlp }
+        PackedLayer {
+            before_attention,
+            qkv,
+            values,
+            head_norms,
+            output,
+            after_attention,
+            before_mlp,
+            mlp,
+            after_mlp,
+        }
     }
 
     fn dense<F: Element>(&mut self, dense: &DenseParts, flat: View<'_, F>, hidden: usize) -> PackedDense<E> {

@@ -1,11 +1,13 @@
 //! A step's way through the network.
 
-use bedplate_kernels::{Accumulate, Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Sight};
+use bedplate_kernels::{
+    Accumulate, Buffer, Device, Element, Gate, Matrix, MatrixMut, NormWeight, PagedShape, Sight, View,
+};
 use bedplate_transformer::Reach;
 
 use super::adapters::{AdapterTarget, RowAdapters};
 use super::packed::{PackedDense, PackedLayer, PackedLinear, PackedMlp, PackedNorm};
-use super::room::{GraphState, ServingRoom, StepRows};
+use super::room::{AdapterRoom, GraphState, ServingRoom, StepRows};
 use super::{KvPool, PackedWeights};
 use crate::Network;
 use crate::numerics::Activation;
@@ -106,6 +108,10 @@ impl Network {
             device.unpack_rows(given.positions(), positions, matrix(other));
             device.add(other.range(0..rows * hidden), stream.range_mut(0..rows * hidden));
         }
+        let scale = self.embedding_scale::<E>();
+        if scale != 1.0 {
+            device.multiply_by(stream.range_mut(0..rows * hidden), scale);
+        }
     }
 
     /// The logits after the wanted rows.
@@ -125,6 +131,13 @@ impl Network {
         let gathered = wanted_rows.range(0..count * hidden).matrix(count, hidden);
         let head = weights.head.as_ref().unwrap_or(&weights.table);
         device.linear_packed(gathered, head, None, None, first_rows(&mut *logits, count, vocab));
+        let (scale, cap) = (self.architecture().numerics.logit_scale, self.architecture().numerics.logit_cap);
+        if scale != 1.0 {
+            device.multiply_by(logits.range_mut(0..count * vocab), scale);
+        }
+        if cap > 0.0 {
+            device.bend_logits(cap, logits.range_mut(0..count * vocab));
+        }
         if !device.is_cpu() {
             let logits = logits.range(0..count * vocab).matrix(count, vocab);
             device.argmax(logits, next_tokens.range_mut(0..count));
@@ -141,13 +154,20 @@ impl Network {
     ) {
         let (rows, epsilon) = (input.shape().0, self.architecture().numerics.norm_epsilon);
         let weight = norm.weight.view();
+        let weight_less = self.norm_weight(weight);
         match &norm.bias {
-            None => device.rms_norm(input, weight, epsilon, output, statistics.range_mut(0..rows)),
+            None => device.rms_norm(input, weight_less, epsilon, output, statistics.range_mut(0..rows)),
             Some(bias) => {
                 let statistics = statistics.range_mut(0..2 * rows);
                 device.layer_norm(input, weight, Some(bias.view()), epsilon, output, statistics);
             }
         }
+    }
+}
+
+impl Network {
+    fn norm_weight<'a, E>(&self, kept: View<'a, E>) -> NormWeight<'a, E> {
+        NormWeight { kept, offset: self.architecture().numerics.norm_offset }
     }
 }
 
@@ -159,6 +179,15 @@ pub(super) fn first_rows<T: Element>(
 ) -> MatrixMut<'_, T> {
     buffer.range_mut(0..rows * columns).matrix(rows, columns)
 }
+
+/// What a half of a layer adds to, and what it needs to do so.
+type HalfRooms<'a, E> = (
+    &'a mut [Buffer<E>; 2],
+    &'a mut Option<Buffer<f32>>,
+    &'a mut Option<AdapterRoom<E>>,
+    &'a mut Buffer<E>,
+    &'a mut Buffer<f32>,
+);
 
 /// What all functions of a layer share.
 pub(super) struct LayerPass<'a, E: Element> {
@@ -198,7 +227,7 @@ impl<E: Element> LayerPass<'_, E> {
         match (&self.weights.mlp, &self.parts.mlp) {
             (PackedMlp::Dense(weights), MlpParts::Dense(parts)) => self.dense(weights, parts, room),
             (PackedMlp::Mixture(weights), MlpParts::Mixture(parts)) => {
-                self.norm_into(&self.weights.before_mlp, room);
+                self.norm_into(self.weights.before_mlp.as_ref(), room);
                 self.mixture(weights, parts, room);
             }
             _ => unreachable!("weights are packed by the table"),
@@ -206,8 +235,13 @@ impl<E: Element> LayerPass<'_, E> {
         room.streams.swap(0, 1);
     }
 
-    fn norm_into(&self, norm: &PackedNorm<E>, room: &mut ServingRoom<E>) {
+    /// The stream as it is where there is no norm.
+    fn norm_into(&self, norm: Option<&PackedNorm<E>>, room: &mut ServingRoom<E>) {
         let ServingRoom { streams, normed, statistics, .. } = room;
+        let Some(norm) = norm else {
+            let numbers = 0..self.rows * self.hidden();
+            return self.device.copy(streams[0].range(numbers.clone()), normed.range_mut(numbers));
+        };
         let (input, output) =
             (self.matrix(&streams[0], self.hidden()), self.matrix_mut(normed, self.hidden()));
         self.network.norm(self.device, norm, input, output, statistics);
@@ -216,13 +250,19 @@ impl<E: Element> LayerPass<'_, E> {
     /// The linear layer of a normed stream. What is normed is in its room afterwards only where adapters want it.
     fn normed_linear(
         &self,
-        norm: &PackedNorm<E>,
+        norm: Option<&PackedNorm<E>>,
         linear: &PackedLinear<E>,
         stream: &Buffer<E>,
         (normed, statistics): (&mut Buffer<E>, &mut Buffer<f32>),
         output: MatrixMut<'_, E>,
     ) {
-        let (stream, hidden) = (self.matrix(stream, self.hidden()), self.hidden());
+        let hidden = self.hidden();
+        let Some(norm) = norm else {
+            let numbers = 0..self.rows * hidden;
+            self.device.copy(stream.range(numbers.clone()), normed.range_mut(numbers));
+            return self.linear(linear, self.matrix(normed, hidden), output);
+        };
+        let stream = self.matrix(stream, hidden);
         if norm.bias.is_some() || !self.adapters.rows.is_empty() {
             let to = self.matrix_mut(&mut *normed, hidden);
             self.network.norm(self.device, norm, stream, to, statistics);
@@ -231,7 +271,7 @@ impl<E: Element> LayerPass<'_, E> {
         let epsilon = self.network.architecture().numerics.norm_epsilon;
         let bias = linear.bias.as_ref().map(Buffer::view);
         let room = (self.matrix_mut(normed, hidden), statistics.range_mut(0..self.rows));
-        let norm = norm.weight.view();
+        let norm = self.network.norm_weight(norm.weight.view());
         self.device.rms_norm_linear(stream, norm, epsilon, &linear.weight, bias, room, output);
     }
 
@@ -240,7 +280,7 @@ impl<E: Element> LayerPass<'_, E> {
         let (columns, unnormed, hidden) = (self.parts.widths.qkv, self.parts.widths.unnormed, self.hidden());
         match (&self.weights.values, &self.weights.head_norms) {
             (Some(values), Some(norms)) => {
-                self.norm_into(&self.weights.before_attention, room);
+                self.norm_into(self.weights.before_attention.as_ref(), room);
                 let input = self.matrix(&room.normed, hidden);
                 self.linear(&self.weights.qkv, input, self.matrix_mut(&mut room.unnormed, unnormed));
                 let rest = self.matrix_mut(&mut room.qkv, columns).columns(unnormed..columns);
@@ -255,7 +295,7 @@ impl<E: Element> LayerPass<'_, E> {
             }
             _ => {
                 let ServingRoom { streams, normed, statistics, qkv, adapters, .. } = room;
-                let (norm, linear) = (&self.weights.before_attention, &self.weights.qkv);
+                let (norm, linear) = (self.weights.before_attention.as_ref(), &self.weights.qkv);
                 let to = self.matrix_mut(&mut *qkv, columns);
                 self.normed_linear(norm, linear, &streams[0], (&mut *normed, statistics), to);
                 let (input, to) = (self.matrix(normed, hidden), self.matrix_mut(qkv, columns));
@@ -267,11 +307,12 @@ impl<E: Element> LayerPass<'_, E> {
     fn norm_heads(&self, norms: &[Buffer<E>; 2], room: &mut ServingRoom<E>) {
         let (columns, unnormed) = (self.parts.widths.qkv, self.parts.widths.unnormed);
         let epsilon = self.network.architecture().numerics.norm_epsilon;
-        for (heads, norm) in self.query_and_key_heads().iter().zip(norms) {
+        let Some(parts) = &self.parts.head_norms else { return };
+        for (heads, norm) in parts.heads.iter().zip(norms) {
             self.device.head_norm(
                 heads,
                 self.matrix(&room.unnormed, unnormed),
-                norm.view(),
+                self.network.norm_weight(norm.view()),
                 epsilon,
                 self.matrix_mut(&mut room.qkv, columns),
                 room.statistics.range_mut(0..self.rows * heads.count),
@@ -279,16 +320,11 @@ impl<E: Element> LayerPass<'_, E> {
         }
     }
 
-    fn query_and_key_heads(&self) -> [Heads; 2] {
-        let PagedShape { heads, kv_heads, head_dim: dim, .. } = self.shape;
-        [Heads { first: 0, count: heads, dim }, Heads { first: heads, count: kv_heads, dim }]
-    }
-
     fn attend(&self, pool: &mut Buffer<E>, room: &mut ServingRoom<E>) {
         let PagedShape { heads, kv_heads, head_dim, .. } = self.shape;
         let (first, width, columns) = (heads * head_dim, kv_heads * head_dim, self.parts.widths.qkv);
         let rows = room.given.paged();
-        match self.network.rotary() {
+        match self.network.rotary(self.layer) {
             Some(rotary) => {
                 let qkv = self.matrix_mut(&mut room.qkv, columns);
                 let positions = room.given.positions();
@@ -312,9 +348,11 @@ impl<E: Element> LayerPass<'_, E> {
     }
 
     fn add_attended(&self, room: &mut ServingRoom<E>) {
-        let ServingRoom { attended, streams, partial, adapters, .. } = room;
+        let ServingRoom { attended, streams, partial, adapters, branch, statistics, .. } = room;
         let attended = self.matrix(attended, self.parts.widths.attended);
-        self.add_product(&self.weights.output, AdapterTarget::Output, attended, streams, partial, adapters);
+        let (linear, after) = (&self.weights.output, self.weights.after_attention.as_ref());
+        let rooms = (streams, partial, adapters, branch, statistics);
+        self.add_half(linear, after, AdapterTarget::Output, attended, rooms);
     }
 
     /// Up to the activations.
@@ -334,15 +372,18 @@ impl<E: Element> LayerPass<'_, E> {
 
     /// From the stream to the stream.
     fn dense(&self, weights: &PackedDense<E>, parts: &DenseParts, room: &mut ServingRoom<E>) {
-        let ServingRoom { streams, normed, statistics, gate_up, activated, partial, adapters, .. } = room;
-        let (norm, hidden, outputs) = (&self.weights.before_mlp, self.hidden(), parts.outputs());
+        let ServingRoom {
+            streams, normed, statistics, gate_up, activated, partial, adapters, branch, ..
+        } = room;
+        let (norm, hidden, outputs) = (self.weights.before_mlp.as_ref(), self.hidden(), parts.outputs());
         let to = self.matrix_mut(&mut *gate_up, outputs);
-        self.normed_linear(norm, &weights.gate_up, &streams[0], (&mut *normed, statistics), to);
+        self.normed_linear(norm, &weights.gate_up, &streams[0], (&mut *normed, &mut *statistics), to);
         let (input, to) = (self.matrix(normed, hidden), self.matrix_mut(&mut *gate_up, outputs));
         self.adapters.add(self.device, self.layer, AdapterTarget::GateUp, input, to, adapters.as_mut());
         let gate_up = self.matrix(gate_up, outputs);
-        let is_swiglu = self.network.architecture().numerics.activation == Activation::SwiGlu;
-        if is_swiglu && partial.is_none() && self.adapters.rows.is_empty() {
+        let after = self.weights.after_mlp.as_ref();
+        let is_swiglu = self.network.architecture().numerics.activation == Activation::Gated(Gate::Silu);
+        if is_swiglu && after.is_none() && partial.is_none() && self.adapters.rows.is_empty() {
             let [residual, output] = streams;
             let bias = weights.down.bias.as_ref().map(Buffer::view);
             let residual = Some(self.matrix(residual, hidden));
@@ -351,12 +392,13 @@ impl<E: Element> LayerPass<'_, E> {
         }
         self.activate(gate_up, self.matrix_mut(&mut *activated, parts.width));
         let activated = self.matrix(activated, parts.width);
-        self.add_product(&weights.down, AdapterTarget::Down, activated, streams, partial, adapters);
+        let rooms = (streams, partial, adapters, branch, statistics);
+        self.add_half(&weights.down, after, AdapterTarget::Down, activated, rooms);
     }
 
     fn activate(&self, gate_up: Matrix<'_, E>, activated: MatrixMut<'_, E>) {
         match self.network.architecture().numerics.activation {
-            Activation::SwiGlu => self.device.swiglu(gate_up, activated),
+            Activation::Gated(gate) => self.device.gated(gate, gate_up, activated),
             Activation::Gelu(kind) => self.device.gelu(kind, gate_up, activated),
         }
     }
@@ -364,6 +406,44 @@ impl<E: Element> LayerPass<'_, E> {
     pub(super) fn linear(&self, linear: &PackedLinear<E>, input: Matrix<'_, E>, output: MatrixMut<'_, E>) {
         let bias = linear.bias.as_ref().map(Buffer::view);
         self.device.linear_packed(input, &linear.weight, bias, None, output);
+    }
+
+    /// The second stream becomes the first plus a product, or plus the norm of it where there is one behind this half of the layer.
+    fn add_half(
+        &self,
+        linear: &PackedLinear<E>,
+        after: Option<&PackedNorm<E>>,
+        target: AdapterTarget,
+        input: Matrix<'_, E>,
+        (streams, partial, adapters, branch, statistics): HalfRooms<'_, E>,
+    ) {
+        let Some(after) = after else {
+            return self.add_product(linear, target, input, streams, partial, adapters);
+        };
+        let (hidden, numbers) = (self.hidden(), 0..self.rows * self.hidden());
+        let [residual, output] = streams;
+        let bias = linear.bias.as_ref().map(Buffer::view);
+        match partial {
+            None => self.linear(linear, input, self.matrix_mut(branch, hidden)),
+            Some(partial) => {
+                self.device.linear_packed(
+                    input,
+                    &linear.weight,
+                    None,
+                    None,
+                    self.matrix_mut(partial, hidden),
+                );
+                self.network.sum_over_ranks(self.device, partial.range_mut(numbers.clone()));
+                self.device.fill(output.range_mut(numbers.clone()), 0.0);
+                let (sums, nothing) = (self.matrix(partial, hidden), self.matrix(output, hidden));
+                self.device.add_sums(sums, bias, nothing, self.matrix_mut(branch, hidden));
+            }
+        }
+        let to = self.matrix_mut(branch, hidden);
+        self.adapters.add(self.device, self.layer, target, input, to, adapters.as_mut());
+        let to = self.matrix_mut(output, hidden);
+        self.network.norm(self.device, after, self.matrix(branch, hidden), to, statistics);
+        self.device.add(residual.range(numbers.clone()), output.range_mut(numbers));
     }
 
     /// The second stream becomes the first plus a product, whose inputs may be cut over ranks.
@@ -374,7 +454,7 @@ impl<E: Element> LayerPass<'_, E> {
         input: Matrix<'_, E>,
         streams: &mut [Buffer<E>; 2],
         partial: &mut Option<Buffer<f32>>,
-        adapters: &mut Option<super::room::AdapterRoom<E>>,
+        adapters: &mut Option<AdapterRoom<E>>,
     ) {
         let hidden = self.hidden();
         let [residual, output] = streams;

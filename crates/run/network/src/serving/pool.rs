@@ -108,6 +108,7 @@ fn shape(network: &Network, layer: usize, parts: &LayerParts, block_tokens: usiz
         kv_heads: widths.kv_heads,
         head_dim: widths.head_dim,
         scale: network.architecture().numerics.attention_scale.of(widths.head_dim, layer),
+        cap: network.architecture().numerics.attention_cap,
         block_tokens,
         format: KvFormat::Stored,
     }

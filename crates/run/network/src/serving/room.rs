@@ -52,6 +52,8 @@ pub struct ServingRoom<E: Element> {
     pub(crate) streams: [Buffer<E>; 2],
     pub(crate) normed: Buffer<E>,
     pub(crate) statistics: Buffer<f32>,
+    /// What a half of a layer adds, where that goes through a norm of its own.
+    pub(crate) branch: Buffer<E>,
     pub(crate) qkv: Buffer<E>,
     pub(crate) unnormed: Buffer<E>,
     pub(crate) attended: Buffer<E>,
@@ -139,6 +141,7 @@ impl<E: Element> ServingRoom<E> {
             streams: [maker.numbers(rows * hidden), maker.numbers(rows * hidden)],
             normed: maker.numbers(rows * hidden),
             statistics: maker.numbers(statistics),
+            branch: maker.numbers(rows * most(&|layer| layer.widths.branch)),
             qkv: maker.numbers(rows * qkv),
             unnormed: maker.numbers(rows * most(&|layer| layer.widths.unnormed)),
             attended: maker.numbers(rows * most(&|layer| layer.widths.attended)),

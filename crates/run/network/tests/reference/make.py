@@ -7,7 +7,7 @@ files), expected.json (tokens, documents' logits and loss). For two of them also
     python make.py adapters FOLDER           trains adapters with PEFT (0.21.2) from their files
     python make.py check FOLDER              computes them from their files and compares
 
-Made with transformers 5.22.2 and PyTorch 2.15.0. Checked with 5.22.2 (14 models, all) and with 4.57.6 (13 models):
+Made with transformers 5.22.2 and 5.23.0 and PyTorch 2.15.0. Checked with 5.22.2 and with 4.57.6 (13 of the first 14 models):
 the largest difference of a logit or gradient, relative to the largest of its tensor, is 2e-6, and the losses of the
 curves are 1.2e-6 apart. `qwen2_moe_windows` is left to version 5, see ONLY_SINCE_5.
 """
@@ -67,6 +67,62 @@ CONFIGS = {
         **{**COMMON, "num_hidden_layers": 3}, intermediate_size=40, moe_intermediate_size=16, head_dim=8,
         num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=True, mlp_only_layers=[1],
         router_aux_loss_coef=0.5),
+    "gemma": lambda: transformers.GemmaConfig(**COMMON, intermediate_size=40, head_dim=8, pad_token_id=3),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **COMMON, intermediate_size=40, head_dim=8, sliding_window=5, query_pre_attn_scalar=20,
+        attn_logit_softcapping=4.0, final_logit_softcapping=3.0, attention_bias=True, pad_token_id=None),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **{**COMMON, "num_hidden_layers": 3}, intermediate_size=40, head_dim=8, sliding_window=5,
+        query_pre_attn_scalar=16, pad_token_id=0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0}}),
+    "llama_yarn": lambda: transformers.LlamaConfig(
+        **COMMON, intermediate_size=40, tie_word_embeddings=False, pad_token_id=5,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 24.0,
+                         "original_max_position_embeddings": 16}),
+    "qwen3_yarn": lambda: transformers.Qwen3Config(
+        **COMMON, intermediate_size=40, head_dim=16, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "mscale": 1.0,
+                         "mscale_all_dim": 0.5, "truncate": False, "original_max_position_embeddings": 16}),
+    "llama_dynamic": lambda: transformers.LlamaConfig(
+        **COMMON, intermediate_size=40, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}),
+    "phi3": lambda: transformers.Phi3Config(
+        **COMMON, intermediate_size=40, sliding_window=5, pad_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}),
+    "phi3_longrope": lambda: transformers.Phi3Config(
+        **{**COMMON, "hidden_size": 32}, intermediate_size=40, pad_token_id=None,
+        original_max_position_embeddings=32, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+                         "short_factor": [1.0, 1.5, 2.0], "long_factor": [2.0, 4.0, 8.0]}),
+    "phi3_long": lambda: transformers.Phi3Config(
+        **{**COMMON, "hidden_size": 32}, intermediate_size=40, pad_token_id=None,
+        original_max_position_embeddings=8,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
+                         "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0]}),
+    "olmo2": lambda: transformers.Olmo2Config(**COMMON, intermediate_size=40, pad_token_id=1),
+    "olmo3": lambda: transformers.Olmo3Config(
+        **COMMON, intermediate_size=40, pad_token_id=None, sliding_window=5, attention_bias=True,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+                         "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0,
+                                            "original_max_position_embeddings": 16}}),
+    "olmoe": lambda: transformers.OlmoeConfig(
+        **COMMON, intermediate_size=16, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+        pad_token_id=None),
+    "glm": lambda: transformers.GlmConfig(**COMMON, intermediate_size=40, head_dim=8, pad_token_id=None),
+    "glm4": lambda: transformers.Glm4Config(**COMMON, intermediate_size=40, head_dim=8, pad_token_id=None),
+    "smollm3": lambda: transformers.SmolLM3Config(
+        **COMMON, intermediate_size=40, pad_token_id=None, no_rope_layers=[1, 0]),
+    "granite": lambda: transformers.GraniteConfig(
+        **COMMON, intermediate_size=40, tie_word_embeddings=True, embedding_multiplier=12.0, logits_scaling=8.0,
+        residual_multiplier=0.22, attention_multiplier=0.0625, mlp_bias=True),
+    "ministral": lambda: transformers.MinistralConfig(
+        **COMMON, intermediate_size=40, head_dim=8, sliding_window=5,
+        layer_types=["sliding_attention", "full_attention"]),
+    "qwen3_fp8": lambda: transformers.Qwen3Config(**COMMON, intermediate_size=160, head_dim=8, tie_word_embeddings=True),
+    "llama_fp8": lambda: transformers.LlamaConfig(**COMMON, intermediate_size=40, tie_word_embeddings=False),
     "gpt2_scales": lambda: transformers.GPT2Config(
         vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=4, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True,
@@ -85,6 +141,41 @@ def random_model(config):
             centre = 1.0 if parameter.dim() == 1 and parameter.abs().sum() > 0 else 0.0
             parameter.copy_(centre + spread * torch.randn_like(parameter))
     return model
+
+
+# Weights of linear layers in 8 bits, as published: by blocks of 128 by 128, and one scale for each output.
+FP8 = {
+    "qwen3_fp8": dict(quant_method="fp8", activation_scheme="dynamic", fmt="e4m3", weight_block_size=[128, 128]),
+    "llama_fp8": dict(quant_method="compressed-tensors", format="float-quantized", ignore=["lm_head"]),
+}
+
+
+def quantise(model, name):
+    """Gives the model the weights that 8 bits stand for; returns the tensors of files in their place."""
+    files = {}
+    for stem, layer in model.named_modules():
+        if not isinstance(layer, torch.nn.Linear) or stem == "lm_head":
+            continue
+        weight = layer.weight.detach()
+        rows, columns = weight.shape
+        block = [128, 128] if FP8[name]["quant_method"] == "fp8" else [1, columns]
+        down, along = -(-rows // block[0]), -(-columns // block[1])
+        scales = torch.zeros(down, along)
+        codes, plain = torch.zeros(rows, columns, dtype=torch.float8_e4m3fn), torch.zeros(rows, columns)
+        for y in range(down):
+            for x in range(along):
+                part = (slice(y * block[0], (y + 1) * block[0]), slice(x * block[1], (x + 1) * block[1]))
+                scale = (weight[part].abs().max() / 448).to(torch.bfloat16).float()
+                scales[y, x] = scale
+                codes[part] = (weight[part] / scale).to(torch.float8_e4m3fn)
+                plain[part] = codes[part].float() * scale
+        layer.weight.data.copy_(plain)
+        files[f"{stem}.weight"] = codes
+        if block[0] == 128:
+            files[f"{stem}.weight_scale_inv"] = scales
+        else:
+            files[f"{stem}.weight_scale"] = scales.to(torch.bfloat16)
+    return files
 
 
 def mean_loss(model, tokens):
@@ -136,13 +227,19 @@ def make(name, config, folder):
     torch.manual_seed(len(name))
     folder.mkdir(parents=True, exist_ok=True)
     model = random_model(config)
+    in_files = quantise(model, name) if name in FP8 else {}
     tokens = torch.randint(0, VOCAB, (BATCH, SEQUENCE + 1))
+    if config.pad_token_id is not None:
+        tokens[0, 2] = config.pad_token_id  # whose row of the embedding is not learned
     padding = PADDING.get(name)
     for row, count in enumerate(padding or []):
         if count:
             tokens[row, SEQUENCE - count:] = 0
     logits, loss = computed(model, tokens, padding)
     tensors, written = saved(model, folder)
+    tensors.update(in_files)
+    if name in FP8:
+        written["quantization_config"] = FP8[name]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(written, indent=1) + "\n")
     save_file(gradients_of(model, folder), folder / "gradients.safetensors")
@@ -158,9 +255,18 @@ def make(name, config, folder):
 def as_version_4(config):
     """The same configuration in the words of transformers 4."""
     rope = config.pop("rope_parameters", None)
+    if rope and "full_attention" in rope:
+        # What stretches positions was for layers without a window; the others had a base of their own in Gemma alone.
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
     if rope:
+        if "partial_rotary_factor" in rope:
+            config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+        if rope["rope_type"] == "longrope":
+            config["original_max_position_embeddings"] = rope.pop("original_max_position_embeddings")
+            rope["type"] = rope.pop("rope_type")
         config["rope_theta"] = rope.pop("rope_theta")
-        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        config["rope_scaling"] = None if rope.get("rope_type") == "default" else rope
     if config["model_type"] == "qwen3_moe":
         config["num_experts"] = config.pop("num_local_experts")
     return config
@@ -264,7 +370,8 @@ if __name__ == "__main__":
         for name, targets in ADAPTERS.items():
             adapter(name, targets, root)
     else:
-        names = [name for name in names if MAJOR > 4 or name not in ONLY_SINCE_5]
+        # transformers has kernels for fp8 on GPUs alone.
+        names = [name for name in names if (MAJOR > 4 or name not in ONLY_SINCE_5) and name not in FP8]
         apart = {name: check(name, root / name) for name in names}
         curves = {name: check_curve(root / name) for name in CURVES if name in names}
         print(f"transformers {transformers.__version__}, torch {torch.__version__}: {len(apart)} models, largest "

@@ -12,7 +12,20 @@ use bedplate_network::{
 pub(crate) const SEQUENCE: usize = 16;
 const SEQUENCES: usize = 2;
 const ROWS: usize = SEQUENCES * SEQUENCE;
-pub(crate) const MODELS: [&str; 7] = ["llama", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "gpt2"];
+pub(crate) const MODELS: [&str; 11] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "gpt2",
+    // Norms on both sides, bent scores, several rotary positions, matrices of several parts.
+    "gemma2",
+    "gemma3",
+    "glm4",
+    "phi3",
+];
 
 pub(crate) fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)

@@ -43,7 +43,7 @@ impl BlockPiece {
             }
             None => self.blocks.iter().for_each(|bytes| message.extend_from_slice(bytes)),
         }
-        link.send(&message)
+        link.send_owned(message)
     }
 
     /// The next piece; none after the last.

@@ -1,9 +1,10 @@
 //! Prompts that are computed by another engine.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-use bedplate_serve::{Disaggregated, Engine, EngineOptions, KvServer, Replica, Secret};
+use bedplate_serve::{Disaggregated, Engine, EngineOptions, KvServer, Replica, Secret, WorkerFlaw};
 
 use crate::fixture::{
     LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, greedy, kv_bytes, listen, options,
@@ -56,6 +57,22 @@ fn a_worker_that_is_gone_a_stranger_or_of_another_kind_costs_no_answer() {
     assert_eq!(listen(both.ask(greedy(prompt, 20)).unwrap()).samples[0].0, expected);
 }
 
+#[test]
+fn a_wrong_secret_and_another_model_are_found_before_the_first_prompt() {
+    let (_, both, _server) = pair(LLAMA, &options(), b"kv");
+    assert_eq!(both.check(), []);
+    let (_, both, server) = pair(LLAMA, &options(), b"another");
+    assert_eq!(both.check(), [(server.address(), WorkerFlaw::WrongSecret)]);
+    let (_, both, server) = pair(LLAMA, &EngineOptions { block_tokens: 8, ..options() }, b"kv");
+    let flaws = both.check();
+    assert!(
+        matches!(&flaws[..], [(_, WorkerFlaw::Other(why))] if why.contains("another model")),
+        "{flaws:?}"
+    );
+    drop(server);
+    assert!(matches!(&both.check()[..], [(_, WorkerFlaw::Away(_))]));
+}
+
 /// It takes connections and says nothing for as long as the test runs; the client is dropped meanwhile.
 #[test]
 fn a_client_that_goes_away_while_blocks_come_leaves_nothing() {
@@ -89,4 +106,26 @@ fn blocks_for_which_there_is_no_room_are_computed_here() {
         assert_eq!(listen(answer).samples[0].0, tiny.continued(prompt, 40));
     }
     assert_nothing_left(&decode);
+}
+
+/// Bytes of strangers, whole messages among them: each connection ends, and the worker computes for its own afterwards.
+#[test]
+fn no_bytes_make_a_worker_fail() {
+    let (_, both, server) = pair(LLAMA, &options(), b"kv");
+    let mut random = bedplate_random::Random::scattered(7);
+    let requests = std::env::var("BEDPLATE_FUZZ_REQUESTS").ok().and_then(|count| count.parse().ok());
+    for _ in 0..requests.unwrap_or(300) {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let mut bytes: Vec<u8> = Vec::new();
+        for _ in 0..random.below(4) {
+            let length = [0, 1, 32, 64, 65, u64::MAX][random.below(6)];
+            bytes.extend(length.to_le_bytes());
+            bytes.extend((0..length.min(80)).map(|_| random.below(256) as u8));
+        }
+        bytes.truncate(bytes.len().saturating_sub(random.below(9)));
+        // It may have hung up.
+        let _ = stream.write_all(&bytes).and_then(|()| stream.shutdown(Shutdown::Write));
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    assert_eq!(both.check(), []);
 }

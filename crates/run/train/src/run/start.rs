@@ -1,13 +1,13 @@
 //! How a run begins in a world: the layout, the data, the network, and the state to start from.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
-use bedplate_host::FolderLock;
+use bedplate_host::{FolderLock, open_regular, replace_file};
 use bedplate_kernels::Device;
 use bedplate_serve::free_memory;
 use bedplate_transformer::FlopsConvention;
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
 use crate::checkpoint::{self, CurveSettings, METRICS_FILE, MODEL_FOLDER};
+use crate::config::SETTINGS_FILE;
 use crate::memory;
 use crate::output_lock;
 use crate::ranks::RunRanks;
@@ -130,6 +131,9 @@ impl<'a, E: Trained> Run<'a, E> {
             return Err(error);
         }
         trainer.begin_first_copy();
+        if ranks.is_first() && !is_anew {
+            keep_settings(config)?;
+        }
         if is_anew && ranks.is_first() && resumed.newest.is_none() {
             resumed.newest = newest_here(&checkpoints)?;
         }
@@ -166,6 +170,13 @@ impl<'a, E: Trained> Run<'a, E> {
             lock: past.lock.take(),
         })
     }
+}
+
+/// Leaves the configuration where the run writes: `bedplate train --resume FOLDER` needs nothing else.
+fn keep_settings(config: &TrainConfig) -> Result<(), TrainError> {
+    let path = config.output.folder.join(SETTINGS_FILE);
+    replace_file(&path, config.rooted().to_toml().as_bytes())
+        .map_err(|source| TrainError::WriteOutput { path, source })
 }
 
 /// The newest checkpoint of this run, for a rank that has become the first.
@@ -319,7 +330,7 @@ fn fingerprint(path: &Path) -> Result<u32, TrainError> {
     }
     let (mut sum, mut buffer) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
     for file in files {
-        let mut file = File::open(file).map_err(cannot)?;
+        let mut file = open_regular(&file).map_err(cannot)?;
         loop {
             match file.read(&mut buffer).map_err(cannot)? {
                 0 => break,

@@ -21,9 +21,16 @@ pub trait Observer {
     /// The run turns to something else.
     fn turned_to(&mut self, _phase: Phase) {}
 
+    /// This rank has its place in a world; again when that was made anew.
+    fn took_place(&mut self, _place: &Place<'_>) {}
+
+    /// A step of the run, on the rank that speaks for it.
     fn step(&mut self, _record: &StepRecord) -> Result<(), TrainError> {
         Ok(())
     }
+
+    /// A step of another rank, with this rank's own times.
+    fn own_step(&mut self, _record: &StepRecord) {}
 
     fn evaluated(&mut self, _record: &EvaluationRecord) -> Result<(), TrainError> {
         Ok(())
@@ -41,6 +48,22 @@ pub trait Observer {
 
     /// The run waits for ranks; the text is for people.
     fn waits(&mut self, _text: &str) {}
+}
+
+/// What a step was predicted to take, and what that rests on, in words.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepPlan {
+    pub breakdown: Breakdown<Predicted>,
+    pub source: Option<String>,
+}
+
+/// Where a rank stands among the others.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Its stage, where there are several.
+    pub stage: Option<u32>,
+    /// On the rank that speaks for the run.
+    pub predicted: Option<&'a StepPlan>,
 }
 
 /// What a run is about to do.
@@ -87,7 +110,7 @@ pub enum Resume {
 pub struct RunOptions<'a> {
     pub resume: Resume,
     /// What a step was predicted to take.
-    pub predicted: Option<Breakdown<Predicted>>,
+    pub predicted: Option<StepPlan>,
     /// The machine's peak in FLOP/s, for the share that is used.
     pub peak: Option<f64>,
     /// Set to end the run early; it writes a checkpoint first.

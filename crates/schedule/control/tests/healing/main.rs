@@ -1,6 +1,7 @@
 //! What the control plane does about nodes and ranks that misbehave, told step by step.
 
 mod devices;
+mod diagnosis;
 mod findings;
 mod survival;
 
@@ -111,7 +112,7 @@ impl Story {
                 Record::Job { job, life } => jobs.get_mut(&job).expect("it was submitted").life = life,
                 Record::Run(row) => drop(runs.insert(row.run.job, row)),
                 Record::Node(row) => drop(nodes.insert(row.name.clone(), row)),
-                Record::Share(_) | Record::Note(_) => {}
+                Record::Arriving { .. } | Record::Share(_) | Record::Note(_) => {}
             }
         }
         (restored.runtime_samples, restored.jobs) = jobs.into_values().partition(JobRow::is_runtime_sample);
@@ -543,8 +544,31 @@ fn an_agent_that_was_started_anew_has_lost_its_ranks() {
     let mut story = Story::new(1);
     let job = story.submit(gang(1));
     story.now += 100;
+    story.control.unlinked(story.link("n1"), Unlinked::Closed, Time(story.now));
     story.join("n1");
     assert_eq!((story.stands(job).as_str(), story.run_of(job).number), ("running on n1", 2));
+}
+
+#[test]
+fn a_second_agent_of_a_node_is_turned_away_while_the_first_is_heard() {
+    let mut story = Story::new(1);
+    let job = story.submit(gang(1));
+    let first = story.link("n1");
+    story.now += 100;
+    story.join("n1");
+    let answer = &story.sent.last().expect("it was answered").1;
+    assert!(
+        matches!(answer, ToAgent::Unwelcome { why } if why.contains("another agent is node `n1`")),
+        "{answer:?}"
+    );
+    assert_eq!((story.stands(job).as_str(), story.run_of(job).number), ("running on n1", 1));
+    // One that has fallen silent is replaced, whether its connection has been noticed to be broken or not.
+    story.links.insert(first, "n1".into());
+    story.is_mute.push("n1".into());
+    story.now += 3_100;
+    story.join("n1");
+    let answer = &story.sent.last().expect("it was answered").1;
+    assert!(!matches!(answer, ToAgent::Unwelcome { .. }), "{answer:?}");
 }
 
 #[test]

@@ -165,6 +165,7 @@ fn a_control_plane_that_starts_again_knows_every_node_by_its_own_run() {
     // A node that was started anew joins again, and knows where the others once met.
     again.says("n1", reports(RunId { job: job.0, number: 1 }, 0, Report::Progress { step: 2 }));
     again.now += 250;
+    again.control.unlinked(again.link("n3"), Unlinked::Closed, Time(again.now));
     again.join_holding("n3", Vec::new());
     assert_eq!(again.stands(job), "running on n1 n4 n3");
     assert_eq!(launch_of(&again, "n3"), (3, Some(1), vec![2]));

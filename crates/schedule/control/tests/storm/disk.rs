@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bedplate_control::record::{
-    EndedRow, JobRow, JobState, NodeRow, Record, Restored, RunPhase, RunRow, ShareRow,
+    ArrivingRow, EndedRow, JobRow, JobState, NodeRow, Record, Restored, RunPhase, RunRow, ShareRow,
 };
 use bedplate_gangs::{JobId, Time};
 
@@ -20,6 +20,8 @@ pub(crate) struct Disk {
 #[derive(Debug, Clone, Default)]
 struct Tables {
     jobs: BTreeMap<JobId, JobRow>,
+    /// Arrays of which not all tasks are recorded, and which is the next.
+    arriving: BTreeMap<JobId, JobId>,
     runs: BTreeMap<(u64, u32), RunRow>,
     nodes: BTreeMap<String, NodeRow>,
     shares: BTreeMap<(String, String), ShareRow>,
@@ -45,10 +47,13 @@ impl Disk {
         self.written.clear();
     }
 
-    /// Whether the job with this mark is on disk under its number.
+    /// Whether the job with this mark is on disk under its number, or its array, from which it follows.
     pub(crate) fn holds(&self, job: JobId, mark: &str) -> bool {
         let quoted = format!("\"{mark}\"");
-        self.synced.jobs.get(&job).is_some_and(|row| row.text.contains(&quoted))
+        let tables = &self.synced;
+        let array = tables.arriving.range(..=job).next_back().filter(|(_, next)| **next <= job);
+        let row = tables.jobs.get(&job).or_else(|| tables.jobs.get(array?.0));
+        row.is_some_and(|row| row.text.contains(&quoted))
     }
 
     /// How a job ended, if that is on disk.
@@ -78,6 +83,10 @@ impl Tables {
             Record::Job { job, life } => {
                 self.jobs.get_mut(&job).expect("a job is submitted before it changes").life = life;
             }
+            Record::Arriving { array, next } => {
+                self.arriving.remove(&array);
+                self.arriving.extend(next.map(|next| (array, next)));
+            }
             Record::Run(row) => {
                 self.latest = self.latest.max(row.started).max(row.ended.unwrap_or_default());
                 self.runs.insert((row.run.job, row.run.number), row);
@@ -101,6 +110,11 @@ impl Tables {
             runtime_samples,
             next_job: self.jobs.keys().next_back().map_or(1, |id| id.0 + 1),
             jobs: self.jobs.values().filter(|row| !row.life.state.is_final()).cloned().collect(),
+            arriving: self
+                .arriving
+                .iter()
+                .map(|(first, next)| ArrivingRow { first: self.jobs[first].clone(), next: *next })
+                .collect(),
             ended: self.mates_of_live_tasks(),
             ended_count: self.jobs.values().filter(|row| row.life.state.is_final()).count() as u64,
             runs: self

@@ -1,6 +1,9 @@
 //! The world around the state machines: time, network, the control plane. Processes of nodes are in `nodes`, who acts on it in `clients`, what must hold in `laws`.
 
+mod abuse;
 mod clients;
+mod clock;
+mod cuts;
 mod laws;
 mod nodes;
 mod sensors;
@@ -9,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bedplate_catalog::Catalog;
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
-use bedplate_control::record::JobState;
+use bedplate_control::record::{JobState, Record};
 use bedplate_control::wire::{
     Checkpoint, FromAgent, Hello, HostMachine, Launch, RankEnd, RunId, ToAgent, Unready,
 };
@@ -23,12 +26,21 @@ use bedplate_topology::{Cluster, NodeId};
 
 use crate::disk::Disk;
 use crate::random::Random;
+use abuse::Abuse;
+use clock::ControlClock;
+use cuts::{Cut, Way};
 use sensors::{Findings, Sensor};
 
 const NODES: usize = 5;
 const GPUS: u32 = 8;
 const STORM: u64 = 240_000;
 const CALM: u64 = 1_500_000;
+/// The hundreds of seeds in which clocks jump, in which the network is cut in other ways than node by node, in which a user does all that he
+/// may as fast as he can, and in which all of this happens.
+pub(crate) const JUMPS: u64 = 2;
+pub(crate) const PARTITIONS: u64 = 4;
+pub(crate) const ABUSE: u64 = 8;
+pub(crate) const EVERYTHING: u64 = 9;
 /// How long into the calm the last broken node is repaired: a job that avoids others may need it.
 const LAST_REPAIR: u64 = 300_000;
 
@@ -49,10 +61,18 @@ pub(crate) enum Bug {
     ForgetsDrains,
     /// Nor what an operator knew of when he put a node back.
     ForgetsTrust,
+    /// Nor which jobs are held.
+    ForgetsHolds,
+    /// The control plane's time is the wall clock's.
+    JumpsWithTheWall,
+    /// A control plane that starts again waits until the wall clock shows what it had written.
+    StandsStill,
+    /// Jobs of one user are enough to accuse a node.
+    BlamesForOne,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 7] = [
+    pub(crate) const ALL: [Bug; 11] = [
         Bug::AnswersEarly,
         Bug::IgnoresLease,
         Bug::StartsAlone,
@@ -60,6 +80,10 @@ impl Bug {
         Bug::DrainsAll,
         Bug::ForgetsDrains,
         Bug::ForgetsTrust,
+        Bug::ForgetsHolds,
+        Bug::JumpsWithTheWall,
+        Bug::StandsStill,
+        Bug::BlamesForOne,
     ];
 }
 
@@ -69,6 +93,17 @@ enum Coming {
     /// A client does something.
     Client,
     Fault,
+    /// The clock of the control plane's host is set.
+    Jump,
+    /// Some cannot hear each other.
+    Partition,
+    Cut {
+        node: usize,
+        way: Way,
+        length: u64,
+    },
+    /// A user does harm.
+    Abuse,
     ControlTick,
     ControlBack,
     ControlDies,
@@ -147,7 +182,7 @@ struct Node {
     launches: BTreeMap<RunId, Launch>,
     /// Ranks that are alive, with the incarnation that started them.
     alive: BTreeMap<RunId, (u64, BTreeSet<u32>)>,
-    cut_until: u64,
+    cut: Cut,
     /// Until then the agent stands still: it reads and says nothing, and its clock goes on.
     frozen_until: u64,
     fork_server: ForkServer,
@@ -185,11 +220,19 @@ struct Link {
 
 /// What waits for a sync: answers to clients and commands to nodes.
 struct Waiting {
+    promised: Promised,
+    commands: Vec<Command>,
+}
+
+/// What clients are told once it is on disk.
+#[derive(Default)]
+struct Promised {
     acknowledged: Vec<(JobId, String)>,
     cancelled: Vec<JobId>,
+    /// Jobs that waited and are held.
+    held: Vec<JobId>,
     /// Nodes that an operator put back, knowing of what they had found until then by their clocks.
     trusted: Vec<(usize, u64)>,
-    commands: Vec<Command>,
 }
 
 pub(crate) struct World {
@@ -201,7 +244,7 @@ pub(crate) struct World {
     control: Option<Control>,
     /// Counts the lives of the control plane: what was under way dies with it.
     epoch: u64,
-    control_skew: u64,
+    clock: ControlClock,
     disk: Disk,
     waiting: std::collections::VecDeque<Waiting>,
     nodes: Vec<Node>,
@@ -226,6 +269,7 @@ pub(crate) struct World {
     /// Agents and fork servers stand still now and then.
     freezes: bool,
     findings: Findings,
+    abuse: Abuse,
     /// A job that was acknowledged and that the disk does not have.
     lost: Option<JobId>,
     hash: u64,
@@ -243,7 +287,7 @@ impl World {
             skew: random.between(0, 5_000_000),
             launches: BTreeMap::new(),
             alive: BTreeMap::new(),
-            cut_until: 0,
+            cut: Cut::default(),
             frozen_until: 0,
             fork_server: ForkServer::default(),
             suspended: BTreeSet::new(),
@@ -263,7 +307,7 @@ impl World {
             coming: BTreeMap::new(),
             control: None,
             epoch: 0,
-            control_skew: 1_000_000_000,
+            clock: ControlClock::new(bug),
             disk: Disk::default(),
             waiting: std::collections::VecDeque::new(),
             nodes,
@@ -281,6 +325,7 @@ impl World {
             is_hostile,
             freezes,
             findings: Findings::default(),
+            abuse: Abuse::default(),
             lost: None,
             hash: 0,
             is_told: false,
@@ -295,6 +340,18 @@ impl World {
         world.after(3_000, Coming::Fault);
         if wears {
             world.after(2_000, Coming::Wear);
+        }
+        // Only in some hundreds, so that the stories of other seeds stay as they were.
+        let hundred = seed / 100 % 10;
+        if matches!(hundred, JUMPS | EVERYTHING) {
+            world.after(1_000, Coming::Jump);
+        }
+        if matches!(hundred, PARTITIONS | EVERYTHING) {
+            world.after(1_500, Coming::Partition);
+        }
+        if matches!(hundred, ABUSE | EVERYTHING) {
+            world.abuse.is_on = true;
+            world.after(500, Coming::Abuse);
         }
         world
     }
@@ -311,7 +368,7 @@ impl World {
         self.is_stormy = false;
         self.tell("calm");
         for node in &mut self.nodes {
-            node.cut_until = 0;
+            node.cut = Cut::default();
             node.frozen_until = node.frozen_until.min(self.now);
         }
         self.repair_most();
@@ -320,6 +377,7 @@ impl World {
             // Somebody puts nodes back that were taken out, and lets go what was held.
             if self.now > resumed + 30_000 && self.control.is_some() {
                 resumed = self.now;
+                self.releases_all();
                 self.with_control(|control, now| {
                     // What still finds something grave is left to those who repair it.
                     let well =
@@ -347,6 +405,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let ((at, _), coming) = self.coming.pop_first().expect("something always comes");
         self.now = at;
+        self.clock.advance(at);
         self.hash = (self.hash ^ at).wrapping_mul(0x0100_0000_01B3).rotate_left(7) ^ name_of(&coming);
         self.happen(coming);
         self.check()
@@ -381,8 +440,15 @@ impl World {
         match coming {
             Coming::Client => self.client(),
             Coming::Fault => self.fault(),
+            Coming::Jump => self.jump(),
+            Coming::Partition => self.partition(),
+            Coming::Cut { node, way, length } => self.cut(node, way, length),
+            Coming::Abuse => self.abuse(),
             Coming::ControlTick => {
-                self.with_control(|control, now| control.tick(now));
+                self.with_control(|control, now| {
+                    control.take_in(now);
+                    control.tick(now);
+                });
                 self.after(50, Coming::ControlTick);
             }
             Coming::ControlBack => self.start_control(),
@@ -426,9 +492,11 @@ impl World {
         self.epoch += 1;
         if self.is_stormy {
             // The clock was set meanwhile.
-            self.control_skew = 1_000_000_000 + self.random.between(0, 20_000);
+            let off = self.random.between(0, 20_000).cast_signed();
+            self.clock.set(off);
         }
-        let now = Time(self.now + self.control_skew);
+        self.clock.start(self.now, self.disk.restored().latest);
+        let now = self.clock.now();
         let (control, unreadable) =
             Control::restore(cluster(), settings(), rules(self.bug), self.remembered(), now);
         assert_eq!(unreadable, []);
@@ -458,31 +526,27 @@ impl World {
     }
 
     fn with_control(&mut self, act: impl FnOnce(&mut Control, Time)) {
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         if let Some(control) = &mut self.control {
             act(control, now);
-            self.carry_out(Vec::new(), Vec::new(), Vec::new());
+            self.carry_out(Promised::default());
         }
     }
 
     /// Writes the records, sends what is urgent, and keeps the rest until they are synced.
-    fn carry_out(
-        &mut self,
-        acknowledged: Vec<(JobId, String)>,
-        cancelled: Vec<JobId>,
-        trusted: Vec<(usize, u64)>,
-    ) {
+    fn carry_out(&mut self, promised: Promised) {
         let output = self.control.as_mut().expect("callers checked").take_output();
         self.check_output(&output);
+        self.check_abuse(&output);
         output.urgent.into_iter().for_each(|command| self.command(command));
         let is_idle = output.records.is_empty() && output.commands.is_empty();
-        if is_idle && acknowledged.is_empty() && cancelled.is_empty() {
+        if is_idle && promised.acknowledged.is_empty() && promised.cancelled.is_empty() {
             return;
         }
         self.disk.write(output.records);
-        let mut waiting = Waiting { acknowledged, cancelled, trusted, commands: output.commands };
+        let mut waiting = Waiting { promised, commands: output.commands };
         if self.bug == Some(Bug::AnswersEarly) {
-            self.acknowledge(&mut waiting);
+            self.acknowledge(&mut waiting.promised);
         }
         self.waiting.push_back(waiting);
         let slow = self.is_stormy && self.random.percent(2);
@@ -497,14 +561,16 @@ impl World {
         }
         self.disk.sync();
         let mut waiting = self.waiting.pop_front().expect("each write waits for one sync");
-        self.acknowledge(&mut waiting);
+        self.acknowledge(&mut waiting.promised);
         waiting.commands.into_iter().for_each(|command| self.command(command));
     }
 
-    fn acknowledge(&mut self, waiting: &mut Waiting) {
-        self.acknowledged.extend(std::mem::take(&mut waiting.acknowledged));
-        self.cancelled.extend(std::mem::take(&mut waiting.cancelled));
-        for (node, until_ms) in std::mem::take(&mut waiting.trusted) {
+    fn acknowledge(&mut self, promised: &mut Promised) {
+        let Promised { acknowledged, cancelled, held, trusted } = std::mem::take(promised);
+        self.acknowledged.extend(acknowledged);
+        self.cancelled.extend(cancelled);
+        self.abuse.hold(held);
+        for (node, until_ms) in trusted {
             self.findings.trust(node, until_ms);
         }
     }
@@ -515,7 +581,7 @@ impl World {
         if self.nodes[node].agent.is_none() || self.nodes[node].link.is_some() {
             return;
         }
-        let is_cut = self.now < self.nodes[node].cut_until;
+        let is_cut = self.now < self.nodes[node].cut.until(Way::Both);
         if is_cut || self.control.is_none() {
             let how = if is_cut { LinkLoss::Gone } else { LinkLoss::Refused };
             self.with_agent(node, |agent, now| agent.link_lost(how, now));
@@ -572,7 +638,8 @@ impl World {
         let node = self.links.get(&link)?.node;
         let mut at = self.now + self.random.between(1, 10);
         // What was sent during a cut comes after it, as TCP repeats it.
-        let cut_until = self.nodes[node].cut_until;
+        let way = if is_to_control { Way::ToControl } else { Way::ToNode };
+        let cut_until = self.nodes[node].cut.until(way);
         if self.now < cut_until {
             at = cut_until + self.random.between(1, 300);
         }
@@ -652,6 +719,10 @@ fn name_of(coming: &Coming) -> u64 {
         Coming::ForkServerBack { node, .. } => 700 + *node as u64,
         Coming::Wear => 800,
         Coming::ControlDies => 801,
+        Coming::Jump => 802,
+        Coming::Partition => 803,
+        Coming::Abuse => 804,
+        Coming::Cut { node, .. } => 840 + *node as u64,
         Coming::Breaks { node, .. } => 810 + *node as u64,
         Coming::Reads { node, .. } => 820 + *node as u64,
         Coming::Tells { node } => 830 + *node as u64,
@@ -672,7 +743,15 @@ fn settings() -> Settings {
 
 /// Nodes that take too long are given up within the storm.
 fn rules(bug: Option<Bug>) -> ControlRules {
-    let mut rules = ControlRules { prepare_within: Span::seconds(20), ..ControlRules::default() };
+    let mut rules = ControlRules {
+        prepare_within: Span::seconds(20),
+        array_slice: 3,
+        cycle_slice: 1,
+        ..ControlRules::default()
+    };
+    if bug == Some(Bug::BlamesForOne) {
+        rules.blame.most_witnesses = 1;
+    }
     if bug == Some(Bug::DrainsAll) {
         (rules.blame.most_proven, rules.blame.most_accused) = (1.0, 2.0);
     }

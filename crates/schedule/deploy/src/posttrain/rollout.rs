@@ -68,6 +68,7 @@ fn need<'a>(question: &PostTraining<'a>) -> Need<'a> {
         objectives: Objectives::default(),
         constants: question.serving,
         site: None,
+        errors: None,
         alternatives: &[],
         options: DeployOptions {
             engine: question.engine,

@@ -1,6 +1,6 @@
 //! The shape of a model as flags of Megatron-LM's `pretrain_gpt.py`.
 
-use bedplate_transformer::{Attention, Family, Mixture, Mlp, Norm, Positions, Reach, Transformer};
+use bedplate_transformer::{Attention, Family, Mixture, Mlp, Norm, Positions, QkNorm, Reach, Transformer};
 
 use super::Lacks;
 
@@ -34,7 +34,7 @@ fn attention(model: &Transformer) -> Vec<String> {
                 line += &format!(" --group-query-attention --num-query-groups {}", heads.kv_heads);
             }
             line += if heads.has_qkv_bias { " --add-qkv-bias" } else { "" };
-            line += if heads.has_qk_norm { " --qk-layernorm" } else { "" };
+            line += if heads.qk_norm == QkNorm::Head { " --qk-layernorm" } else { "" };
             line += if heads.has_sinks { " --softmax-type learnable" } else { "" };
             vec![line]
         }

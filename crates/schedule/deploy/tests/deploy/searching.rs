@@ -1,13 +1,13 @@
 //! What the search finds.
 
-use bedplate_deploy::{OfferedLoad, Pattern, Plan, Pooling, Verdict, explain, search};
+use bedplate_deploy::{OfferedLoad, Pattern, Plan, Pooling, Verdict, Workers, explain, search};
 use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_replay::requests::{Lengths, SharedPrefix, seconds};
 use bedplate_transformer::Precision;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
-use crate::support::{Question, question};
+use crate::support::{Question, question, rented};
 
 fn check(question: &Question, expected: Expect) {
     let answer = search(&question.need(), question.supplies()).expect("some deployment holds");
@@ -15,6 +15,45 @@ fn check(question: &Question, expected: Expect) {
     let dollars = best.dollars_per_hour.unwrap_or_default();
     expected.assert_eq(&format!("{} | {} GPUs | ${dollars:.2}/h", best.plan, best.plan.gpus()));
     assert!(best.shown.share >= question.options.share);
+}
+
+/// Seven GPUs of a machine cost what the machine costs, so the eighth answers too.
+#[test]
+fn whole_machines_are_paid_and_used() {
+    let mut question = question("llama-3.1-8b", "p5en.48xlarge:2", (2000, 300, 20.0), (1000.0, 25.0));
+    question.supply = rented("p5en.48xlarge:2");
+    let answer = search(&question.need(), question.supplies()).expect("it holds");
+    let hourly = question.supply.dollars_of_units(1).expect("it has a price");
+    let best = &answer.best;
+    let units = question.supply.units_of(&best.plan);
+    assert_eq!(best.dollars_per_hour, Some(hourly * f64::from(units)));
+    assert_eq!(best.plan.gpus(), 8 * units, "{}", best.plan);
+    let outcome = &best.shown.outcome;
+    let million = outcome.dollars_per_million_output_tokens().expect("it has a price");
+    let by_hand = best.dollars_per_hour.expect("priced") / 3600.0 / outcome.output_tokens_per_second() * 1e6;
+    assert!((million / by_hand - 1.0).abs() < 0.05, "{million} or {by_hand}");
+}
+
+/// The units of a plan against placing its replicas one by one.
+#[test]
+fn units_hold_what_they_have_room_for() {
+    let need = question("llama-3.1-8b", "p5en.48xlarge:8", (1, 1, 1.0), (0.0, 0.0));
+    let supply = rented("p5en.48xlarge:8");
+    let layout = |tensor: u32| {
+        format!("tp{tensor}.bf16").parse::<Pattern>().expect("a pattern").first.completed(&need.need())
+    };
+    let workers = |tensor: u32, replicas: u32| Workers { layout: layout(tensor), replicas, max_seqs: 1 };
+    for (plan, units) in [
+        (Plan::Aggregated(workers(1, 7)), 1),
+        (Plan::Aggregated(workers(4, 3)), 2),
+        (Plan::Disaggregated { prefill: workers(1, 4), decode: workers(4, 1) }, 1),
+        (Plan::Disaggregated { prefill: workers(4, 3), decode: workers(2, 3) }, 3),
+        (Plan::Disaggregated { prefill: workers(2, 2), decode: workers(4, 3) }, 2),
+    ] {
+        assert_eq!(supply.units_of(&plan), units, "{plan}");
+        assert_eq!(supply.filled(supply.filled(plan)), supply.filled(plan));
+        assert_eq!(supply.units_of(&supply.filled(plan)), units, "{plan}");
+    }
 }
 
 #[test]

@@ -17,7 +17,13 @@ pub(crate) struct Question {
     pub(crate) options: DeployOptions,
 }
 
+/// GPUs that are paid for singly, so that the numbers of GPUs of plans can be compared.
 pub(crate) fn supply(cluster: &str) -> Supply {
+    Supply { gpus_per_unit: 1, ..rented(cluster) }
+}
+
+/// GPUs that are paid for as whole machines.
+pub(crate) fn rented(cluster: &str) -> Supply {
     let catalog = Catalog::builtin();
     let cluster = Cluster::from_spec(cluster, &catalog).expect("the cluster is in the catalog");
     Supply::of_cluster(&cluster, &catalog, Purchase::OnDemand, None).expect("its GPUs are known")
@@ -51,6 +57,7 @@ impl Question {
             objectives: self.objectives,
             constants: &self.constants,
             site: None,
+            errors: None,
             alternatives: &[],
             options: self.options.clone(),
         }

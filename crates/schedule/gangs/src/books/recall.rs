@@ -1,6 +1,7 @@
 //! What one scheduler knows is enough for another to go on.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bedplate_topology::NodeId;
 
@@ -16,6 +17,9 @@ use crate::{JobId, NodeState, Scheduler, Time};
 pub(super) fn decides_the_same_elsewhere(world: &World) {
     let now = world.now;
     let mut old = world.scheduler.clone();
+    // How far a cycle has come is not told.
+    Arc::make_mut(&mut old.settings).backfill.cycle_slice = usize::MAX;
+    (old.rest, old.ranking) = (None, None);
     let mut new = Scheduler::new(old.cluster().clone(), old.settings().clone());
     let decided = new.apply_all(old.recall(), now);
 

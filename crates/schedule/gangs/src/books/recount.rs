@@ -142,12 +142,15 @@ fn only_the_queue_has_reservations(scheduler: &Scheduler) {
     assert_eq!(reserved, listed.collect(), "the nodes that are reserved");
 }
 
-/// Only a plan that is to be made anew may be overdue: that waits for the next event.
+/// Only a plan that is to be made anew may be overdue, which waits for the next event, and a cycle that is under way.
 fn wakeup_lies_ahead(scheduler: &Scheduler, now: Time) {
     let wakeup = scheduler.wakeup();
     let is_ahead = wakeup.is_none_or(|wakeup| wakeup > now);
     assert!(
-        is_ahead || scheduler.news.next_cycle(&scheduler.settings.backfill).is_some(),
+        is_ahead
+            || scheduler.rest.is_some()
+            || scheduler.ranking.is_some()
+            || scheduler.news.next_cycle(&scheduler.settings.backfill).is_some(),
         "the next wakeup {wakeup:?} is not after {now:?}"
     );
 }

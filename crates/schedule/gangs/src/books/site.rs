@@ -90,6 +90,9 @@ fn vary_the_cycle(settings: &mut Settings, random: &mut Random) {
     if random.clone().chance(50) {
         settings.elastic.by = SizesBy::Goodput;
     }
+    if random.clone().chance(30) {
+        settings.backfill.cycle_slice = 1;
+    }
     if random.chance(20) {
         settings.packing = Packing::FirstFit;
     }

@@ -3,16 +3,15 @@
 //! Ranks wrote the folder, so nothing in it is trusted: only regular files of a sensible size are read, and one that cannot be
 //! used is named and left out.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bedplate_comm::{FlightRecord, Standstill, compare};
 use bedplate_diag::{Diagnostic, Page, pages};
+use bedplate_host::read_regular;
 use bedplate_terminal::present::printable_line;
 use bedplate_terminal::{CliError, Console};
-use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 
 #[derive(clap::Args)]
@@ -120,18 +119,7 @@ fn rank_of(name: &str) -> Option<u32> {
 }
 
 fn read(path: &Path, rank: u32) -> Result<FlightRecord, String> {
-    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = file.map_err(|error| format!("it cannot be opened: {error}"))?;
-    let facts = file.metadata().map_err(|error| format!("it cannot be read: {error}"))?;
-    if !facts.is_file() {
-        return Err("it is not a regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| format!("it cannot be read: {error}"))?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(format!("it has more than {} MiB", LARGEST >> 20));
-    }
+    let bytes = read_regular(path, LARGEST).map_err(|error| format!("it cannot be read: {error}"))?;
     let record: FlightRecord =
         serde_json::from_slice(&bytes).map_err(|error| format!("it is not a flight record: {error}"))?;
     check(record, rank)

@@ -88,6 +88,17 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
         );
     }
     let mut text = format!("job {} ({})\n{}", job.label, printable_line(&job.name), facts.render(width));
+    if !detail.diagnosis.is_empty() {
+        text += "\nwhat is wrong\n";
+        for verdict in &detail.diagnosis {
+            text += &format!("  {}\n", printable_line(&verdict.to_string()));
+            text += &verdict
+                .next
+                .first()
+                .map(|next| format!("    {}\n", printable_line(next)))
+                .unwrap_or_default();
+        }
+    }
     if !detail.notes.is_empty() {
         text += "\nwhat happened\n";
         for note in without_repetition(&detail.notes) {

@@ -3,13 +3,13 @@
 use bedplate_breakdown::{Comparison, Difference};
 use bedplate_drivers::JobDetail;
 use bedplate_report::{StepHistory, StepReport};
-use bedplate_terminal::present::{Column, Table};
+use bedplate_terminal::present::{Column, Table, printable_line};
 use bedplate_units::Seconds;
 
 /// A table by part and the latest steps; empty where neither a prediction nor a measurement is known.
 pub(super) fn text(detail: &JobDetail, width: Option<usize>) -> String {
     let steps = detail.steps.as_ref().filter(|steps| steps.steps > 0);
-    if detail.predicted.is_none() && steps.is_none() {
+    if detail.expected.is_none() && steps.is_none() {
         return String::new();
     }
     let mut text = format!("\n{}\n", title(detail, steps));
@@ -22,31 +22,39 @@ pub(super) fn text(detail: &JobDetail, width: Option<usize>) -> String {
 }
 
 fn title(detail: &JobDetail, steps: Option<&StepHistory>) -> String {
-    let what = if detail.predicted.is_some() { "a step, predicted and measured" } else { "a step, measured" };
+    let what = match &detail.expected {
+        Some(expected) if expected.is_prediction() => "predicted and measured",
+        Some(_) => "at first and since",
+        None => "measured",
+    };
+    let by = detail.expected.as_ref().map(|expected| format!("; by {}", printable_line(&expected.source)));
+    let by = by.unwrap_or_default();
     match steps {
-        Some(steps) => format!("{what} (mean of {} on rank {})", steps.steps, steps.rank),
-        None => "a step, predicted".to_owned(),
+        Some(steps) => format!("a step, {what} (mean of {} on rank {}{by})", steps.steps, steps.rank),
+        None => format!("a step, predicted ({})", by.trim_start_matches("; ")),
     }
 }
 
 /// Parts in which either side has time; the whole comes last.
 fn by_part(detail: &JobDetail, steps: Option<&StepHistory>) -> Table {
+    let is_own = detail.expected.as_ref().is_some_and(|expected| !expected.is_prediction());
     let mut table = Table::new(vec![
         Column::left("PART", 0),
-        Column::right("PREDICTED", 0),
+        Column::right(if is_own { "AT FIRST" } else { "PREDICTED" }, 0),
         Column::right("MEASURED", 0),
         Column::right("RATIO", 0),
     ]);
     let measured = steps.and_then(|steps| steps.mean).unwrap_or_default();
-    let comparison = Comparison::new(&detail.predicted.unwrap_or_default(), &measured);
+    let expected = detail.expected.as_ref();
+    let predicted = expected.and_then(|expected| expected.breakdown);
+    let comparison = Comparison::new(&predicted.unwrap_or_default(), &measured);
     let has_parts = |part: &&Difference| !part.predicted.is_zero() || !part.measured.is_zero();
-    let (is_predicted, is_measured) =
-        (detail.predicted.is_some(), steps.is_some_and(|steps| steps.mean.is_some()));
+    let (is_predicted, is_measured) = (predicted.is_some(), steps.is_some_and(|steps| steps.mean.is_some()));
     for part in comparison.differences().iter().filter(has_parts) {
         let predicted = Some(part.predicted).filter(|_| is_predicted);
         table.row(row(part.part.name(), predicted, Some(part.measured).filter(|_| is_measured)));
     }
-    let whole = detail.predicted.map(|predicted| predicted.total());
+    let whole = expected.map(|expected| Seconds::new(expected.seconds));
     table.row(row("whole step", whole, steps.map(|steps| Seconds::new(steps.mean_s))));
     table
 }
@@ -72,7 +80,7 @@ fn step_text(step: &StepReport) -> String {
 #[cfg(test)]
 mod tests {
     use bedplate_breakdown::{Breakdown, Part, Span};
-    use bedplate_report::Report;
+    use bedplate_report::{Expectation, Report};
     use expect_test::expect;
 
     use super::*;
@@ -92,11 +100,12 @@ mod tests {
         }
         JobDetail {
             tasks: Vec::new(),
+            diagnosis: Vec::new(),
             summary: canned().remove(0),
             runs: Vec::new(),
             notes: Vec::new(),
             text: None,
-            predicted: is_predicted.then_some(predicted),
+            expected: Expectation::of(Some(&predicted).filter(|_| is_predicted), None),
             steps: Some(history),
         }
     }
@@ -105,7 +114,7 @@ mod tests {
     fn predicted_stands_beside_measured_part_by_part() {
         expect![[r#"
 
-            a step, predicted and measured (mean of 2 on rank 0)
+            a step, predicted and measured (mean of 2 on rank 0; by the plan it was submitted with)
             PART        PREDICTED  MEASURED  RATIO
             compute         90 ms     99 ms   1.10
             storage           0 s     51 ms      -

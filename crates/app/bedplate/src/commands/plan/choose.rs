@@ -6,8 +6,8 @@ use bedplate_goodput::{RunLimits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::Workload;
 use bedplate_search::{
-    BatchSize, MachineChoice, Objection, Offer, Reliability, TrainingNeed, Uncalibrated, choose, usual_batch,
-    usual_sequence,
+    BatchSize, MachineChoice, Objection, Offer, Reliability, SearchError, TrainingNeed, Uncalibrated, choose,
+    usual_batch, usual_sequence,
 };
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, length};
@@ -29,7 +29,8 @@ Examples:
 It tries every machine of the catalog in growing numbers with its best layout,
 failures included, and chooses the cheapest that meets the deadline, or without
 a deadline the fastest within the budget. Without --purchase each machine is
-bought on demand or as a capacity block, whichever is cheaper.")]
+bought on demand or as a capacity block, whichever is cheaper. Costs are those of
+whole machines for the terms that they are sold for, and of storage.")]
 pub(crate) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
@@ -98,7 +99,15 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         reliability: Some(&reliability),
         uncalibrated: if arguments.any_chip { Uncalibrated::Choose } else { Uncalibrated::List },
     };
-    let choice = choose(&need, catalog)?;
+    let choice = match choose(&need, catalog) {
+        Ok(choice) => choice,
+        Err(error) => {
+            if let (SearchError::NoMachine { others, .. }, false) = (&error, console.is_json()) {
+                console.table(&others_table(others))?;
+            }
+            return Err(error.into());
+        }
+    };
     if console.is_json() {
         return console.json(&choice_json(&choice));
     }
@@ -115,9 +124,16 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         best.candidate.layout
     ))?;
     console.line("")?;
-    console.table(&front_table(&choice.front))?;
+    let (shown, of) = (shown_of(&choice), choice.front.len());
+    console.table(&front_table(&choice, &shown))?;
+    if shown.len() < of {
+        console.say(&format!("{} of {of} are shown, by rising cost; --json has all", shown.len()));
+    }
+    if shown.iter().any(|offer| !offer.is_calibrated) {
+        console.say("~ no training measurement of such chips supports this prediction");
+    }
     console.line("")?;
-    console.table(&others_table(&choice))?;
+    console.table(&others_table(&choice.others))?;
     if run.purchase.is_none() {
         console.say(
             "each machine at the cheaper of its on-demand and capacity-block prices; blocks must be available",
@@ -135,7 +151,26 @@ fn cost_text(offer: &Offer) -> String {
     }
 }
 
-fn front_table(front: &[Offer]) -> Table {
+/// Rows of the front that are shown.
+const MOST_SHOWN: usize = 12;
+
+/// The cheapest offers of the front, and the chosen one wherever it is.
+fn shown_of(choice: &MachineChoice) -> Vec<&Offer> {
+    let mut shown: Vec<&Offer> = choice.front.iter().take(MOST_SHOWN).collect();
+    if choice.front.len() > MOST_SHOWN && !shown.contains(&&choice.best) {
+        shown.pop();
+        shown.push(&choice.best);
+    }
+    shown
+}
+
+/// The machines of an offer; `~` marks chips of which no training was measured.
+fn machines_of(offer: &Offer) -> String {
+    let mark = if offer.is_calibrated { "" } else { "~" };
+    format!("{mark}{} x {}", offer.units, offer.machine)
+}
+
+fn front_table(choice: &MachineChoice, shown: &[&Offer]) -> Table {
     let mut table = Table::new(vec![
         Column::left("NOT BEATEN IN TIME, COST AND MEMORY", 0),
         Column::right("GPUS", 0),
@@ -144,9 +179,10 @@ fn front_table(front: &[Offer]) -> Table {
         Column::right("COST", 0),
         Column::left("LAYOUT", 1),
     ]);
-    for offer in front.iter().take(12) {
+    for offer in shown {
+        let chosen = if **offer == choice.best { " (chosen)" } else { "" };
         table.row(vec![
-            format!("{} x {}", offer.units, offer.machine),
+            machines_of(offer) + chosen,
             offer.gpus.to_string(),
             offer.global_batch.to_string(),
             format!("{:.3}", offer.time),
@@ -157,9 +193,9 @@ fn front_table(front: &[Offer]) -> Table {
     table
 }
 
-fn others_table(choice: &MachineChoice) -> Table {
+fn others_table(others: &[(String, Objection)]) -> Table {
     let mut table = Table::new(vec![Column::left("NOT CHOSEN", 0), Column::left("WHY", 0)]);
-    for (machine, objection) in &choice.others {
+    for (machine, objection) in others {
         table.row(vec![machine.clone(), objection_text(objection)]);
     }
     table
@@ -193,6 +229,8 @@ fn choice_json(choice: &MachineChoice) -> Value {
             "time_s": offer.time.get(),
             "goodput": offer.goodput,
             "cost_usd": offer.cost.map(Dollars::get),
+            "machines_usd": offer.machines.map(Dollars::get),
+            "is_calibrated": offer.is_calibrated,
             "purchase": offer.purchase.map(Purchase::name),
         })
     };

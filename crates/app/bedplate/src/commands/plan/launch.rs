@@ -1,22 +1,94 @@
 //! A layout as settings for the software that will run it.
 
 use bedplate_deploy::training::{Trainer, TrainingJob, bedplate_settings};
+use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_layout::Layout;
 use bedplate_perf::Generation;
 
 use super::question::Loaded;
 
+/// Whose settings are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LaunchOf {
+    /// Those of every program, one after the other.
+    Every,
+    Trainer(Trainer),
+    /// This program.
+    Bedplate,
+}
+
+impl LaunchOf {
+    pub(super) const ALL: [(&'static str, LaunchOf); 7] = [
+        ("megatron-lm", LaunchOf::Trainer(Trainer::MegatronLm)),
+        ("megatron-bridge", LaunchOf::Trainer(Trainer::MegatronBridge)),
+        ("torchtitan", LaunchOf::Trainer(Trainer::Torchtitan)),
+        ("accelerate", LaunchOf::Trainer(Trainer::Accelerate)),
+        ("deepspeed", LaunchOf::Trainer(Trainer::DeepSpeed)),
+        ("bedplate", LaunchOf::Bedplate),
+        ("all", LaunchOf::Every),
+    ];
+}
+
+/// A program cannot run the plan.
+#[derive(Debug, thiserror::Error)]
+#[error("{program} cannot run layout {layout}: it lacks {what}")]
+pub(super) struct CannotLaunch {
+    program: &'static str,
+    layout: Layout,
+    what: String,
+    instead: Option<&'static str>,
+}
+
+pub(super) static CANNOT_LAUNCH: Page = Page {
+    code: "plan/cannot-launch",
+    class: Class::User,
+    meaning: "The program that settings were asked for cannot run the planned layout, model or number format, so nothing was printed that would start something else.",
+    remedy: "plan with what the program has, or take the settings of another: `--launch` alone shows all",
+};
+
+impl Diagnostic for CannotLaunch {
+    fn page(&self) -> &'static Page {
+        &CANNOT_LAUNCH
+    }
+
+    fn help(&self) -> Option<String> {
+        self.instead
+            .map(|instead| format!("plan with {instead}; `--launch` alone shows what other programs take"))
+    }
+}
+
+/// What starts the plan: the settings of one program as they are, or those of all under their names.
+pub(super) fn launch(of: LaunchOf, layout: &Layout, loaded: &Loaded) -> Result<String, CannotLaunch> {
+    let cannot = |program, what: String, instead| CannotLaunch { program, layout: *layout, what, instead };
+    match of {
+        LaunchOf::Trainer(trainer) => trainer
+            .settings(&job(layout, loaded))
+            .map_err(|what| cannot(trainer.name(), what.to_string(), what.instead())),
+        LaunchOf::Bedplate => bedplate_settings(layout, &loaded.workload, &loaded.model, &loaded.named)
+            .map_err(|what| cannot("bedplate train", what.to_owned(), None)),
+        LaunchOf::Every => {
+            let all = settings(layout, loaded).into_iter();
+            let texts: Vec<String> = all.map(|(name, settings)| format!("# {name}\n{settings}")).collect();
+            Ok(texts.join("\n\n"))
+        }
+    }
+}
+
 /// Settings of every trainer, or what it lacks; on a host, which only this program trains on, of this program alone.
 pub(super) fn settings(layout: &Layout, loaded: &Loaded) -> Vec<(&'static str, String)> {
-    let lacks = |what: String| format!("# cannot run this plan: it lacks {what}");
+    let lacks = |what: String, instead: Option<&str>| {
+        let instead = instead.map_or(String::new(), |instead| format!("; plan with {instead}"));
+        format!("# cannot run this plan: it lacks {what}{instead}")
+    };
     let own = bedplate_settings(layout, &loaded.workload, &loaded.model, &loaded.named);
-    let own = ("bedplate train", own.unwrap_or_else(|what| lacks(what.to_owned())));
+    let own = ("bedplate train", own.unwrap_or_else(|what| lacks(what.to_owned(), None)));
     if loaded.hardware.generation == Generation::Host {
         return vec![own];
     }
     let job = job(layout, loaded);
     let others = Trainer::ALL.into_iter().map(|trainer| {
-        (trainer.name(), trainer.settings(&job).unwrap_or_else(|what| lacks(what.to_string())))
+        let text = trainer.settings(&job).unwrap_or_else(|what| lacks(what.to_string(), what.instead()));
+        (trainer.name(), text)
     });
     others.chain([own]).collect()
 }

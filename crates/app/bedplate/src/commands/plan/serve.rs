@@ -143,9 +143,14 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         files::write_text(path, &page::page(&found).html())?;
         console.say(&format!("wrote {path}"));
     }
-    match console.is_json() {
-        true => console.json(&show::json(&found)),
-        false => show::show(&found, arguments.top, console),
+    match &found.launch {
+        _ if console.is_json() => console.json(&show::json(&found)),
+        // Only what is to be run or applied is the output; the report stands beside it.
+        Some(launch) => {
+            show::show(&found, arguments.top, &mut console.aside())?;
+            console.line(launch)
+        }
+        None => show::show(&found, arguments.top, console),
     }
 }
 
@@ -210,6 +215,7 @@ impl Loaded {
             objectives: arguments.slo.unwrap_or_default(),
             constants: &self.constants,
             site: self.site.as_ref(),
+            errors: Some(&self.errors),
             alternatives: &self.alternatives,
             options: DeployOptions {
                 engine: arguments.engine,

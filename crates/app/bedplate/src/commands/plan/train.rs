@@ -13,16 +13,17 @@ use bedplate_search::{
 };
 use bedplate_terminal::html::Report;
 use bedplate_terminal::present::{Column, Facts, Table, wrap};
-use bedplate_terminal::{CliError, Console, files};
+use bedplate_terminal::{CliError, Console, choice, files};
 use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
+use super::launch::LaunchOf;
 use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{self, RunArguments};
 use super::{explanation, launch, offer, page};
 use crate::connection::Connection;
-use crate::job_file::read_file;
+use crate::job_file::{expects_line, read_file};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -30,6 +31,7 @@ Examples:
   bedplate plan train --model llama-3.1-405b --cluster p5.48xlarge:2048 --tokens 15T
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:8 --explain dp2.tp4.sp.pp8.zero1
   bedplate plan train --model mixtral-8x7b --cluster p5en.48xlarge:16 --precision fp8 --launch
+  bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --launch megatron-lm > start.sh
   bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --no-rdma
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --scaling strong
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T --report plan.html
@@ -61,9 +63,9 @@ pub(crate) struct Arguments {
     /// The best layout at other numbers of GPUs
     #[arg(long, value_enum)]
     scaling: Option<ScalingKind>,
-    /// Print settings for Megatron-LM, Megatron-Bridge, torchtitan, Accelerate, DeepSpeed and bedplate train
-    #[arg(long)]
-    launch: bool,
+    /// Print only what starts this plan with a trainer, the report on standard error; without a value for every trainer
+    #[arg(long, value_name = "TRAINER", num_args = 0..=1, default_missing_value = "all", value_parser = choice(&LaunchOf::ALL))]
+    launch: Option<LaunchOf>,
     /// Write an HTML page with plots: step, memory, scaling, front, sensitivity
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
@@ -163,8 +165,14 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
             json["submitted"] = json!(submitted);
         }
         console.json(&json)?;
+    } else if let Some(of) = arguments.launch {
+        let started = launch::launch(of, &plan.found.layout, &loaded)?;
+        plan.show(&mut console.aside())?;
+        // A comment everywhere; `bedplate submit` finds it in a script.
+        let carried = "# in the script or job file, so that `bedplate submit` attaches this prediction";
+        console.line(&format!("{started}\n\n{carried}\n{}", expects_line(&plan.found.step.time)))?;
     } else {
-        plan.show(arguments.launch, console)?;
+        plan.show(console)?;
     }
     if let Some(submitted) = submitted {
         console.say(&format!("submitted as job {0}; `bedplate job show {0}` compares", submitted.label));
@@ -199,6 +207,8 @@ struct Plan<'a> {
     loaded: &'a Loaded,
     found: TrainingPlan,
     whole_run: Option<WholeRun>,
+    /// What the machines cost in an hour.
+    hourly: Option<String>,
 }
 
 impl<'a> Plan<'a> {
@@ -216,7 +226,8 @@ impl<'a> Plan<'a> {
         let found =
             TrainingPlan::make(&setup, &loaded.axes(), &loaded.small_axes(), &options, price_on_all_cores)?;
         let whole_run = arguments.run.whole_run(loaded, &found.layout, &found.step, catalog)?;
-        Ok(Self { loaded, found, whole_run })
+        let hourly = arguments.run.hourly(loaded, (&found.layout, &found.step), catalog);
+        Ok(Self { loaded, found, whole_run, hourly })
     }
 
     /// The word for what computes.
@@ -242,7 +253,7 @@ impl<'a> Plan<'a> {
         )
     }
 
-    fn show(&self, wants_launch_settings: bool, console: &mut Console) -> Result<(), CliError> {
+    fn show(&self, console: &mut Console) -> Result<(), CliError> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.text(&self.facts().render(console.width()))?;
         console.line("\nWhere the time of a step goes")?;
@@ -276,11 +287,6 @@ impl<'a> Plan<'a> {
         if let Some(explained) = &self.found.explanation {
             explanation::show(explained, console)?;
         }
-        if wants_launch_settings {
-            for (software, settings) in self.launch_settings() {
-                console.line(&format!("\n# {software}\n{settings}"))?;
-            }
-        }
         Ok(())
     }
 
@@ -312,6 +318,9 @@ impl<'a> Plan<'a> {
             facts.add("limited by", format!("{part}, {:.0}% of the step", step.time.share(part) * 100.0));
         }
         facts.add("memory", fit_text(step, Bytes::new(self.loaded.hardware.memory)));
+        if let (Some(hourly), None) = (&self.hourly, &self.whole_run) {
+            facts.add("machines", format!("{hourly}; --tokens 1T says days and dollars of a whole run"));
+        }
         let left_out = Hardware::left_out_of(&self.loaded.cluster);
         if left_out > 0 {
             facts.add("left out", format!("{left_out} GPUs on nodes that take no work or have failed GPUs"));

@@ -2,7 +2,8 @@
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_goodput::{
-    self as goodput, Assumptions, LimitVerdict, Machines, RunLimits, WholeRun, Work, checkpoint_bytes,
+    self as goodput, Assumptions, LONGEST_BLOCK, LimitVerdict, Machines, RunLimits, Unpriced, WholeRun, Work,
+    checkpoint_bytes,
 };
 use bedplate_layout::Layout;
 use bedplate_perf::PredictedStep;
@@ -94,19 +95,22 @@ impl RunArguments {
     ) -> Result<Option<WholeRun>, CliError> {
         catalog.refuse_unknown_region(self.region.as_deref())?;
         let Some(tokens) = self.tokens else { return Ok(None) };
-        let kinds = loaded.cluster.kinds().iter().zip(loaded.cluster.count_by_kind());
-        let work = Work {
-            step: step.seconds(),
-            steps: tokens.get() / step.tokens,
-            gpus: step.gpus,
-            copies: layout.data,
-            checkpoint: checkpoint_bytes(&loaded.model, loaded.workload.optimizer),
-            machines: kinds
-                .map(|(kind, count)| Machines { instance: kind.instance.clone(), nodes: count.nodes })
-                .collect(),
-            domain: loaded.hardware.domain,
-        };
+        let work = work(loaded, layout, step, tokens.get() / step.tokens);
         Ok(Some(self.assumptions().whole_run(&work, catalog)?))
+    }
+
+    /// What the machines cost in an hour, where their price is known.
+    pub(super) fn hourly(
+        &self,
+        loaded: &Loaded,
+        plan: (&Layout, &PredictedStep),
+        catalog: &Catalog,
+    ) -> Option<String> {
+        let (hourly, purchase) = self.assumptions().hourly(&work(loaded, plan.0, plan.1, 1.0), catalog)?;
+        Some(match purchase {
+            Purchase::OnDemand => format!("{hourly}/h on demand"),
+            purchase => format!("{hourly}/h, bought {}", purchase.name()),
+        })
     }
 
     pub(super) fn assumptions(&self) -> Assumptions {
@@ -126,6 +130,21 @@ impl RunArguments {
             region: self.region.clone(),
             limits: RunLimits { deadline: self.deadline, budget: self.budget },
         }
+    }
+}
+
+fn work(loaded: &Loaded, layout: &Layout, step: &PredictedStep, steps: f64) -> Work {
+    let kinds = loaded.cluster.kinds().iter().zip(loaded.cluster.count_by_kind());
+    Work {
+        step: step.seconds(),
+        steps,
+        gpus: step.gpus,
+        copies: layout.data,
+        checkpoint: checkpoint_bytes(&loaded.model, loaded.workload.optimizer),
+        machines: kinds
+            .map(|(kind, count)| Machines { instance: kind.instance.clone(), nodes: count.nodes })
+            .collect(),
+        domain: loaded.hardware.domain,
     }
 }
 
@@ -162,7 +181,8 @@ pub(super) fn facts(run: &WholeRun) -> Facts {
         )
         .add("restart", restart_text(run))
         .add("machines cost", machines_text(run))
-        .add("storage costs", dollars(run.bill.storage));
+        .add("storage costs", dollars(run.bill.storage))
+        .add("together", dollars(run.bill.total()));
     if let Some(verdict) = run.judgement.deadline {
         facts.add("deadline", verdict_text(verdict));
     }
@@ -181,12 +201,20 @@ fn restart_text(run: &WholeRun) -> String {
     format!("{:.3}, {reading} ({})", recovery.downtime, run.restart.source)
 }
 
-/// The cost, and how the machines are bought where that is not on demand.
+/// The cost, how the machines are bought where that is not on demand, and what of it is paid for time after the run.
 fn machines_text(run: &WholeRun) -> String {
-    match (run.bill.machines, run.purchase) {
-        (Some(cost), Some(Purchase::OnDemand) | None) => cost.to_string(),
-        (Some(cost), Some(purchase)) => format!("{cost}, bought {}", purchase.name()),
-        (None, _) => "unknown, no price".into(),
+    let unknown = match run.unpriced {
+        Some(Unpriced::BlockTooShort) => {
+            format!("unknown: a capacity block lasts at most {} days", LONGEST_BLOCK.as_days())
+        }
+        _ => "unknown, no price".to_owned(),
+    };
+    let Some(cost) = run.bill.machines else { return unknown };
+    let unused = run.unused.filter(|unused| unused.get() >= 0.5);
+    let rest = unused.map_or(String::new(), |unused| format!(", {unused} of it for time after the run"));
+    match run.purchase {
+        Some(Purchase::OnDemand) | None => format!("{cost}{rest}"),
+        Some(purchase) => format!("{cost}, bought {}{rest}", purchase.name()),
     }
 }
 
@@ -213,6 +241,7 @@ pub(super) fn json(run: &WholeRun) -> Value {
         "restart_source": run.restart.source,
         "purchase": run.purchase.map(Purchase::name),
         "machines_usd": run.bill.machines.map(Dollars::get),
+        "unused_usd": run.unused.map(Dollars::get),
         "storage_usd": run.bill.storage.map(Dollars::get),
         "total_usd": run.bill.total().map(Dollars::get),
         "is_within_limits": run.judgement.is_met(),

@@ -26,20 +26,20 @@ const POLICIES: [(&str, RoutingPolicy); 3] = [
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate replay requests azure.csv --replicas 3 --step-time step=8ms,token=25us,context=20ns
+  bedplate replay requests azure.csv --model llama-3.1-8b --layout tp1.bf16 --cluster p5en.48xlarge:1
   bedplate replay requests --generate users=128 --requests 20000 --replicas 2 \\
-      --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=600ms,itl=25ms
+      --model llama-3.1-8b --layout tp1.fp8 --cluster p5.48xlarge:1 --slo ttft=600ms,itl=25ms
   bedplate replay requests --generate rate=6,burst=40,every=60s,for=5s --shared-prefix 50 --replicas 1 \\
-      --autoscale least=1,most=8,sequences=32,every=5s,cold=60s --step-time step=8ms,token=25us
-  bedplate replay requests azure.csv --model llama-3.1-8b --cluster p5en.48xlarge:1
+      --autoscale least=1,most=8,sequences=32,every=5s,cold=60s --model llama-3.1-8b --cluster p5.48xlarge:1
+  bedplate replay requests azure.csv --replicas 3 --step-time step=8ms,token=25us,context=20ns
   bedplate replay requests --generate rate=20 --disaggregate 2+4 --transfer latency=2ms,token=1us \\
       --step-time step=8ms,token=25us --report replay.html
 
 Traces are CSV with a header such as TIMESTAMP,ContextTokens,GeneratedTokens,
 or JSON lines with timestamp (ms), input_length, output_length and hash_ids.
-The time of an engine step is predicted for --model, or the sum of the terms of
---step-time; take those from your own engine's log. See
-docs/replay-requests.md.")]
+The time of an engine's step is predicted for --model with its --layout on the
+GPUs of --cluster. Experts who measured an engine of their own give --step-time
+instead: terms from its log, summed for each step. See docs/replay-requests.md.")]
 pub(crate) struct Arguments {
     /// The trace to replay, CSV or JSON lines; `-` reads standard input
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
@@ -81,8 +81,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 0, help_heading = "Load")]
     seed: u64,
 
-    /// The time of a step: `step` always, per prompt `token`, per thousand attended `kilopairs`, per `decode`,
-    /// per token of `context` that decodes read
+    /// Instead of --model, for an engine that you measured: the time of a step as a sum of `step` always, per prompt `token`, per
+    /// thousand attended `kilopairs`, per `decode`, per token of `context` that decodes read
     #[arg(long, value_parser = grammar::step_time, value_name = "TERMS", required_unless_present = "model", help_heading = "Engine")]
     step_time: Option<LinearEngine>,
     #[command(flatten, next_help_heading = "Engine")]

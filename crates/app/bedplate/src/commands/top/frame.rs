@@ -4,7 +4,7 @@ use bedplate_drivers::{JobState, JobSummary, NodeState, NodeSummary};
 use bedplate_finding::Action;
 use bedplate_terminal::present::{bar, clock, moment};
 
-use crate::job_text::{shortened, state_text, where_or_why};
+use crate::job_text::{shortened, state_text, step_text, where_or_problem, where_or_why};
 
 /// What there is to see.
 pub(super) struct Picture {
@@ -144,10 +144,20 @@ fn progress(job: &JobSummary, now_ms: u64) -> String {
     };
     let used = now_ms.saturating_sub(started);
     let limit = ends.saturating_sub(started).max(1);
-    let step = job.life.checkpoint.as_ref().map(|checkpoint| format!(" step {}", checkpoint.step));
+    let step = job.pace.and_then(|pace| pace.step);
+    let step = step.or(job.life.checkpoint.as_ref().map(|checkpoint| checkpoint.step));
+    let step = step.map(|step| format!(" step {step}"));
+    let pace = Some(step_text(job)).filter(|pace| !pace.is_empty());
+    let pace = pace.map(|pace| format!(" ({pace})"));
     let runs = if job.life.runs > 1 { format!(" run {}", job.life.runs) } else { String::new() };
     let bar = bar(used as f64 / limit as f64, 10);
-    format!("{bar} {}{}{runs} {}", clock(used), step.unwrap_or_default(), where_or_why(job, now_ms))
+    format!(
+        "{bar} {}{}{}{runs} {}",
+        clock(used),
+        step.unwrap_or_default(),
+        pace.unwrap_or_default(),
+        where_or_problem(job, now_ms)
+    )
 }
 
 #[cfg(test)]
@@ -195,7 +205,7 @@ mod tests {
             n1 [########] allocated  n2 [####....] allocated  n3 [........] idle
             n4 [xxxxxxxx] down
                JOB NAME           USER     STATE      GPUS  PROGRESS, OR WHY IT WAITS
-                 1 pretrain       ada      running      16  █░░░░░░░░░ 16:40 n[1-2]
+                 1 pretrain       ada      running      16  █░░░░░░░░░ 16:40 step 120 (520 …
                  5 pretrain       ada      failed       16  exit code 3
                  6 pretrain       ada      node lost    16  n1 was lost
                  2 a name that i… ada      waiting      16  not enough free nodes; starts w…

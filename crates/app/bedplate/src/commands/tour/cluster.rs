@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, JobId, JobSummary, Local, new_submission_key};
+use bedplate_drivers::{Driver, JobDetail, JobId, JobOrder, JobState, JobSummary, Local, new_submission_key};
 use bedplate_job::{Inherited, Job};
 use bedplate_local::{Machine, TemporaryCluster, Wanted};
 use bedplate_terminal::present::{now_ms, wrap};
@@ -25,7 +25,7 @@ pub(super) const TITLE: &str = "the work itself";
 const RANKS: u64 = 4;
 /// A node is lost in the middle of training.
 const STEPS_BEFORE_THE_LOSS: usize = 60;
-/// Far longer than anything here takes.
+/// A job of which nothing has been heard for so long is stuck. How long the whole takes depends on the machine and is not limited.
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -54,7 +54,7 @@ pub(super) fn tell(context: &Context, console: &mut Console, width: usize) -> Re
     Ok(told)
 }
 
-struct Story {
+pub(super) struct Story {
     width: usize,
     is_json: bool,
 }
@@ -122,6 +122,7 @@ impl Story {
         self.run(&format!("job show {training}"), cluster, context, console)?;
         let learned = Learned::read(&folder);
         self.show_learned(&learned, console)?;
+        let straggler = self.slow_one_rank_down(cluster, &folder, context, console)?;
         let answer = self.serve(&folder.join("run/model"), console)?;
         Ok(json!({
             "lost": lost,
@@ -133,6 +134,7 @@ impl Story {
             "explanation": explanation,
             "losses": learned.losses,
             "samples": learned.before_and_after(),
+            "straggler": straggler,
             "answer": answer,
         }))
     }
@@ -200,23 +202,26 @@ impl Story {
         self.line(console, waiting.as_str())?;
         self.command(console, &format!("job explain {waiting}"))?;
         self.run(&format!("job explain {waiting}"), cluster, context, console)?;
-        Ok(json!(cluster.driver.explain(&waiting)?))
+        let explanation = json!(cluster.driver.explain(&waiting)?);
+        // The next job should not wait behind it. It may have started just now, when the lost node came back, and be over.
+        let _ = cluster.driver.order(&waiting, JobOrder::Cancel);
+        Ok(explanation)
     }
 
-    fn remark(&self, console: &mut Console, text: &str) -> Result<(), CliError> {
+    pub(super) fn remark(&self, console: &mut Console, text: &str) -> Result<(), CliError> {
         self.line(console, &format!("\n{}", wrap(text, self.width).join("\n")))
     }
 
-    fn command(&self, console: &mut Console, command: &str) -> Result<(), CliError> {
+    pub(super) fn command(&self, console: &mut Console, command: &str) -> Result<(), CliError> {
         self.line(console, &format!("\n$ {}", super::typed(command, self.width)))
     }
 
-    fn line(&self, console: &mut Console, line: &str) -> Result<(), CliError> {
+    pub(super) fn line(&self, console: &mut Console, line: &str) -> Result<(), CliError> {
         if self.is_json { Ok(()) } else { console.line(line) }
     }
 
     /// Runs a command on the cluster of the chapter, as a user would.
-    fn run(
+    pub(super) fn run(
         &self,
         command: &str,
         cluster: &TemporaryCluster,
@@ -245,7 +250,12 @@ fn submit_training(driver: &Local, folder: &Path) -> Result<JobId, CliError> {
     )
 }
 
-fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> Result<JobId, CliError> {
+pub(super) fn submit(
+    driver: &Local,
+    options: &[&str],
+    command: &[&str],
+    folder: &str,
+) -> Result<JobId, CliError> {
     let pair = |option: &&str| {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         (name.to_owned(), Some(value.to_owned()))
@@ -262,16 +272,40 @@ fn wait_until(
     label: &JobId,
     is_so: impl Fn(&JobSummary) -> bool,
 ) -> Result<JobSummary, CliError> {
-    let began = Instant::now();
+    let mut moved = (Instant::now(), None);
     loop {
-        let job = driver.job(label)?.summary;
-        if is_so(&job) {
-            return Ok(job);
+        let detail = driver.job(label)?;
+        if is_so(&detail.summary) {
+            return Ok(detail.summary);
         }
-        if began.elapsed() > PATIENCE || (job.life.state.is_final() && !is_so(&job)) {
-            let what = format!("job {label} of the tour is stuck: {:?}", job);
-            return Err(ProgramError::Bug { what }.into());
+        let now = Some(progress(&detail));
+        if moved.1 != now {
+            moved = (Instant::now(), now);
+        }
+        if moved.0.elapsed() > PATIENCE || detail.summary.life.state.is_final() {
+            return Err(ProgramError::Bug { what: stuck(driver, label) }.into());
         }
         thread::sleep(PAUSE);
     }
+}
+
+/// What grows or changes as long as a job gets on.
+fn progress(detail: &JobDetail) -> (JobState, u32, usize, u64) {
+    let steps = detail.steps.as_ref().map_or(0, |steps| steps.steps);
+    (detail.summary.life.state, detail.summary.life.runs, detail.notes.len(), steps)
+}
+
+/// What is known of a job that does not get on: its runs and why they ended, and what happened.
+fn stuck(driver: &Local, label: &JobId) -> String {
+    let detail = match driver.job(label) {
+        Ok(detail) => detail,
+        Err(error) => return format!("job {label} of the tour is stuck, and cannot be asked about: {error}"),
+    };
+    let runs = detail.runs.iter().map(|run| {
+        let reason = run.reason.as_ref().map_or_else(|| "goes on".to_owned(), ToString::to_string);
+        format!("  run {}: {reason}\n", run.number)
+    });
+    let notes = detail.notes.iter().map(|note| format!("  {} {}\n", note.at_ms, note.text));
+    let happened: String = runs.chain(notes).collect();
+    format!("job {label} of the tour is stuck: {:?}\n{happened}", detail.summary)
 }

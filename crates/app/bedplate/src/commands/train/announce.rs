@@ -3,7 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use bedplate_train::Resume;
+use bedplate_layout::Layout;
+use bedplate_report::{OWN_TRAINER, RunArguments};
+use bedplate_train::{Resume, TrainConfig, announce_arguments};
+use serde_json::Value;
 
 type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -15,6 +18,26 @@ pub(super) fn variable(name: &str) -> Option<OsString> {
 /// The file in which a rank says how far it is; absent outside of jobs.
 pub(super) fn from_environment() -> Option<PathBuf> {
     variable("BEDPLATE_REPORT").map(PathBuf::from)
+}
+
+/// Says what is trained and how it is shared out, for advice; a model without a configuration file is not told.
+pub(super) fn arguments(report: &Path, config: &TrainConfig, ranks: u32) {
+    let path = PathBuf::from(&config.model.config);
+    let path = if path.is_dir() { path.join("config.json") } else { path };
+    let Ok(text) = std::fs::read_to_string(path) else { return };
+    let Ok(model) = serde_json::from_str::<Value>(&text) else { return };
+    let training = &config.training;
+    let layout = training.layout.unwrap_or(Layout { data: ranks, ..Layout::ONE });
+    let layout = Layout { micro_batch: u32::try_from(training.micro_batch).unwrap_or(1), ..layout };
+    let arguments = RunArguments {
+        trainer: OWN_TRAINER.to_owned(),
+        config: model.to_string(),
+        layout: layout.to_string(),
+        sequence: config.data.sequence as u64,
+        global_batch: training.batch,
+        steps: Some(training.steps),
+    };
+    announce_arguments(report, arguments);
 }
 
 /// Where a run begins. A job that announced a checkpoint before it was started again goes on from what it has done since, even

@@ -24,6 +24,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), CliError> {
     // It outlives the command that started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
+    bedplate_supervise::take_precedence();
     let patience = Supervision {
         silence: Duration::from_secs(arguments.silence),
         longest_delay: Duration::from_secs(arguments.longest_delay),

@@ -8,7 +8,7 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::lines::{StripQuery, dot, weigh};
+use super::lines::{StripQuery, bend_with_slopes, dot, weigh};
 use super::{ScratchParts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::SharedRows;
@@ -318,12 +318,19 @@ impl<E: Element> Backward<'_, E> {
         inlined!(self.level.vectorized(|| {
             for row in 0..queries.range.len() {
                 let (scores, gradients) = (&mut scores[row], &mut gradients[row]);
+                let mut slopes = [1.0; COLUMNS];
+                if shape.cap > 0.0 {
+                    bend_with_slopes(scores, (shape.scale, shape.cap), &mut slopes);
+                }
                 weigh::<COLUMNS, FUSED>(
                     statistics[row],
                     (shape.scale * LOG2_E, shape.scale),
                     scores,
                     gradients,
                 );
+                if shape.cap > 0.0 {
+                    gradients.iter_mut().zip(&slopes).for_each(|(gradient, slope)| *gradient *= slope);
+                }
                 let unseen = (first_keys[row] as usize).saturating_sub(first_key).min(COLUMNS);
                 let end = (position + row + 1).min(keys.end).saturating_sub(first_key);
                 if unseen > 0 || end < COLUMNS {

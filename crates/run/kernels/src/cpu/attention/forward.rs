@@ -6,7 +6,7 @@
 use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
-use super::lines::{Softmax, scale_lanes};
+use super::lines::{Softmax, bend, scale_lanes};
 use super::{ScratchParts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::SharedRows;
@@ -172,6 +172,9 @@ impl<E: Element> Forward<'_, E> {
                 scores,
             );
             let scores = &mut scores[..keys.len() * COLUMNS];
+            if shape.cap > 0.0 {
+                inlined!(self.level.vectorized(|| bend(scores, shape.scale, shape.cap)));
+            }
             hide::<COLUMNS>(scores, &keys, position, first_keys);
             inlined!(self.level.vectorized(|| softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out)));
             let weights = multiplier.strip_as_right(scores, keys.len(), weight_panel);

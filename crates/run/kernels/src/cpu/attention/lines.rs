@@ -7,6 +7,7 @@
 use std::f32::consts::LN_2;
 
 use crate::Element;
+use crate::cpu::elementary::tanh;
 
 /// `x * y + z`
 #[inline(always)]
@@ -81,6 +82,28 @@ impl<const COLUMNS: usize> Softmax<COLUMNS> {
 pub(super) fn scale_lanes<const COLUMNS: usize>(strip: &mut [f32], by: &[f32; COLUMNS]) {
     for row in strip.as_chunks_mut::<COLUMNS>().0 {
         row.iter_mut().zip(by).for_each(|(value, by)| *value *= by);
+    }
+}
+
+/// Bends scores, before they are multiplied by `scale`, so that they stay below `cap` once they are.
+#[inline(always)]
+pub(crate) fn bend(scores: &mut [f32], scale: f32, cap: f32) {
+    let (inward, outward) = (scale / cap, cap / scale);
+    scores.iter_mut().for_each(|score| *score = outward * tanh(*score * inward));
+}
+
+/// As [`bend`], and gives by how much each bent score grows with what it was.
+#[inline(always)]
+pub(super) fn bend_with_slopes<const COLUMNS: usize>(
+    scores: &mut [f32; COLUMNS],
+    (scale, cap): (f32, f32),
+    slopes: &mut [f32; COLUMNS],
+) {
+    let (inward, outward) = (scale / cap, cap / scale);
+    for (score, slope) in scores.iter_mut().zip(slopes) {
+        let share = tanh(*score * inward);
+        *score = outward * share;
+        *slope = 1.0 - share * share;
     }
 }
 

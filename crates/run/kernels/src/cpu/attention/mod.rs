@@ -8,7 +8,7 @@ mod forward;
 mod lines;
 mod merge;
 
-pub(crate) use lines::{NO_SCORE, multiply_add, power_of_two};
+pub(crate) use lines::{NO_SCORE, bend, multiply_add, power_of_two};
 
 use std::ops::Range;
 

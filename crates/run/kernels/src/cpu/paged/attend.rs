@@ -11,7 +11,7 @@ use super::softmax::SoftmaxSeen;
 #[cfg(target_arch = "x86_64")]
 use super::tiles;
 use super::{lanes, softmax};
-use crate::cpu::attention::ScratchParts;
+use crate::cpu::attention::{ScratchParts, bend};
 use crate::cpu::multiply::Scratch;
 use crate::cpu::share::SharedRows;
 use crate::cpu::{Cpu, Level};
@@ -388,6 +388,9 @@ impl<E: Element> Setting<'_, E> {
         let factor = self.shape.scale * LOG2_E;
         for (index, lane) in tile.clone().enumerate() {
             let row = &mut scores[index * PIECE..][..columns];
+            if self.shape.cap > 0.0 {
+                inlined!(self.level.vectorized(|| bend(row, self.shape.scale, self.shape.cap)));
+            }
             hide(row, &tokens, self.seen_by(lanes, lane));
             let seen = &mut seen.as_chunks_mut::<2>().0[index];
             let out = &mut out[index * self.shape.head_dim..][..self.shape.head_dim];

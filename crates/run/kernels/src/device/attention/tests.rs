@@ -173,7 +173,7 @@ fn assert_within<E: Element>(got: &[E], expected: &[f64], allowed: f64, what: &s
 
 fn shape(sequence: usize, heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
     let scale = 1.0 / (head_dim as f32).sqrt();
-    AttentionShape { queries: sequence, keys: sequence, heads, kv_heads, head_dim, scale }
+    AttentionShape { queries: sequence, keys: sequence, heads, kv_heads, head_dim, scale, cap: 0.0 }
 }
 
 #[test]

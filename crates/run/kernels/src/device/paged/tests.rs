@@ -38,6 +38,7 @@ fn shape(heads: usize, kv_heads: usize, head_dim: usize, block_tokens: usize) ->
         kv_heads,
         head_dim,
         scale: 1.0 / (head_dim as f32).sqrt(),
+        cap: 0.0,
         block_tokens,
         format: KvFormat::Stored,
     }

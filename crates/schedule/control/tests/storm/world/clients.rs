@@ -20,41 +20,44 @@ impl World {
         let user = self.make_hostile(&mut job);
         job.labels.insert("mark".into(), mark.clone());
         let node = self.nodes[self.random.between(0, NODES as u64) as usize].name.clone();
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         let past = self.past_of(&job);
         let known_until = self.known_until(&node);
         let Some(control) = &mut self.control else {
             return;
         };
-        let (mut acknowledged, mut cancelled, mut trusted) = (Vec::new(), Vec::new(), Vec::new());
+        let mut promised = Promised::default();
         match (what, some_job) {
             (0..75, _) => {
                 if let Ok(accepted) = control.submit(Submission { past, ..Submission::new(user, job) }, now) {
                     let jobs = accepted.first.0..accepted.first.0 + u64::from(accepted.count);
-                    acknowledged.extend(jobs.map(|job| (JobId(job), mark.clone())));
+                    promised.acknowledged.extend(jobs.map(|job| (JobId(job), mark.clone())));
                 }
             }
             (75..82, Some(job)) => {
                 let is_done = control.order(ClientOrder::Cancel(job), "ada", now).is_ok();
-                cancelled.extend(is_done.then_some(job));
+                promised.cancelled.extend(is_done.then_some(job));
             }
             (82..86, Some(job)) => drop(control.order(ClientOrder::Requeue(job), "ada", now)),
             (86..88, Some(job)) => drop(control.order(ClientOrder::Hold(job), "ada", now)),
-            (88..92, Some(job)) => drop(control.order(ClientOrder::Release(job), "ada", now)),
+            (88..92, Some(job)) => {
+                drop(control.order(ClientOrder::Release(job), "ada", now));
+                self.releases(&[job]);
+            }
             (92..95, _) => {
                 drop(control.order(ClientOrder::Drain { node, reason: "test".into() }, "ada", now))
             }
             (95.., _) => {
                 let is_done = control.order(ClientOrder::Resume { node }, "ada", now).is_ok();
-                trusted.extend(known_until.filter(|_| is_done));
+                promised.trusted.extend(known_until.filter(|_| is_done));
             }
             _ => {}
         }
-        self.carry_out(acknowledged, cancelled, trusted);
+        self.carry_out(promised);
     }
 
     /// What the journal says of jobs that a dependency names.
-    fn past_of(&self, job: &Job) -> Past {
+    pub(super) fn past_of(&self, job: &Job) -> Past {
         let names = job.policy.dependencies.iter().flat_map(|dependency| &dependency.jobs);
         names.filter_map(|name| Some((name.clone(), self.disk.past(JobId(name.parse().ok()?))))).collect()
     }
@@ -74,7 +77,7 @@ impl World {
         "mallory"
     }
 
-    fn some_job(&mut self, earlier: Option<JobId>) -> Job {
+    pub(super) fn some_job(&mut self, earlier: Option<JobId>) -> Job {
         let nodes = self.random.between(1, 4) as u32;
         let gpus = [0, 1, 4, 8][self.random.between(0, 4) as usize];
         let tasks = self.random.between(1, 3) as u32;
@@ -135,7 +138,7 @@ impl World {
             20..45 => self.crash_agent(node),
             45..70 => {
                 let length = self.random.between(100, 9_000);
-                self.nodes[node].cut_until = self.now + length;
+                self.cut(node, Way::Both, length);
                 // Somewhere between them the connection is reset, and neither can make a new one.
                 if let Some(link) = self.nodes[node].link.filter(|_| self.random.percent(30)) {
                     let delay = self.random.between(1, 2_000);

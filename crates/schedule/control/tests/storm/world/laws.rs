@@ -64,7 +64,7 @@ impl World {
         let Some(control) = &self.control else {
             return false;
         };
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         // A node that was taken out late is put back before the end, unless it is broken.
         let serve = control
             .nodes(now)
@@ -76,7 +76,7 @@ impl World {
 
     pub(super) fn check_end(&self) -> Result<(), String> {
         let control = self.control.as_ref().ok_or("the control plane is away in the calm")?;
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         for job in self.acknowledged.keys() {
             let live = control.job(*job);
             match self.ended(control, *job) {

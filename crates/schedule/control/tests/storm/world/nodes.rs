@@ -132,7 +132,7 @@ impl World {
         if hostility == Some("unready") {
             return;
         }
-        let fails = hostility == Some("prolog") || self.is_stormy && self.random.percent(2);
+        let fails = hostility == Some("prolog") || self.is_unlucky();
         let happened = if fails {
             let why = Unready::Prolog { status: 1, output: "no such device".into() };
             Happened::NotPrepared { run, why }
@@ -163,7 +163,7 @@ impl World {
             self.happens(node, length / 2, Happened::ProbeFailed { run: Some(run), reason });
         }
         for rank in launch.ranks {
-            let fails = hostility == Some("fails") || self.is_stormy && self.random.percent(2);
+            let fails = hostility == Some("fails") || self.is_unlucky();
             let delay = if fails { self.random.between(1, length + 1) } else { length + u64::from(rank) };
             let end = RankEnd::Exit(i32::from(fails));
             self.happens(node, delay, Happened::RankEnded { run, rank, end });
@@ -179,6 +179,11 @@ impl World {
                 );
             }
         }
+    }
+
+    /// Something fails for no reason; where one user abuses the cluster only his jobs fail, so that nobody else accuses a node.
+    fn is_unlucky(&mut self) -> bool {
+        self.is_stormy && !self.abuse.is_on && self.random.percent(2)
     }
 
     pub(super) fn end_ranks(&mut self, node: usize, run: RunId, end: RankEnd, delay: u64) {

@@ -103,7 +103,7 @@ impl Findings {
         self.broken.as_deref()
     }
 
-    fn breaks_law(&mut self, what: String) {
+    pub(super) fn breaks_law(&mut self, what: String) {
         self.broken.get_or_insert(what);
     }
 }
@@ -217,21 +217,21 @@ impl World {
     fn resume_accused(&mut self) {
         let Some(accused) = self.nodes.iter().position(|node| node.sensor.is_grave()) else { return };
         let name = self.nodes[accused].name.clone();
-        self.nodes[accused].cut_until = self.nodes[accused].cut_until.max(self.now + 30);
+        self.cut(accused, Way::Both, 30);
         let delay = self.random.between(8, 30);
         self.after(delay, Coming::ControlDies);
         let known_until = self.known_until(&name);
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         let Some(control) = &mut self.control else { return };
         let is_done = control.order(ClientOrder::Resume { node: name }, "ada", now).is_ok();
         let trusted = known_until.filter(|_| is_done).into_iter().collect();
-        self.carry_out(Vec::new(), Vec::new(), trusted);
+        self.carry_out(Promised { trusted, ..Promised::default() });
     }
 
     /// What an operator can know of a node's findings now.
     pub(super) fn known_until(&self, name: &str) -> Option<(usize, u64)> {
         let at = self.nodes.iter().position(|node| node.name == name)?;
-        let views = self.control.as_ref()?.nodes(Time(self.now + self.control_skew));
+        let views = self.control.as_ref()?.nodes(self.clock.now());
         let until_ms = views[at].findings.iter().map(|open| open.since_ms).max()?;
         Some((at, until_ms))
     }
@@ -268,6 +268,9 @@ impl World {
                 Some(Bug::ForgetsTrust) => row.acknowledged_ms = 0,
                 _ => {}
             }
+        }
+        if self.bug == Some(Bug::ForgetsHolds) {
+            restored.jobs.iter_mut().for_each(|row| row.life.is_held = false);
         }
         restored
     }
@@ -364,7 +367,7 @@ impl World {
 
     /// When most of the cluster begins to complain, an operator is told.
     fn check_alarm(&mut self, output: &Output) {
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         let control = self.control.as_ref().expect("it has just decided");
         let is_common = control.counts(now).common_cause_nodes > 0;
         let is_told = |record: &Record| matches!(record, Record::Note(note) if note.text.contains("the cause is not in them"));
@@ -375,7 +378,7 @@ impl World {
     }
 
     fn views(&self) -> Vec<bedplate_control::NodeView> {
-        let now = Time(self.now + self.control_skew);
+        let now = self.clock.now();
         self.control.as_ref().map_or(Vec::new(), |control| control.nodes(now))
     }
 }

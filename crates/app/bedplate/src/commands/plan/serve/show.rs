@@ -37,9 +37,6 @@ pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Resu
         console.line("\nWhy")?;
         console.text(&explained(explanation, found.supplies).render(console.width()))?;
     }
-    if let Some(launch) = &found.launch {
-        console.line(&format!("\n{launch}"))?;
-    }
     console.say(&account(found));
     if let Some(remark) = tie(found) {
         console.say(&remark);
@@ -146,14 +143,15 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
 
 /// How many GPUs of which machines a plan takes.
 fn on(plan: &Plan, supply: &Supply) -> String {
-    let of = |gpus: u32, supply: &Supply| {
-        format!("{gpus} of {}, on {} x {}", supply.gpus(), supply.units(gpus), supply.name)
+    let of = |plan: &Plan, supply: &Supply| {
+        format!("{} of {}, on {} x {}", plan.gpus(), supply.gpus(), supply.units_of(plan), supply.name)
     };
     match (plan, &supply.prompts) {
         (Plan::Disaggregated { prefill, decode }, Some(prompts)) => {
-            format!("{} for prompts; {} for decodes", of(prefill.gpus(), prompts), of(decode.gpus(), supply))
+            let [prefill, decode] = [prefill, decode].map(|workers| Plan::Aggregated(*workers));
+            format!("{} for prompts; {} for decodes", of(&prefill, prompts), of(&decode, supply))
         }
-        _ => of(plan.gpus(), supply),
+        _ => of(plan, supply),
     }
 }
 

@@ -61,6 +61,7 @@ impl LoadedReplicas {
             objectives: Objectives::default(),
             constants: &self.constants,
             site: None,
+            errors: None,
             alternatives: &[],
             options: DeployOptions {
                 engine: self.engine,

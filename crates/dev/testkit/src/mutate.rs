@@ -3,6 +3,8 @@
 /// Makes broken variants of a text: cut, doubled, swapped, sprinkled with troublesome words and bytes.
 pub struct Mutator {
     state: u64,
+    /// Words that trouble one kind of text.
+    own: &'static [&'static [u8]],
 }
 
 /// What trips parsers: numbers at the edge, brackets, quotes, control characters.
@@ -35,7 +37,18 @@ const TROUBLE: [&[u8]; 24] = [
 
 impl Mutator {
     pub fn new(seed: u64) -> Self {
-        Self { state: seed | 1 }
+        Self { state: seed | 1, own: &[] }
+    }
+
+    /// The same with more words that trouble this kind of text.
+    #[must_use]
+    pub fn with(self, own: &'static [&'static [u8]]) -> Self {
+        Self { own, ..self }
+    }
+
+    fn trouble(&mut self) -> &'static [u8] {
+        let at = self.below(TROUBLE.len() + self.own.len());
+        TROUBLE.get(at).copied().unwrap_or_else(|| self.own[at - TROUBLE.len()])
     }
 
     /// A number below `bound`, by xorshift; good enough to wander, and the same on every machine.
@@ -66,11 +79,11 @@ impl Mutator {
                 bytes.splice(to..to, copy);
             }
             2 => {
-                let trouble = TROUBLE[self.below(TROUBLE.len())];
+                let trouble = self.trouble();
                 bytes.splice(at..at, trouble.iter().copied());
             }
             3 => {
-                let trouble = TROUBLE[self.below(TROUBLE.len())];
+                let trouble = self.trouble();
                 bytes.splice(at..end, trouble.iter().copied());
             }
             4 if at < bytes.len() => bytes[at] = self.below(256) as u8,
