@@ -381,3 +381,22 @@ fn the_most_talkative_log_of_a_server_has_its_requests_and_no_secret() {
     assert_eq!(finished["span"]["job"], "17", "{finished}");
     assert!(lines.iter().any(|line| line["message"] == "the model is loaded"));
 }
+
+#[test]
+fn a_check_burns_in_gpus_and_names_the_one_that_fails() {
+    let desk = Desk::new("burn-in");
+    let arguments = "health check --for 0.05s --disk-mib 1 --gpu-memory 64MiB --json";
+    let outcome = |plan: &str| {
+        let ended = on_stand_in(&desk, arguments, plan).output().unwrap();
+        let outcomes: Value = serde_json::from_slice(&ended.stdout).unwrap();
+        let gpu = outcomes.as_array().unwrap().iter().find(|it| it["check"] == "GPU 0 (Stand-in)");
+        let gpu = gpu.unwrap_or_else(|| panic!("{outcomes:#}"));
+        (gpu["verdict"].clone(), gpu["remark"].as_str().unwrap().to_owned(), ended.status.code())
+    };
+    let (verdict, remark, _) = outcome("");
+    assert_eq!(verdict, "pass", "{remark}");
+    assert!(remark.contains("products of fp8 2x") && remark.contains("memory 64"), "{remark}");
+    let (verdict, remark, code) = outcome("cuLaunchKernelEx:30:700");
+    assert_eq!((verdict, code), ("fail".into(), Some(1)), "{remark}");
+    assert!(remark.contains(GPU) && remark.contains(WORDS), "{remark}");
+}

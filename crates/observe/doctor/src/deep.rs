@@ -1,9 +1,10 @@
 //! A deep check: works a machine hard for a while and compares every result.
 //!
-//! Matrix products with the same inputs must give the same bits every time, memory and disk must give back what was put in, and
-//! a pair of ranks must agree on a sum. Rates that fall during the check are told: a machine that slows down under load
+//! Matrix products with the same inputs must give the same bits every time, memory and disk must give back what was put in,
+//! a pair of ranks must agree on a sum, and GPUs are burned in. Rates that fall during the check are told: a machine that slows down under load
 //! slows its gang down.
 
+mod burn_in;
 mod disk;
 mod gpu;
 mod pair;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use bedplate_diag::{Diagnostic, Page, pages};
 
 use crate::CheckVerdict;
+pub use burn_in::GpuBurnIn;
 
 /// What is checked, and for how long.
 #[derive(Debug, Clone)]
@@ -27,6 +29,7 @@ pub struct DeepCheck {
     pub folder: PathBuf,
     /// How much is written to the disk.
     pub disk_mib: u64,
+    pub gpus: GpuBurnIn,
 }
 
 /// One part of the check.
@@ -68,7 +71,7 @@ impl DeepCheck {
         begins("memory");
         outcomes.push(processor::memory(self.lasts));
         begins("GPUs");
-        outcomes.extend(gpu::check(&self.node));
+        outcomes.extend(gpu::check(&self.node, None));
         outcomes
     }
 
@@ -84,7 +87,7 @@ impl DeepCheck {
         begins("the disk");
         outcomes.extend(disk::check(&self.folder, self.disk_mib));
         begins("GPUs");
-        outcomes.extend(gpu::check(&self.node));
+        outcomes.extend(gpu::check(&self.node, Some((&self.gpus, self.lasts))));
         outcomes
     }
 }

@@ -23,6 +23,7 @@
 //! assert_eq!(device.sum_of_squares(elements.view()), 25.0);
 //! ```
 
+mod burn_in;
 mod cpu;
 mod cuda;
 mod device;
@@ -32,12 +33,13 @@ mod selftest;
 #[cfg(test)]
 mod testing;
 
+pub use burn_in::{BurnIn, BurnInFault, BurnInPart, BurnInReport};
 pub use cuda::library::{OpenLibrary, WantedLibrary};
 pub use cuda::{CudaError, CudaGraph, DeviceFault, Gpu, Moment, PAGES, Transfers};
 pub use device::{
     Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, DeviceChoice, Element,
     ExpertRows, Gate, Gelu, HeadGradients, Heads, IGNORED, KvFormat, LossRule, MappedFile, Matrix, MatrixMut,
-    NONE, NoSuchChoice, NormWeight, Packed, PackedExperts, PagedRows, PagedShape, Pairing, Qkv, Rotary, Rows,
-    SampleParams, Sight, Turn, View, ViewMut, VisibleKeys, WeightFormat,
+    NONE, NoSuchChoice, NormWeight, Packed, PackedExperts, PagedRows, PagedShape, Pairing, Pattern, Qkv,
+    Rotary, Rows, SampleParams, Sight, Turn, View, ViewMut, VisibleKeys, WeightFormat, WrongWords,
 };
 pub use selftest::{OperatorFinding, RateOf, rate, selftest};

@@ -1,4 +1,4 @@
-//! GPUs: what their counters and the rules say after a few readings.
+//! GPUs: what their counters and the rules say after a few readings, and under load.
 
 use std::thread;
 use std::time::Duration;
@@ -7,12 +7,14 @@ use bedplate_exporter::{Exporter, ExporterOptions};
 use bedplate_finding::Severity;
 
 use super::Outcome;
+use super::burn_in::{GpuBurnIn, burn_in};
 use crate::CheckVerdict;
 
 const READINGS: u32 = 3;
 const INTERVAL: Duration = Duration::from_millis(300);
 
-pub(super) fn check(node: &str) -> Vec<Outcome> {
+/// Works the GPUs only where it is said how.
+pub(super) fn check(node: &str, load: Option<(&GpuBurnIn, Duration)>) -> Vec<Outcome> {
     let mut options = ExporterOptions::new(node);
     options.interval = INTERVAL;
     let outcome = |verdict, remark: String| Outcome { name: "GPUs".to_owned(), verdict, rate: None, remark };
@@ -21,6 +23,7 @@ pub(super) fn check(node: &str) -> Vec<Outcome> {
         Err(error) => return vec![outcome(Some(CheckVerdict::Fail), error.to_string())],
     };
     thread::sleep(INTERVAL * READINGS);
+    let burned = load.map_or_else(Vec::new, |(options, lasts)| burn_in(options, lasts, Some(&exporter)));
     let text = exporter.text();
     let gpus = text
         .lines()
@@ -45,5 +48,6 @@ pub(super) fn check(node: &str) -> Vec<Outcome> {
             .push(outcome(Some(CheckVerdict::Pass), format!("{gpus} GPUs, nothing found in their counters"))),
         _ => {}
     }
+    outcomes.extend(burned);
     outcomes
 }

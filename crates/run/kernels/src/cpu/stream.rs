@@ -1,12 +1,12 @@
 //! Operators that pass over memory once.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bedplate_random::nth;
 
 use super::Cpu;
-use crate::device::NONE;
-use crate::{Accumulate, BufferValue, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::device::{NONE, share_of_digest};
+use crate::{Accumulate, BufferValue, Element, Matrix, MatrixMut, Pattern, View, ViewMut, WrongWords};
 
 /// Elements that one member takes at a time: large enough to stream, small enough to share out.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -101,6 +101,42 @@ impl Cpu {
             }
         }));
         Some(first.into_inner()).filter(|place| *place != usize::MAX)
+    }
+}
+
+impl Cpu {
+    pub(crate) fn fill_pattern(&self, to: ViewMut<'_, u64>, pattern: Pattern) {
+        inlined!(self.in_chunks(to.len(), CHUNK, self.shared(to, 1), |range, to| {
+            for (place, to) in (range.start as u64..).zip(to) {
+                *to = pattern.word(place);
+            }
+        }));
+    }
+
+    pub(crate) fn find_wrong_words(&self, of: View<'_, u64>, pattern: Pattern) -> Option<WrongWords> {
+        let of = self.slice(of);
+        let (count, first) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        inlined!(self.in_chunks(of.len(), CHUNK, (), |range, ()| {
+            let words = (range.start as u64..).zip(&of[range]);
+            for (place, _) in words.filter(|(place, word)| **word != pattern.word(*place)) {
+                count.fetch_add(1, Ordering::Relaxed);
+                first.fetch_min(place, Ordering::Relaxed);
+            }
+        }));
+        let wrong = WrongWords { count: count.into_inner(), first: first.into_inner() };
+        Some(wrong).filter(|wrong| wrong.count > 0)
+    }
+
+    /// Of a whole number of words.
+    pub(crate) fn digest(&self, of: View<'_, u8>) -> u64 {
+        let (words, _) = self.slice(of).as_chunks::<4>();
+        let digest = AtomicU64::new(0);
+        inlined!(self.in_chunks(words.len(), CHUNK, (), |range, ()| {
+            let shares = (range.start as u64..).zip(&words[range]);
+            let shares = shares.map(|(place, word)| share_of_digest(u32::from_le_bytes(*word), place));
+            digest.fetch_add(shares.fold(0, u64::wrapping_add), Ordering::Relaxed);
+        }));
+        digest.into_inner()
     }
 }
 

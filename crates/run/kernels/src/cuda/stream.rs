@@ -5,7 +5,7 @@ use super::kernel::{THREADS, address, blocks_of, flag, float, word};
 use super::source::KernelFormat;
 use super::source::KernelSource::Stream;
 use super::{Cuda, format_of};
-use crate::{Accumulate, BufferValue, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::{Accumulate, BufferValue, Element, Matrix, MatrixMut, Pattern, View, ViewMut, WrongWords};
 
 /// Elements that one block of threads sums up; the kernel has the same.
 const CHUNK: usize = 1 << 15;
@@ -110,6 +110,43 @@ impl Cuda {
         self.context.read(first, &mut found);
         self.wait();
         (found[0] != u64::MAX).then_some(found[0] as usize)
+    }
+}
+
+impl Cuda {
+    pub(crate) fn fill_pattern(&self, to: ViewMut<'_, u64>, pattern: Pattern) {
+        let (at, len) = (self.at_mut(&to), to.len());
+        let arguments =
+            [address(at), word(len), Argument::Word(pattern.seed), Argument::Word(pattern.mask())];
+        self.kernel(Stream, [KernelFormat::F32; 3], "fill_pattern").over(len, &arguments);
+    }
+
+    pub(crate) fn find_wrong_words(&self, of: View<'_, u64>, pattern: Pattern) -> Option<WrongWords> {
+        let found = self.partial.of(&self.context, 16);
+        self.context.set_bytes(found, 0, 8);
+        self.context.set_bytes(found + 8, 0xff, 8);
+        let seed = Argument::Word(pattern.seed);
+        let arguments =
+            [address(self.at(of)), word(of.len()), seed, Argument::Word(pattern.mask()), address(found)];
+        self.kernel(Stream, [KernelFormat::F32; 3], "wrong_words").over(of.len(), &arguments);
+        let mut words = [0; 2];
+        self.context.read(found, &mut words);
+        self.wait();
+        let [count, first] = words;
+        (count > 0).then_some(WrongWords { count, first })
+    }
+
+    /// Of a whole number of words.
+    pub(crate) fn digest(&self, of: View<'_, u8>) -> u64 {
+        let sum = self.partial.of(&self.context, 8);
+        self.context.set_bytes(sum, 0, 8);
+        let words = of.len() / 4;
+        let arguments = [address(self.at(of)), word(words), address(sum)];
+        self.kernel(Stream, [KernelFormat::F32; 3], "digest").over(words, &arguments);
+        let mut digest = [0];
+        self.context.read(sum, &mut digest);
+        self.wait();
+        digest[0]
     }
 }
 

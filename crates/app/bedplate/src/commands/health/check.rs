@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bedplate_doctor::deep::{DeepCheck, Outcome, judge_outcomes};
+use bedplate_doctor::deep::{DeepCheck, GpuBurnIn, Outcome, judge_outcomes};
+use bedplate_kernels::BurnInPart;
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console};
-use bedplate_units::Seconds;
+use bedplate_units::{Bytes, Seconds};
 use serde_json::{Value, json};
 
 use bedplate_host::host_name;
@@ -29,9 +30,32 @@ pub(crate) struct Arguments {
     /// How much is written to the disk
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     disk_mib: u64,
+    /// How much of each GPU's memory is tried [default: all that is free]
+    #[arg(long, value_name = "SIZE")]
+    gpu_memory: Option<Bytes>,
+    /// Makes a result of the first GPU wrong, to see that the check finds it
+    #[arg(long, value_name = "PART", hide = true)]
+    plant: Option<Planted>,
     /// Only what no job on the machine can bring about, as agents check their nodes
     #[arg(long, hide = true)]
     quick: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Planted {
+    Product,
+    Memory,
+    Copy,
+}
+
+impl Planted {
+    fn part(self) -> BurnInPart {
+        match self {
+            Planted::Product => BurnInPart::ProductBf16,
+            Planted::Memory => BurnInPart::Memory,
+            Planted::Copy => BurnInPart::Copies,
+        }
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
@@ -40,6 +64,10 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
         lasts: Duration::from_secs_f64(arguments.lasts.get().clamp(0.05, 86_400.0)),
         folder: arguments.folder.clone().unwrap_or_else(std::env::temp_dir),
         disk_mib: arguments.disk_mib,
+        gpus: GpuBurnIn {
+            memory: arguments.gpu_memory.map(|size| size.get() as usize),
+            planted: arguments.plant.map(Planted::part),
+        },
     };
     let outcomes = match arguments.quick {
         true => check.run_quick(|part| console.say(part)),

@@ -10,11 +10,12 @@ template <bool WIDE> DEVICE void fill_all(B* to, i64 n, float value) {
 KERNEL fill(B* to, i64 n, float value, int wide) { BEGIN; if (wide) fill_all<true>(to, n, value); else fill_all<false>(to, n, value); }
 
 // The numbers of a normal distribution by their places, as the processor makes them: bits by SplitMix64, Box and Muller in f64.
-DEVICE double uniform(u64 key, u64 place) {
+DEVICE u64 random_bits(u64 key, u64 place) {
   u64 x = key + (place + 1) * 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull; x = (x ^ (x >> 27)) * 0x94d049bb133111ebull; x ^= x >> 31;
-  return ((double)(x >> 11) + 0.5) / 9007199254740992.0;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull; x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
 }
+DEVICE double uniform(u64 key, u64 place) { return ((double)(random_bits(key, place) >> 11) + 0.5) / 9007199254740992.0; }
 KERNEL normal(B* to, i64 n, u64 key, i64 first, double deviation) { BEGIN;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
     u64 place = 2 * (u64)(first + i);
@@ -121,6 +122,23 @@ KERNEL sum_partial(const double* partial, i64 n, double* out) { BEGIN;
 KERNEL non_finite(const A* x, i64 n, u64* first) { BEGIN;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x)
     if ((__float_as_uint(widen(x[i])) & 0x7f800000u) == 0x7f800000u) atomicMin(first, (u64)i);
+}
+#define EACH(n) for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (i64)gridDim.x * blockDim.x)
+// Words that follow from a key and their places; `mask` inverts them.
+KERNEL fill_pattern(u64* to, i64 n, u64 key, u64 mask) { BEGIN; EACH(n) to[i] = random_bits(key, i) ^ mask; }
+// How many are others, and the place of the first.
+KERNEL wrong_words(const u64* of, i64 n, u64 key, u64 mask, u64* found) { BEGIN;
+  u64 count = 0, first = ~0ull;
+  EACH(n) if (of[i] != (random_bits(key, i) ^ mask)) { if (!count++) first = i; }
+  if (count) { atomicAdd(found, count); atomicMin(found + 1, first); }
+}
+// The sum does not depend on the order.
+KERNEL digest(const u32* of, i64 n, u64* sum) { BEGIN;
+  u64 mine = 0;
+  EACH(n) mine += random_bits(of[i], i);
+#pragma unroll
+  for (int o = 16; o; o /= 2) mine += __shfl_xor_sync(~0u, mine, o);
+  if (threadIdx.x % 32 == 0) atomicAdd(sum, mine);
 }
 // The place of the largest of each row, the first of several: a block has a row.
 KERNEL argmax(const float* x, i64 xs, i64 columns, u32* to) { BEGIN;
