@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, WeightFormat};
 use bedplate_network::{Architecture, Network, PackedWeights};
-use bedplate_serve::{Activations, Engine, EngineMemory, EngineOptions, Model, Replica};
+use bedplate_serve::{Activations, Engine, EngineMemory, EngineOptions, Model, Replica, check_memory};
 use bedplate_terminal::formats::{KvName, weight_format};
 use bedplate_terminal::present::{Column, Table};
 use bedplate_terminal::{CliError, Console, Context, ProgramError};
@@ -203,6 +203,7 @@ fn random<E: Element>(
 ) -> Result<(Engine, EngineMemory), CliError> {
     let network = Network::new(&device, architecture, CONTEXT as usize)?;
     let format = options.weights.unwrap_or(WeightFormat::Bf16);
+    check_memory(&device, network.parameters(), format, options.kv_bytes)?;
     let packed = PackedWeights::<E>::random(&network, &device, 1, format);
     Ok(Engine::with_weights(device, network, packed, None, Vec::new(), &[], options)?)
 }

@@ -17,7 +17,7 @@ use crate::compose::Composed;
 use crate::core::{Adopted, Core, EngineParts, MOST_SPECULATED, StepLog, StepRecord};
 use crate::draft::DraftModel;
 use crate::events;
-use crate::free_memory::free_memory;
+use crate::free_memory::FreeMemory;
 use crate::keys::EngineKeys;
 use crate::spill::Spill;
 use crate::transfer::KvKind;
@@ -76,6 +76,8 @@ pub struct EngineMemory {
     pub product: u64,
     pub kv: u64,
     pub room: u64,
+    /// Most sequences that run at once.
+    pub max_seqs: u32,
     pub weight_format: &'static str,
     pub activations: &'static str,
     pub kv_format: &'static str,
@@ -393,7 +395,9 @@ impl<E: Element> LoadedModel<E> {
             Some(seed) => PackedWeights::random(&network, &device, seed, format),
             None => PackedWeights::load(&network, &device, &model.folder, format)?,
         };
-        let options = options.on(&device, kv_bytes);
+        let block_tokens = options.block_tokens.max(1) as usize;
+        let block_bytes = KvPool::<E>::bytes_of_block(&network, block_tokens, options.kv) as u64;
+        let options = options.on(&device, kv_bytes, block_bytes);
         Ok((Self { device, network, weights }, options))
     }
 }
@@ -469,6 +473,7 @@ impl<E: Element> Prepared<E> {
             product: weights.product_bytes() as u64,
             kv: u64::from(blocks) * block_bytes,
             room: room.bytes() as u64,
+            max_seqs: options.max_seqs,
             weight_format: weights.format().name(),
             activations: E::NAME,
             kv_format: if options.kv == KvFormat::Fp8 { "fp8" } else { E::NAME },
@@ -601,23 +606,31 @@ fn weight_bytes(device: &Device, parameters: usize, format: WeightFormat) -> f64
 }
 
 /// Refuses a model that is larger than the memory that is left, before anything of it is read.
-fn check_memory(
+pub fn check_memory(
     device: &Device,
     parameters: usize,
     format: WeightFormat,
     kv_bytes: u64,
 ) -> Result<(), ServeError> {
     let (weights, kv) = (weight_bytes(device, parameters, format), kv_bytes as f64);
-    let free = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
-    match free.or_else(free_memory) {
-        Some(free) if weights + kv > free.get() => Err(ServeError::TooLarge {
-            needed: Bytes::new(weights + kv),
-            free,
-            weights: Bytes::new(weights),
-            kv: Bytes::new(kv),
-        }),
-        _ => Ok(()),
-    }
+    let Some(free) = FreeMemory::on(device).filter(|free| weights + kv > free.free.get()) else {
+        return Ok(());
+    };
+    let left = free.free.get();
+    let smaller = WeightFormat::ALL.into_iter().find_map(|format| {
+        let smaller = weight_bytes(device, parameters, format);
+        (smaller < weights && smaller + kv <= left)
+            .then(|| format!("`--weights {}` ({} of weights)", format.name(), Bytes::new(smaller)))
+    });
+    // Where the weights fit, less for keys and values does; one text of the whole length may still be refused then.
+    let fewer = || (weights < left).then(|| format!("`--kv-memory {}`", Bytes::new(0.9 * (left - weights))));
+    Err(ServeError::TooLarge {
+        needed: Bytes::new(weights + kv),
+        free,
+        weights: Bytes::new(weights),
+        kv: Bytes::new(kv),
+        fits: fewer().or(smaller),
+    })
 }
 
 /// The format in which the files have most of their numbers.

@@ -10,6 +10,8 @@ use bedplate_kernels::CudaError;
 use bedplate_network::NetworkError;
 use bedplate_units::Bytes;
 
+use crate::FreeMemory;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot read {}", path.display())]
@@ -24,8 +26,15 @@ pub enum ServeError {
         "{given} for keys and values hold {blocks} blocks of {block}; a text of {context} tokens needs {needed}"
     )]
     TooFewBlocks { given: Bytes, block: Bytes, blocks: u64, needed: u64, context: u32 },
-    #[error("{needed} are needed and {free} are free: weights {weights}, keys and values {kv}")]
-    TooLarge { needed: Bytes, free: Bytes, weights: Bytes, kv: Bytes },
+    #[error("{needed} of memory are needed: weights {weights}, keys and values {kv}; {free}")]
+    TooLarge {
+        needed: Bytes,
+        free: FreeMemory,
+        weights: Bytes,
+        kv: Bytes,
+        /// The nearest setting with which the model fits.
+        fits: Option<String>,
+    },
     #[error("the system gives no memory for keys and values")]
     NoMemory(#[source] io::Error),
     #[error("this device has no attention over keys and values of fp8 for this model")]
@@ -127,6 +136,11 @@ impl Diagnostic for ServeError {
         match self {
             ServeError::Network(error) => error.help(),
             ServeError::Device(error) => error.help(),
+            ServeError::TooLarge { free, fits, .. } => {
+                let fits = fits.as_ref().map(|fits| format!("it fits with {fits}"));
+                let said: Vec<String> = fits.into_iter().chain(free.others()).collect();
+                (!said.is_empty()).then(|| said.join("; "))
+            }
             _ => None,
         }
     }

@@ -1,9 +1,51 @@
-//! How much memory this process may still take: what the system has available, and less in a control group with a limit.
+//! How much memory this process may still take: what the system has available, and less in a control group with a limit; on a GPU what is free of its own.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bedplate_kernels::Device;
 use bedplate_units::Bytes;
+
+/// Memory that is free where something is to be computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FreeMemory {
+    pub free: Bytes,
+    /// All of it, where it is a GPU's own.
+    pub of_gpu: Option<Bytes>,
+}
+
+impl FreeMemory {
+    /// `None` where the system does not say.
+    pub fn on(device: &Device) -> Option<Self> {
+        let bytes = |bytes: usize| Bytes::new(bytes as f64);
+        match device.free_memory() {
+            Some(free) => Some(Self { free: bytes(free), of_gpu: device.memory().map(bytes) }),
+            None => free_memory().map(Self::of_host),
+        }
+    }
+
+    pub fn of_host(free: Bytes) -> Self {
+        Self { free, of_gpu: None }
+    }
+
+    /// Who has the rest of a GPU, where that is more than a program takes to begin with.
+    pub fn others(&self) -> Option<String> {
+        const BEGINNING: f64 = 2e9;
+        let held = self.of_gpu? - self.free;
+        (held.get() > BEGINNING)
+            .then(|| format!("other programs hold up to {held} of the GPU; `nvidia-smi` lists them"))
+    }
+}
+
+impl fmt::Display for FreeMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of_gpu {
+            None => write!(f, "{} is free", self.free),
+            Some(all) => write!(f, "{} of the GPU's {all} is free", self.free),
+        }
+    }
+}
 
 /// `None` where the system does not say.
 pub fn free_memory() -> Option<Bytes> {
@@ -94,6 +136,16 @@ mod tests {
     }
 
     const MEMINFO: (&str, &str) = ("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:  4000 kB\n");
+
+    #[test]
+    fn who_holds_the_rest_of_a_gpu_is_said() {
+        let gpu = FreeMemory { free: Bytes::gb(20.0), of_gpu: Some(Bytes::gb(140.0)) };
+        assert_eq!(gpu.to_string(), "20 GB of the GPU's 140 GB is free");
+        assert!(gpu.others().unwrap().starts_with("other programs hold up to 120 GB"), "{:?}", gpu.others());
+        assert_eq!(FreeMemory { free: Bytes::gb(139.0), ..gpu }.others(), None);
+        let host = FreeMemory::of_host(Bytes::gb(20.0));
+        assert_eq!((host.to_string().as_str(), host.others()), ("20 GB is free", None));
+    }
 
     #[test]
     fn the_tightest_limit_counts() {

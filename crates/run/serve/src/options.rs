@@ -33,6 +33,8 @@ pub struct EngineOptions {
     pub chunk_tokens_on_gpu: Option<u32>,
     /// Most sequences that run at once.
     pub max_seqs: u32,
+    /// The most on a GPU, where its memory decides: as many as have room for [`TOKENS_OF_A_SEQUENCE`] tokens each.
+    pub max_seqs_on_gpu: Option<u32>,
     /// Most requests that wait before others are refused.
     pub waiting_limit: u32,
     pub keeps_prefixes: bool,
@@ -46,6 +48,12 @@ pub struct EngineOptions {
     pub draft_tokens: u32,
     pub seed: u64,
 }
+
+/// What a sequence is expected to be long, prompt and answer together, where its number decides how many run at once. Those that are longer than
+/// memory allows are preempted.
+const TOKENS_OF_A_SEQUENCE: u64 = 1024;
+/// As few as run at once on a GPU whose memory is nearly used up by weights.
+const LEAST_SEQUENCES_ON_GPU: u32 = 16;
 
 /// The format of activations, and of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +80,7 @@ impl Default for EngineOptions {
             token_budget_on_gpu: None,
             chunk_tokens_on_gpu: None,
             max_seqs: 64,
+            max_seqs_on_gpu: None,
             waiting_limit: 4096,
             keeps_prefixes: true,
             preemption: PreemptionMode::Recompute,
@@ -102,11 +111,18 @@ impl EngineOptions {
         model.architecture.transformer.layers().map(attention).sum::<u64>() * size
     }
 
-    /// What is said of a GPU holds where one computes.
-    pub(crate) fn on(&self, device: &Device, kv_bytes: u64) -> Self {
+    /// What is said of a GPU holds where one computes; `kv_bytes` is what keys and values get, `block_bytes` what a block of them takes.
+    pub(crate) fn on(&self, device: &Device, kv_bytes: u64, block_bytes: u64) -> Self {
         let on_gpu = |usual: u32, there: Option<u32>| there.filter(|_| !device.is_cpu()).unwrap_or(usual);
         Self {
             kv_bytes,
+            max_seqs: on_gpu(
+                self.max_seqs,
+                self.max_seqs_on_gpu.map(|most| {
+                    let tokens = kv_bytes / block_bytes.max(1) * u64::from(self.block_tokens);
+                    sequences_of(tokens, most)
+                }),
+            ),
             token_budget: on_gpu(self.token_budget, self.token_budget_on_gpu),
             chunk_tokens: on_gpu(self.chunk_tokens, self.chunk_tokens_on_gpu),
             ..self.clone()
@@ -128,5 +144,24 @@ impl EngineOptions {
             keeps_prefixes: self.keeps_prefixes,
             ..SchedulerOptions::default()
         }
+    }
+}
+
+/// How many sequences run at once on a GPU with room for the keys and values of so many tokens.
+fn sequences_of(tokens: u64, most: u32) -> u32 {
+    let fitting = u32::try_from(tokens / TOKENS_OF_A_SEQUENCE).unwrap_or(u32::MAX);
+    fitting.clamp(LEAST_SEQUENCES_ON_GPU.min(most), most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_sequences_run_as_memory_has_room_for() {
+        // A small card, one that the weights leave 20 GB of, one with more than enough; a limit below the least.
+        let sequences = [0, 20_000, 160_000, 800_000].map(|tokens| sequences_of(tokens, 256));
+        assert_eq!(sequences, [16, 19, 156, 256]);
+        assert_eq!(sequences_of(1 << 40, 8), 8);
     }
 }

@@ -12,7 +12,7 @@ use bedplate_kernels::CudaError;
 use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_network::NetworkError;
 use bedplate_record::RecordError;
-use bedplate_units::Bytes;
+use bedplate_serve::FreeMemory;
 
 use crate::{Change, Needs};
 
@@ -52,10 +52,10 @@ pub enum TrainError {
     NoSuchTarget { target: String },
     #[error("adapters of rank {rank} are asked for, but `{matrix}` has a rank of at most {most}")]
     RankTooLarge { rank: usize, matrix: String, most: usize },
-    #[error("this run needs {needs}; {free} is free")]
+    #[error("this run needs {needs}; {free}")]
     TooLarge {
         needs: Box<Needs>,
-        free: Bytes,
+        free: FreeMemory,
         /// Options with which the run fits.
         fits: Option<String>,
     },
@@ -345,11 +345,16 @@ impl Diagnostic for TrainError {
             TrainError::Data(error) => error.help(),
             TrainError::Record(error) => error.help(),
             TrainError::Checkpoint(error) => error.help(),
-            TrainError::TooLarge { fits: Some(fits), .. } => Some(format!("it fits with {fits}")),
-            TrainError::TooLarge { fits: None, .. } => Some(
-                "no setting makes this model fit; choose a smaller one or a machine with more memory"
-                    .to_owned(),
-            ),
+            TrainError::TooLarge { fits, free, .. } => {
+                let fits = match fits {
+                    Some(fits) => format!("it fits with {fits}"),
+                    None => {
+                        "no setting makes this model fit; choose a smaller one or a machine with more memory"
+                            .to_owned()
+                    }
+                };
+                Some([fits].into_iter().chain(free.others()).collect::<Vec<_>>().join("; "))
+            }
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ use std::fmt;
 use bedplate_kernels::Bf16;
 use bedplate_layout::Sharding;
 use bedplate_network::{Block, LogitsAtOnce, Network, Section, Workspace, WorkspaceShape};
+use bedplate_serve::FreeMemory;
 use bedplate_transformer::Transformer;
 use bedplate_transformer::workspace::{self, Make, Recompute, Rooms, Stage, Widths, packed};
 use bedplate_units::Bytes;
@@ -265,7 +266,7 @@ pub(crate) fn check_shape(
     model: &Transformer,
     config: &TrainConfig,
     ranks: &RunRanks,
-    free: Option<Bytes>,
+    free: Option<FreeMemory>,
     logits: LogitsAtOnce,
 ) -> Result<(), TrainError> {
     if ranks.count() > 1 {
@@ -280,7 +281,7 @@ pub(crate) fn check(
     network: &Network,
     config: &TrainConfig,
     ranks: &RunRanks,
-    free: Option<Bytes>,
+    free: Option<FreeMemory>,
     logits: LogitsAtOnce,
 ) -> Result<(), TrainError> {
     let model = &network.architecture().transformer;
@@ -291,11 +292,11 @@ pub(crate) fn check(
 
 fn refuse_too_large(
     needs: Needs,
-    free: Option<Bytes>,
+    free: Option<FreeMemory>,
     nearest: impl FnOnce() -> Option<String>,
 ) -> Result<(), TrainError> {
     match free {
-        Some(free) if needs.total() > free => {
+        Some(free) if needs.total() > free.free => {
             Err(TrainError::TooLarge { needs: Box::new(needs), free, fits: nearest() })
         }
         _ => Ok(()),
@@ -305,10 +306,10 @@ fn refuse_too_large(
 /// The first of some changes, those first that change least, with which a run fits: as options of the command line.
 fn nearest_fit(
     config: &TrainConfig,
-    free: Option<Bytes>,
+    free: Option<FreeMemory>,
     needs: &dyn Fn(&TrainConfig) -> Needs,
 ) -> Option<String> {
-    let free = free?;
+    let free = free?.free;
     let fits = candidates(config).into_iter().find(|other| needs(other).total() <= free)?;
     Some(format!("{} ({} in all)", difference(config, &fits), needs(&fits).total()))
 }
@@ -442,13 +443,18 @@ mod tests {
         }
     }
 
-    fn check_small(model: &Transformer, config: &TrainConfig, free: Option<Bytes>) -> Result<(), TrainError> {
+    fn check_small(
+        model: &Transformer,
+        config: &TrainConfig,
+        free: Option<FreeMemory>,
+    ) -> Result<(), TrainError> {
         check_shape(model, config, &RunRanks::alone(), free, LogitsAtOnce::Cached)
     }
 
     fn refusal(model: &str, config: &TrainConfig, free: f64) -> String {
         let model = architecture(model).transformer;
-        render_text(&check_small(&model, config, Some(Bytes::new(free))).unwrap_err())
+        let free = FreeMemory::of_host(Bytes::new(free));
+        render_text(&check_small(&model, config, Some(free)).unwrap_err())
     }
 
     /// A refusal is made from the shape alone: nothing of the model is allocated.
@@ -463,7 +469,8 @@ mod tests {
             text.contains(&format!("{} for the program, its products and batches", needs.program)),
             "{text}"
         );
-        let error = check_small(&architecture(LARGEST_LLAMA).transformer, &config(), Some(Bytes::new(64e9)));
+        let free = FreeMemory::of_host(Bytes::new(64e9));
+        let error = check_small(&architecture(LARGEST_LLAMA).transformer, &config(), Some(free));
         assert_eq!(error.unwrap_err().page().code, "train/too-large");
     }
 
@@ -502,7 +509,7 @@ mod tests {
         assert!(adapted.contains("--set adapter.rank=8"), "{adapted}");
         assert!(
             check_small(&model, &config, None).is_ok()
-                && check_small(&model, &config, Some(Bytes::new(1e12))).is_ok()
+                && check_small(&model, &config, Some(FreeMemory::of_host(Bytes::new(1e12)))).is_ok()
         );
     }
 }

@@ -10,11 +10,13 @@ use bedplate_data::Batch;
 use bedplate_kernels::Device;
 use bedplate_network::{Network, Sampler, Weights, WorkspaceShape};
 use bedplate_record::RankTimes;
+use bedplate_serve::FreeMemory;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::adapter::Adapters;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
+use crate::memory;
 use crate::optimizer::Steps;
 use crate::passes::{Chunks, Weighing};
 use crate::ranks::RunRanks;
@@ -84,8 +86,11 @@ pub struct StepOutcome {
 }
 
 impl<E: Trained> Trainer<E> {
-    /// Trains a whole network in this process.
+    /// Trains a whole network in this process; refuses one that is larger than the memory that is free.
     pub fn new(network: Network, device: Device, config: TrainConfig) -> Result<Self, TrainError> {
+        let logits = bedplate_network::logits_on(&device);
+        let free = FreeMemory::on(&device);
+        memory::check(&network, &config, &RunRanks::alone(), free, logits)?;
         Self::on(Arc::new(RunRanks::alone()), network, device, config)
     }
 

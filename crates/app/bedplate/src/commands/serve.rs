@@ -236,12 +236,13 @@ fn describe(engine: &Engine, memory: &EngineMemory, console: &Console) {
     let about = engine.about();
     let bytes = |bytes: u64| Bytes::new(bytes as f64).to_string();
     console.say(&format!(
-        "weights {} in {}, keys and values {} in {} for {} tokens, {}{}",
+        "weights {} in {}, keys and values {} in {} for {} tokens, at most {} sequences at once, {}{}",
         bytes(memory.weights),
         memory.weight_format,
         bytes(memory.kv),
         memory.kv_format,
         u64::from(about.blocks) * u64::from(about.block_tokens),
+        memory.max_seqs,
         if memory.is_on_gpu { String::new() } else { format!("{} threads with ", memory.threads) },
         memory.instructions,
     ));

@@ -45,9 +45,9 @@ pub(crate) struct EngineArguments {
     /// Threads of the processor [default: all cores]
     #[arg(long, value_name = "N", help_heading = "Engine")]
     pub(crate) threads: Option<usize>,
-    /// Most sequences that run at once
-    #[arg(long, alias = "seats", value_name = "N", default_value_t = 64, help_heading = "Engine")]
-    max_seqs: u32,
+    /// Most sequences that run at once [default: 64; on a GPU as many as its memory has room for, at most 256]
+    #[arg(long, alias = "seats", value_name = "N", help_heading = "Engine")]
+    max_seqs: Option<u32>,
     /// Most tokens of a step [default: 512; on a GPU 2048]
     #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
     token_budget: Option<u32>,
@@ -114,6 +114,9 @@ const DRAFTED: u32 = 4;
 /// Tokens of a step on a GPU where nobody says: fewer leave it idle, and more make those wait who decode.
 const TOKENS_ON_GPU: u32 = 2048;
 
+/// Sequences that run at once on a GPU with enough memory where nobody says: more decode no faster together, and each would be slower.
+const SEQUENCES_ON_GPU: u32 = 256;
+
 /// The context that is served where nobody says: longer ones take memory that few need.
 const USUAL_CONTEXT: u64 = 32_768;
 
@@ -171,7 +174,8 @@ impl EngineArguments {
             chunk_tokens: self.chunk.unwrap_or(usual.chunk_tokens),
             token_budget_on_gpu: self.token_budget.is_none().then_some(TOKENS_ON_GPU),
             chunk_tokens_on_gpu: self.chunk.is_none().then_some(TOKENS_ON_GPU),
-            max_seqs: self.max_seqs,
+            max_seqs: self.max_seqs.unwrap_or(usual.max_seqs),
+            max_seqs_on_gpu: self.max_seqs.is_none().then_some(SEQUENCES_ON_GPU),
             keeps_prefixes: !self.no_prefix_cache,
             preemption: if self.swap_memory.is_some() {
                 PreemptionMode::Swap
@@ -189,7 +193,7 @@ impl EngineArguments {
             Some(bytes) => bytes.get() as u64,
             None => usual_kv_bytes(model, &options, self.sharers),
         };
-        let on_gpu = all_kv_bytes(model, &options);
+        let on_gpu = all_kv_bytes(model, &options, options.max_seqs_on_gpu.unwrap_or(options.max_seqs));
         EngineOptions { kv_bytes, kv_bytes_on_gpu: self.kv_memory.is_none().then_some(on_gpu), ..options }
     }
 
@@ -217,15 +221,15 @@ impl EngineArguments {
 
 /// A third of the free memory, or this process's share of it, and at most what all sequences can use.
 fn usual_kv_bytes(model: &Model, options: &EngineOptions, sharers: u32) -> u64 {
-    let all = all_kv_bytes(model, options);
+    let all = all_kv_bytes(model, options, options.max_seqs);
     let one = u64::from(options.context_limit + options.block_tokens) * options.kv_bytes_per_token(model);
     let third = free_memory().map_or(1 << 30, |free| free.get() as u64 / 3) / u64::from(sharers.max(1));
     all.min(third.max(one))
 }
 
-/// What all sequence slots can use.
-fn all_kv_bytes(model: &Model, options: &EngineOptions) -> u64 {
+/// What so many sequences can use.
+fn all_kv_bytes(model: &Model, options: &EngineOptions, sequences: u32) -> u64 {
     let blocks = u64::from(options.context_limit).div_ceil(u64::from(options.block_tokens.max(1)));
-    let tokens = u64::from(options.max_seqs) * blocks * u64::from(options.block_tokens.max(1));
+    let tokens = u64::from(sequences) * blocks * u64::from(options.block_tokens.max(1));
     tokens.saturating_mul(options.kv_bytes_per_token(model))
 }

@@ -9,9 +9,8 @@ use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
 use bedplate_host::{FolderLock, open_regular, replace_file};
 use bedplate_kernels::Device;
-use bedplate_serve::free_memory;
+use bedplate_serve::FreeMemory;
 use bedplate_transformer::FlopsConvention;
-use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::shapes::Shapes;
@@ -77,11 +76,10 @@ impl<'a, E: Trained> Run<'a, E> {
         let model = architecture.transformer.clone();
         let device = past.open_device(config, ranks.world(), threads(config.training.threads, &ranks))?;
         ranks.meet(&device)?;
-        let on_device = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
-        let free = options.free_memory.or(on_device).or_else(free_memory);
+        let free = options.free_memory.map(FreeMemory::of_host).or_else(|| FreeMemory::on(&device));
         // The ranks of a machine share its memory; every GPU has its own.
         let sharing = if device.is_cpu() { ranks.on_this_host() } else { 1 };
-        let free = free.map(|free| free / sharing as f64);
+        let free = free.map(|memory| FreeMemory { free: memory.free / sharing as f64, ..memory });
         let logits = bedplate_network::logits_on(&device);
         // Ranks that go on have most of what they need already.
         let is_new = past.recovered.holdings.is_empty();

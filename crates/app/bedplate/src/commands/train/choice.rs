@@ -6,6 +6,7 @@ use bedplate_local::host_run;
 use bedplate_local::machine::memory_for_programs_mib;
 use bedplate_perf::MemoryUse;
 use bedplate_search::{HostChoice, HostQuestion, NoHostLayout};
+use bedplate_serve::FreeMemory;
 use bedplate_terminal::Context;
 use bedplate_train::{Needs, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
@@ -21,9 +22,11 @@ pub(super) fn choose(
     let question = HostQuestion { model: &model, run: host_run(config, ranks, survives), ranks, each };
     question.choose(host_entry(context.load_catalog().ok().as_ref()).as_ref()).map_err(
         |reason| match reason {
-            NoHostLayout::TooLarge { memory } => {
-                TrainError::TooLarge { needs: Box::new(needs(&memory)), free: each, fits: None }
-            }
+            NoHostLayout::TooLarge { memory } => TrainError::TooLarge {
+                needs: Box::new(needs(&memory)),
+                free: FreeMemory::of_host(each),
+                fits: None,
+            },
             NoHostLayout::TooFewMicroBatches => TrainError::UnsupportedLayout {
                 layout: Layout { data: ranks, ..Layout::ONE },
                 why: format!("a step has fewer micro-batches than the {ranks} ranks"),
