@@ -36,6 +36,6 @@ pub use slurm::{
 pub use state::{JobId, JobState, NodeId, NodeState};
 pub use submission::{submit_here, surround};
 pub use views::{
-    ClusterEvent, ClusterView, Explained, HostView, JobDetail, JobSummary, Life, NodeDetail, NodeSummary,
-    Note, RankPlace, RunView, Submitted, TaskView,
+    ClusterEvent, ClusterView, Explained, HolderExplained, HostView, JobDetail, JobSummary, Life, NodeDetail,
+    NodeOut, NodeSummary, NodesExplained, Note, RankPlace, RuleExplained, RunView, Submitted, TaskView,
 };

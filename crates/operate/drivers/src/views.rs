@@ -157,7 +157,7 @@ pub struct Explained {
     pub wait: Reason,
     #[serde(default)]
     pub priority: Value,
-    /// Gangs that are considered before it.
+    /// Jobs that wait and have their turn before it.
     #[serde(default)]
     pub ahead: Option<usize>,
     #[serde(default)]
@@ -165,6 +165,46 @@ pub struct Explained {
     /// Changes with which it would start earlier.
     #[serde(default)]
     pub remedies: Vec<Reason>,
+    /// Where the nodes are that it might use.
+    #[serde(default)]
+    pub nodes: Option<NodesExplained>,
+}
+
+/// The nodes of a cluster as a waiting job meets them, each counted once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodesExplained {
+    pub all: u32,
+    pub left_out: u32,
+    pub left_out_by: Vec<RuleExplained>,
+    pub too_small: u32,
+    pub out_of_service: u32,
+    /// Some of them.
+    pub out: Vec<NodeOut>,
+    pub free: u32,
+    pub held: u32,
+    /// Who holds them, some of these.
+    pub holders: Vec<HolderExplained>,
+}
+
+/// What a job asks for that leaves nodes out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RuleExplained {
+    pub by: String,
+    pub nodes: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeOut {
+    pub name: String,
+    pub state: String,
+    pub reason: Option<Reason>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HolderExplained {
+    pub job: u64,
+    pub nodes: u32,
+    pub until_ms: u64,
 }
 
 /// Where a rank runs.

@@ -174,8 +174,14 @@ impl Driver for Fake {
         self.needs(Capability::Explain)?;
         let wait = Reason::new("held", "it is held");
         let priority = serde_json::Value::Null;
-        let explained =
-            Explained { wait, priority, ahead: None, expected_start_ms: None, remedies: Vec::new() };
+        let explained = Explained {
+            wait,
+            priority,
+            ahead: None,
+            expected_start_ms: None,
+            remedies: Vec::new(),
+            nodes: None,
+        };
         Ok((self.summary(id)?.life.state == JobState::Waiting).then_some(explained))
     }
 

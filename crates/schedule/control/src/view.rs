@@ -287,7 +287,8 @@ impl Control {
         Some(self.node_view(self.scheduler.cluster().find_node(name)?, now))
     }
 
-    fn node_view(&self, id: NodeId, now: Time) -> NodeView {
+    /// One node. Panics where the cluster has no such node.
+    pub fn node_view(&self, id: NodeId, now: Time) -> NodeView {
         let node = &self.nodes[id.0 as usize];
         let cluster = self.scheduler.cluster();
         let kind = cluster.node(id).kind();

@@ -21,7 +21,7 @@ use crate::scheduler::Scheduler;
 use crate::victims::Eviction;
 use crate::view::{NodeSetRule, RequestClass};
 use crate::views::{Fit, Views};
-use crate::{Guard, JobId, Priority, Settings, Span, Time, Wait};
+use crate::{Guard, JobId, NodeTally, Priority, Settings, Span, Time, Wait};
 
 /// All that can be said about a waiting job.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +34,8 @@ pub struct WaitExplanation {
     pub expected_start: Option<Time>,
     /// Changes to the request with which it would start earlier, the smallest change first.
     pub remedies: Vec<Remedy>,
+    /// Where the nodes are that it might use; absent where it does not wait for nodes.
+    pub nodes: Option<NodeTally>,
 }
 
 /// A change to the request, and when the gang would then start.
@@ -98,7 +100,8 @@ impl Question {
         let wait = scheduler.why_waiting(job, limit, expected_start, now);
         let remedies =
             if wait.is_for_resources() { without.remedies(job, expected_start, now) } else { Vec::new() };
-        WaitExplanation { wait, priority, ahead, expected_start, remedies }
+        let nodes = wait.is_for_resources().then(|| scheduler.tally(job, now)).flatten();
+        WaitExplanation { wait, priority, ahead, expected_start, remedies, nodes }
     }
 }
 
@@ -208,6 +211,14 @@ impl Scheduler {
         let nodes = self.reservations.get(job)?.nodes.iter().map(|reserved| reserved.node.0);
         let level = self.fleet.level_of(&nodes.collect::<Vec<u32>>()).level;
         Some(Wait::ForNeighbours { level })
+    }
+
+    /// Of the role with the most nodes.
+    fn tally(&self, job: JobId, now: Time) -> Option<NodeTally> {
+        let entry = &self.jobs[job];
+        let class = entry.classes.iter().max_by_key(|class| class.nodes)?;
+        let (request, eligible) = (&entry.request, self.views.eligible(class));
+        Some(NodeTally::of(&self.fleet, request, self.settings.partition(request), class, eligible, now))
     }
 
     /// Nodes that have enough free for `length` if reservations are left aside.

@@ -72,6 +72,7 @@ mod settings;
 mod site;
 mod sizes;
 mod suspend;
+mod tally;
 mod time;
 mod timeline;
 mod victims;
@@ -102,6 +103,7 @@ pub use settings::{
     Settings, SizesBy,
 };
 pub use site::{PAGES, SettingsError};
+pub use tally::{Holder, LeftOut, NodeTally};
 pub use time::{Span, Time};
 
 #[cfg(test)]

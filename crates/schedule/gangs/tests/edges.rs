@@ -11,6 +11,24 @@ fn check(story: &str, ending: Expect) {
 }
 
 #[test]
+fn a_waiting_gang_is_told_where_the_nodes_are_that_it_might_use() {
+    check(
+        "cluster 8 nodes x 8 gpus
+         0m submit a nodes=2 limit=60m
+         0m submit b limit=30m
+         0m drain n8
+         0m fail n7
+         1m submit c nodes=5 avoid=n6 limit=10m
+         2m nodes c",
+        expect![[r#"
+            2m of 8: free 2, held 3 (a 2 until 60m, b 1 until 30m), out n7, n8, small 0, left out 1 (1 by the list of nodes to avoid)
+            a 0m..60m n[1-2]
+            b 0m..30m n3
+            c 60m..70m n[1-5]"#]],
+    );
+}
+
+#[test]
 fn a_job_that_needs_no_gpu_does_not_start_on_a_node_out_of_service() {
     check(
         "cluster 2 nodes x 8 gpus

@@ -1,11 +1,12 @@
 //! Looking at jobs: lists, one job, why it waits, where its ranks are.
 
 use bedplate_control::record::JobState;
-use bedplate_control::{JobFilter, JobView};
+use bedplate_control::{JobFilter, JobView, NodeView};
 use bedplate_diag::Reason;
-use bedplate_gangs::{JobId, Remedy, Time, WaitExplanation};
+use bedplate_gangs::{JobId, NodeTally, Remedy, Time, WaitExplanation};
 use bedplate_job::Job;
 use bedplate_report::Expectation;
+use bedplate_topology::NodeId;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -162,11 +163,41 @@ pub(crate) async fn explain(call: ApiCall) -> Result<Answer, ApiError> {
             let waits = |id: &JobId| control.job_state(*id) == Some(JobState::Waiting);
             Some((control.question(jobs.into_iter().find(waits)?)?, now))
         });
-        let found = runtime.block_on(on_behalf_of(&user, asked))?;
-        Ok(found.map(|(question, now)| explanation_json(&question.answer(now), now)))
+        let Some((question, now)) = runtime.block_on(on_behalf_of(&user, asked))? else { return Ok(None) };
+        let explanation = question.answer(now);
+        let mut json = explanation_json(&explanation, now);
+        if let Some(tally) = explanation.nodes {
+            let out: Vec<NodeId> = tally.out_of_service.iter().take(MOST_NAMED).copied().collect();
+            let names = control.ask(move |control, now| {
+                out.into_iter().map(|node| out_of_service(&control.node_view(node, now))).collect::<Vec<Value>>()
+            });
+            json["nodes"] = tally_json(&tally, runtime.block_on(on_behalf_of(&user, names))?);
+        }
+        Ok(Some(json))
     };
     let found = call.app.background.work(search).await.map_err(|_| ApiError::Panicked)??;
     Ok(answer::ok(&found.unwrap_or_else(|| json!({ "wait": null }))))
+}
+
+/// Nodes out of service and gangs on the others that an explanation names; all of them are counted.
+const MOST_NAMED: usize = 8;
+
+fn out_of_service(node: &NodeView) -> Value {
+    json!({ "name": node.name, "state": node.state, "reason": node.reason })
+}
+
+fn tally_json(tally: &NodeTally, out: Vec<Value>) -> Value {
+    json!({
+        "all": tally.all,
+        "left_out": tally.left_out,
+        "left_out_by": tally.rules,
+        "too_small": tally.too_small,
+        "out_of_service": tally.out_of_service.len(),
+        "out": out,
+        "free": tally.free,
+        "held": tally.held,
+        "holders": tally.holders.iter().take(MOST_NAMED).collect::<Vec<_>>(),
+    })
 }
 
 fn explanation_json(explanation: &WaitExplanation, now: Time) -> Value {

@@ -67,7 +67,14 @@ impl Kubernetes {
             "resources" => remedies.extend(self.fewer_nodes(&record)?),
             _ => {}
         }
-        Ok(Some(Explained { wait, priority: Value::Null, ahead: None, expected_start_ms: None, remedies }))
+        Ok(Some(Explained {
+            wait,
+            priority: Value::Null,
+            ahead: None,
+            expected_start_ms: None,
+            remedies,
+            nodes: None,
+        }))
     }
 
     /// With how many nodes it would fit on what is free now.

@@ -69,6 +69,7 @@ fn explanation(record: &JobRecord, scene: &Scene<'_>) -> Explained {
             .map_or(Value::Null, |total| Value::Object(Map::from_iter([("total".to_owned(), json!(total))]))),
         wait,
         remedies,
+        nodes: None,
     }
 }
 

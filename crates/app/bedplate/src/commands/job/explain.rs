@@ -1,6 +1,6 @@
 //! `bedplate job explain JOB…`
 
-use bedplate_drivers::{Explained, JobDetail};
+use bedplate_drivers::{Explained, HolderExplained, JobDetail, NodesExplained};
 use bedplate_terminal::present::{Facts, clock, moment, now_ms};
 use bedplate_terminal::{CliError, Console};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ fn facts(explained: &Explained, now_ms: u64) -> Facts {
     let mut facts = Facts::default();
     facts.add("waits", explained.wait.text.clone());
     if let Some(ahead) = explained.ahead {
-        facts.add("ahead", format!("{ahead} gangs are considered before it"));
+        facts.add("ahead", ahead_text(ahead));
     }
     match explained.expected_start_ms {
         Some(start) => facts.add(
@@ -57,12 +57,51 @@ fn facts(explained: &Explained, now_ms: u64) -> Facts {
         ),
         None => facts.add("start", "not known"),
     };
+    if let Some(nodes) = &explained.nodes {
+        add_nodes(&mut facts, nodes, now_ms);
+    }
     facts.add_known("priority", priority_text(&explained.priority));
     for remedy in &explained.remedies {
         facts.add("earlier", remedy.text.clone());
     }
     facts
 }
+
+fn ahead_text(ahead: usize) -> String {
+    match ahead {
+        0 => "no job that waits has its turn before it".to_owned(),
+        1 => "one job that waits has its turn before it".to_owned(),
+        _ => format!("{ahead} jobs that wait have their turn before it"),
+    }
+}
+
+/// Where the nodes are, who has them and until when, which are out of service and why, what the job itself leaves out.
+fn add_nodes(facts: &mut Facts, nodes: &NodesExplained, now_ms: u64) {
+    let parts = [
+        (nodes.free, "free"),
+        (nodes.held, "held by others"),
+        (nodes.out_of_service, "out of service"),
+        (nodes.left_out, "left out by what the job asks for"),
+        (nodes.too_small, "too small"),
+    ];
+    let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    facts.add("nodes", format!("{} in all: {}", nodes.all, parts.collect::<Vec<_>>().join(", ")));
+    for HolderExplained { job, nodes, until_ms } in nodes.holders.iter().take(MOST_NAMED) {
+        let count = if *nodes == 1 { "one node".to_owned() } else { format!("{nodes} nodes") };
+        let left = clock(until_ms.saturating_sub(now_ms));
+        facts.add("held", format!("{count} by job {job}, for {left} at the longest"));
+    }
+    for node in nodes.out.iter().take(MOST_NAMED) {
+        let why = node.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", reason.text));
+        facts.add("out", format!("{} is {}{why}", node.name, node.state));
+    }
+    for rule in nodes.left_out_by.iter().take(MOST_NAMED) {
+        facts.add("left out", format!("{} by {}", rule.nodes, rule.by));
+    }
+}
+
+/// As many of each kind are named.
+const MOST_NAMED: usize = 4;
 
 /// The parts of a priority that are not zero, largest first.
 fn priority_text(priority: &Value) -> Option<String> {
@@ -90,6 +129,7 @@ fn priority_text(priority: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use bedplate_diag::Reason;
+    use bedplate_drivers::{NodeOut, RuleExplained};
     use expect_test::expect;
 
     use super::*;
@@ -102,12 +142,31 @@ mod tests {
             ahead: Some(3),
             expected_start_ms: Some(3_600_000),
             remedies: vec![Reason::new("fewer_nodes", "with 2 nodes it would start now")],
+            nodes: Some(NodesExplained {
+                all: 9,
+                left_out: 2,
+                left_out_by: vec![RuleExplained { by: "feature nvme".to_owned(), nodes: 2 }],
+                too_small: 0,
+                out_of_service: 1,
+                out: vec![NodeOut {
+                    name: "n3".to_owned(),
+                    state: "drained".to_owned(),
+                    reason: Some(Reason::new("drain", "the operator: a fan is loud")),
+                }],
+                free: 2,
+                held: 4,
+                holders: vec![HolderExplained { job: 12, nodes: 4, until_ms: 1_800_000 }],
+            }),
         };
         expect![[r#"
             it
               waits     not enough free nodes: 2 of 4
-              ahead     3 gangs are considered before it
+              ahead     3 jobs that wait have their turn before it
               start     within 1:00:00, at 1970-01-01 01:00:00 UTC, if everybody uses all their time
+              nodes     9 in all: 2 free, 4 held by others, 1 out of service, 2 left out by what the job asks for
+              held      4 nodes by job 12, for 30:00 at the longest
+              out       n3 is drained: the operator: a fan is loud
+              left out  2 by feature nvme
               priority  512: fair share 500, age 12
               earlier   with 2 nodes it would start now
         "#]]
