@@ -142,11 +142,15 @@ fn the_daemon_writes_the_metrics_that_rules_and_dashboards_use() {
     write!(stream, "GET /metrics HTTP/1.1\r\n{head}").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
-    for name in names::DAEMON.iter().filter(|name| **name != "bedplate_jobs") {
+    // Jobs that have ended are not counted, and nothing was wrong with this one: these two have a head and no sample.
+    let without_samples = ["bedplate_jobs", "bedplate_job_problem"];
+    for name in names::DAEMON.iter().filter(|name| !without_samples.contains(name)) {
         let is_there = text
             .lines()
             .any(|line| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} ")));
         assert!(is_there, "{name} is missing:\n{text}");
     }
-    assert!(text.contains("# TYPE bedplate_jobs gauge"), "{text}");
+    for name in without_samples {
+        assert!(text.contains(&format!("# TYPE {name} gauge")), "{text}");
+    }
 }

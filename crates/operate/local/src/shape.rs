@@ -199,7 +199,7 @@ impl Shape {
         let gpus: u32 = nodes.iter().map(|node| node.gpus).sum();
         let devices = match (gpus, machine.gpus) {
             (0, _) => "no GPUs".to_owned(),
-            (gpus, 0) => format!("{gpus} GPUs, all of them pretended slots"),
+            (gpus, 0) => format!("{gpus} GPUs, all of them simulated"),
             (gpus, real) if gpus > real => format!("{gpus} GPUs, of which this machine really has {real}"),
             (gpus, _) => format!("{gpus} GPUs"),
         };

@@ -40,7 +40,7 @@ impl fmt::Display for NearMiss {
             QuestionChange::Tokens(tokens) => {
                 write!(f, "--tokens {}", tokens.to_string().replace(" tokens", "").replace(' ', ""))
             }
-            QuestionChange::Fp8 => write!(f, "--fp8"),
+            QuestionChange::Fp8 => write!(f, "--precision fp8"),
             QuestionChange::AnyChip => write!(f, "--any-chip"),
             QuestionChange::OwnPrice => write!(f, "a price of your own in a catalog overlay"),
         }?;

@@ -155,7 +155,7 @@ fn node(
             "checks": checks,
         }))?;
     } else {
-        let against = examination.instance.map_or_else(String::new, |name| format!(", held against {name}"));
+        let against = examination.instance.map_or_else(String::new, |name| format!(", compared with {name}"));
         console.line(&format!("{}: {}{against}", facts.node, page::count(checks)))?;
         console.text(&page::checks(checks, console.width()))?;
     }

@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Show what rank 0 writes until the job has ended, then return its exit code
     #[arg(short, long)]
     follow: bool,
-    /// Print the job in the one format, and submit nothing
+    /// Print the job as a job file, and submit nothing
     #[arg(long)]
     dry_run: bool,
     /// Attach the prediction that `bedplate plan train --json` printed; a script with the line of `plan train --launch` has it

@@ -81,7 +81,7 @@ fn host_text(node: &NodeSummary) -> String {
     if (host.cores, host.memory_mib, host.gpus) == (node.cpus, node.memory_mib, node.gpus) {
         return host.name.clone();
     }
-    let pretended = if host.gpus < node.gpus { " (the others are pretended slots)" } else { "" };
+    let pretended = if host.gpus < node.gpus { " (the others are simulated)" } else { "" };
     let memory = host.memory_mib / 1024;
     format!("{}: really {} cores, {memory} GiB, {} GPUs{pretended}", host.name, host.cores, host.gpus)
 }

@@ -3,7 +3,6 @@
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_goodput::{RunLimits, checkpoint_bytes};
-use bedplate_layout::ComputePrecision;
 use bedplate_perf::Workload;
 use bedplate_search::{
     BatchSize, MachineChoice, Objection, Offer, Reliability, SearchError, TrainingNeed, Uncalibrated, choose,
@@ -15,6 +14,7 @@ use bedplate_units::{Dollars, Tokens, grouped};
 use serde_json::{Value, json};
 
 use super::constants;
+use super::question::FormatArguments;
 use super::task::TaskArguments;
 use super::whole_run::RunArguments;
 use crate::models;
@@ -43,9 +43,8 @@ pub(crate) struct Arguments {
     /// Tokens per optimizer step, in whole sequences that divide well [default: as for `plan train`]
     #[arg(long, value_name = "TOKENS")]
     batch_tokens: Option<Tokens>,
-    /// Train in fp8; chips without it are skipped
-    #[arg(long)]
-    fp8: bool,
+    #[command(flatten)]
+    format: FormatArguments,
     /// Try at most this many GPUs
     #[arg(long, default_value_t = 16_384)]
     max_gpus: u32,
@@ -94,7 +93,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         limits: RunLimits { deadline: run.deadline, budget: run.budget },
         purchase: run.purchase,
         region: run.region.as_deref(),
-        precision: if arguments.fp8 { ComputePrecision::Fp8 } else { ComputePrecision::Bf16 },
+        precision: arguments.format.chosen(),
         max_gpus: arguments.max_gpus,
         reliability: Some(&reliability),
         uncalibrated: if arguments.any_chip { Uncalibrated::Choose } else { Uncalibrated::List },

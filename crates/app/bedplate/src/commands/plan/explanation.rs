@@ -37,7 +37,7 @@ pub(super) fn facts(explanation: &LayoutExplanation) -> Facts {
                 let margin = doubt.margin() * f64::from(times) * 100.0;
                 let more = if times > 1 { format!(", {times} times") } else { String::new() };
                 let text = format!("{}{more}: it must win by {margin:.0}%", doubt.reason());
-                facts.add("held against it", text);
+                facts.add("handicap", text);
             }
             let tight = if *is_tight { ", which is tight" } else { "" };
             facts.add("memory", format!("{spare} to spare{tight}"));

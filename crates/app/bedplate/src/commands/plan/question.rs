@@ -38,9 +38,8 @@ pub(super) struct Question {
     /// Tokens per optimizer step, in whole sequences that divide well; instead of --global-batch
     #[arg(long, value_name = "TOKENS")]
     pub(super) batch_tokens: Option<Tokens>,
-    /// Number format of the large matrix products
-    #[arg(long, value_enum, default_value = "bf16")]
-    precision: Format,
+    #[command(flatten)]
+    format: FormatArguments,
     #[command(flatten)]
     task: TaskArguments,
     #[arg(long, value_enum, default_value = "adamw")]
@@ -71,6 +70,30 @@ pub(super) struct Question {
     complete: bool,
     #[command(flatten)]
     constants: Choice,
+}
+
+/// The number format of a run, spelled alike by all commands that plan one.
+#[derive(clap::Args)]
+pub(super) struct FormatArguments {
+    /// Number format of the large matrix products
+    #[arg(long, value_enum, default_value = "bf16")]
+    precision: Format,
+    /// The same as --precision fp8
+    #[arg(long, conflicts_with = "precision")]
+    fp8: bool,
+}
+
+impl FormatArguments {
+    pub(super) fn chosen(&self) -> ComputePrecision {
+        match self.precision {
+            _ if self.fp8 => ComputePrecision::Fp8,
+            Format::Bf16 => ComputePrecision::Bf16,
+            Format::Fp16 => ComputePrecision::Fp16,
+            Format::Fp8 => ComputePrecision::Fp8,
+            Format::Fp4 => ComputePrecision::Fp4,
+            Format::Fp32 => ComputePrecision::Fp32,
+        }
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -159,7 +182,7 @@ impl Question {
             named_cluster: self.cluster.clone().filter(|text| !text.starts_with("context:")),
             is_complete: self.complete,
             constants: self.constants.load()?,
-            precision: self.precision(),
+            precision: self.format.chosen(),
             remarks: Cluster::remarks_on_spec(cluster.name(), catalog),
             model,
             cluster,
@@ -181,16 +204,6 @@ impl Question {
         let mut remarks = whole.remarks.clone();
         remarks.push(format!("{used} of the {domain} GPUs of each scale-up domain are used: {remark}"));
         Loaded { hardware: idle.hardware, workload: idle.workload, remarks, ..whole }
-    }
-
-    fn precision(&self) -> ComputePrecision {
-        match self.precision {
-            Format::Bf16 => ComputePrecision::Bf16,
-            Format::Fp16 => ComputePrecision::Fp16,
-            Format::Fp8 => ComputePrecision::Fp8,
-            Format::Fp4 => ComputePrecision::Fp4,
-            Format::Fp32 => ComputePrecision::Fp32,
-        }
     }
 
     fn workload(&self, model: &Transformer, hardware: &Hardware) -> Workload {
