@@ -169,7 +169,9 @@ pub(crate) async fn explain(call: ApiCall) -> Result<Answer, ApiError> {
         if let Some(tally) = explanation.nodes {
             let out: Vec<NodeId> = tally.out_of_service.iter().take(MOST_NAMED).copied().collect();
             let names = control.ask(move |control, now| {
-                out.into_iter().map(|node| out_of_service(&control.node_view(node, now))).collect::<Vec<Value>>()
+                out.into_iter()
+                    .map(|node| out_of_service(&control.node_view(node, now)))
+                    .collect::<Vec<Value>>()
             });
             json["nodes"] = tally_json(&tally, runtime.block_on(on_behalf_of(&user, names))?);
         }
