@@ -215,6 +215,7 @@ fn a_gang_that_loses_a_node_comes_back_from_its_checkpoint() {
     let waiting = cluster.submit(&["--nodes", "3", "--gpus-per-node", "8", "--", "true"]);
     let explained = cluster.tell(&["job", "explain", &waiting]);
     assert!(explained.contains("waits"), "{explained}");
+    assert!(explained.contains(&format!("out       {lost} is ")), "{explained}");
     succeeded(&cluster.run(&["node", "start", &lost]));
     succeeded(&cluster.run(&["node", "resume", &lost]));
     let end = cluster.wait_for(&waiting, |job| job["ended_ms"].is_u64());

@@ -47,9 +47,14 @@ impl FromStr for TimeLimit {
     }
 }
 
-/// A time as Slurm writes it.
+/// A time as Slurm writes it, or with units as everywhere else in this program, which Slurm has no meaning for.
 pub(crate) fn slurm_time(text: &str) -> Result<Seconds, NotationError> {
-    let expected = "a time such as `90`, `01:30:00` or `1-12:00:00`";
+    let expected = "a time such as `90` (minutes), `4h`, `01:30:00` or `1-12:00:00`";
+    let is_with_units =
+        !text.contains([':', '-']) && text.trim_end().ends_with(|c: char| c.is_ascii_lowercase());
+    if let (true, Ok(time)) = (is_with_units, text.trim().parse::<Seconds>()) {
+        return Ok(Seconds::new(time.get().ceil()));
+    }
     let seconds = slurm::seconds(text).map_err(|reason| NotationError::new(text, expected, reason))?;
     Ok(Seconds::new(seconds as f64))
 }

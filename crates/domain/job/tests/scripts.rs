@@ -305,7 +305,7 @@ fn wrong_options_name_the_line_and_the_nearest_option() {
     check_refused(
         "--time=1:2:3:4",
         expect![[r#"
-        error[job/bad-option]: --time cannot be used: `1:2:3:4` is not a time such as `90`, `01:30:00` or `1-12:00:00`: it has too many parts
+        error[job/bad-option]: --time cannot be used: `1:2:3:4` is not a time such as `90` (minutes), `4h`, `01:30:00` or `1-12:00:00`: it has too many parts
           in   job.sh:3: #SBATCH --time=1:2:3:4
         help:  change the option as the message says; docs/job.md lists all options
     "#]],

@@ -36,12 +36,11 @@ pub struct LeftOut {
 }
 
 /// A gang on nodes that another waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     pub job: JobId,
     pub nodes: u32,
     /// When it ends at the latest.
-    #[serde(rename = "until_ms")]
     pub until: Time,
 }
 

@@ -3,7 +3,7 @@
 use bedplate_control::record::JobState;
 use bedplate_control::{JobFilter, JobView, NodeView};
 use bedplate_diag::Reason;
-use bedplate_gangs::{JobId, NodeTally, Remedy, Time, WaitExplanation};
+use bedplate_gangs::{Holder, JobId, NodeTally, Remedy, Time, WaitExplanation};
 use bedplate_job::Job;
 use bedplate_report::Expectation;
 use bedplate_topology::NodeId;
@@ -189,6 +189,8 @@ fn out_of_service(node: &NodeView) -> Value {
 }
 
 fn tally_json(tally: &NodeTally, out: Vec<Value>) -> Value {
+    let holder =
+        |holder: &Holder| json!({ "job": holder.job.0, "nodes": holder.nodes, "until_ms": holder.until.0 });
     json!({
         "all": tally.all,
         "left_out": tally.left_out,
@@ -198,7 +200,7 @@ fn tally_json(tally: &NodeTally, out: Vec<Value>) -> Value {
         "out": out,
         "free": tally.free,
         "held": tally.held,
-        "holders": tally.holders.iter().take(MOST_NAMED).collect::<Vec<_>>(),
+        "holders": tally.holders.iter().take(MOST_NAMED).map(holder).collect::<Vec<_>>(),
     })
 }
 
@@ -254,4 +256,19 @@ pub(crate) async fn rank_places(call: ApiCall) -> Result<Answer, ApiError> {
         place.address = addresses.get(&place.node).cloned().unwrap_or_default();
     }
     Ok(answer::ok(&places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_the_nodes_is_told_in_numbers() {
+        let holder = Holder { job: JobId(7), nodes: 2, until: Time(9_000) };
+        let tally = NodeTally { all: 4, held: 2, holders: vec![holder; 20], ..NodeTally::default() };
+        let told = tally_json(&tally, Vec::new());
+        assert_eq!(told["holders"].as_array().map(Vec::len), Some(MOST_NAMED));
+        assert_eq!(told["holders"][0], json!({ "job": 7, "nodes": 2, "until_ms": 9_000 }));
+        assert_eq!((&told["all"], &told["held"], &told["free"]), (&json!(4), &json!(2), &json!(0)));
+    }
 }

@@ -223,6 +223,9 @@ fn explanations_say_why_a_job_waits() {
     let wait = &explained["wait"];
     assert_eq!((&wait["code"], &wait["needed"]), (&json!("resources"), &json!(1)), "{explained}");
     assert!(wait["text"].is_string(), "{explained}");
+    let nodes = &explained["nodes"];
+    assert_eq!(nodes["all"], nodes["out_of_service"], "no agent is linked: {explained}");
+    assert_eq!(nodes["out"][0]["name"], "n1", "{explained}");
     let listed = ada.get("/v1/jobs").json()["jobs"][0]["waits_because"].clone();
     assert_eq!(
         (&listed["code"], &listed["needed"], &listed["gpus"]),
