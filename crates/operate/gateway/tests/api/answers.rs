@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_testkit::wait_until;
+use bedplate_testkit::{wait_for, wait_until};
 use serde_json::{Value, json};
 
 use crate::support::{Fixture, Parrot, TOKENIZER, chat, request};
@@ -333,9 +333,12 @@ fn the_server_says_what_it_serves_and_counts_under_vllms_names() {
     assert_eq!(fixture.get("/health").status, 200);
     assert_eq!(fixture.get("/ready").status, 200);
     fixture.chat("the garden", json!({}));
-    let text = fixture.get("/metrics").text();
+    // The answer arrives a moment before its sequence is no longer counted.
+    let text = wait_for("the sequence to end", || {
+        let text = fixture.get("/metrics").text();
+        text.contains("vllm:num_requests_running{model_name=\"parrot\"} 0").then_some(text)
+    });
     for line in [
-        "vllm:num_requests_running{model_name=\"parrot\"} 0",
         "vllm:kv_cache_usage_perc{model_name=\"parrot\"} 0.25",
         "vllm:request_success_total{model_name=\"parrot\",finished_reason=\"stop\"} 1",
         "vllm:time_to_first_token_seconds_count{model_name=\"parrot\"} 1",
