@@ -27,15 +27,18 @@ pub(crate) struct ForkClient {
 }
 
 impl ForkClient {
-    /// Starts the fork server that is the `number`th of this agent.
+    /// Starts the fork server that is the `number`th of this agent. It and its run shims have the `mark`, a variable and its value, in their
+    /// environment.
     pub(crate) fn start(
         program: &Path,
         number: u32,
+        (name, value): (&str, &Path),
         events: &UnboundedSender<AgentEvent>,
     ) -> io::Result<Self> {
         let (ours, theirs) = Socket::pair()?;
         let child = Command::new(program)
             .arg("keeper")
+            .env(name, value)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .process_group(0)

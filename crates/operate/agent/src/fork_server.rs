@@ -2,7 +2,8 @@
 //!
 //! It has one thread and little memory, so that a fork is cheap. Run shims talk with the agent directly and outlive the
 //! fork server, so its death or standing still harms no run: the agent starts another. A run shim that is killed leaves its
-//! processes to the fork server (`PR_SET_CHILD_SUBREAPER`), which kills all that it has not forked itself.
+//! processes to the fork server (`PR_SET_CHILD_SUBREAPER`), which kills all that it has not forked itself. A run shim that stands
+//! still when the lease of its run ends, or when the agent is gone, is killed with its run.
 
 mod channel;
 pub(crate) mod orders;
@@ -16,21 +17,27 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bedplate_gangs::{Span, Time};
 use nix::poll::PollTimeout;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup::Cgroups;
+use crate::clock::now;
 use crate::processes;
 use channel::{Channel, Heard};
 use orders::{FromForkServer, ToForkServer};
 use run_shim::{LAST_LOOKS, LOOK_AGAIN_MS};
 
-/// Looks that run shims get to end by themselves, when the agent is gone, before they are killed.
-const PATIENT_LOOKS: u32 = 400;
+/// Looks that run shims get to end by themselves, when the agent is gone, before they are killed. The control plane gives a node up one
+/// second after its agent has closed the connection.
+const PATIENT_LOOKS: u32 = 40;
+/// How long after the end of a lease run shims have to end their runs by themselves. The control plane waits longer.
+const AFTER_LEASE: Span = Span(250);
 
 /// Runs the fork server on the socket that is its standard input, until the other end closes.
 pub fn main() -> ExitCode {
@@ -49,6 +56,8 @@ fn keep() -> io::Result<()> {
         can_isolate: false,
         run_shims: BTreeMap::new(),
         gone: Vec::new(),
+        lease: None,
+        unleased: Vec::new(),
     };
     let outcome = fork_server.attend(&children);
     fork_server.see_run_shims_off();
@@ -61,26 +70,47 @@ struct ForkServer {
     cgroups: Cgroups,
     /// Whether run shims can have a pid namespace.
     can_isolate: bool,
-    /// Their numbers with the agent by their pids.
-    run_shims: BTreeMap<i32, u64>,
+    /// By their pids.
+    run_shims: BTreeMap<i32, Forked>,
     /// Run shims that have ended while something they left behind may live.
     gone: Vec<u64>,
+    /// When runs end, until that has been seen to.
+    lease: Option<Time>,
+    /// Run shims whose runs are over.
+    unleased: Vec<u64>,
+}
+
+/// A run shim.
+struct Forked {
+    /// Its number with the agent.
+    number: u64,
+    is_of_run: bool,
 }
 
 impl ForkServer {
     fn attend(&mut self, children: &SignalFd) -> io::Result<()> {
         loop {
-            let is_sweeping = !self.gone.is_empty();
-            let timeout = if is_sweeping { PollTimeout::from(LOOK_AGAIN_MS) } else { PollTimeout::NONE };
-            run_shim::wait(&self.channel, children, timeout)?;
+            run_shim::wait(&self.channel, children, self.patience())?;
             let Heard { messages, is_open } = self.channel.hear()?;
+            if !is_open {
+                // Its last orders are those of an agent that is gone.
+                return Ok(());
+            }
             messages.into_iter().for_each(|order| self.obey(order));
+            self.enforce_lease();
             self.reap();
             self.sweep();
             self.channel.tell();
-            if !is_open {
-                return Ok(());
-            }
+        }
+    }
+
+    fn patience(&self) -> PollTimeout {
+        let look_again = u64::from(LOOK_AGAIN_MS);
+        let end = self.lease.map(|until| (until + AFTER_LEASE).since(now()).0.max(look_again));
+        let look = (!self.gone.is_empty()).then_some(look_again);
+        match end.into_iter().chain(look).min() {
+            Some(ms) => PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
         }
     }
 
@@ -89,8 +119,12 @@ impl ForkServer {
             ToForkServer::Begin { node, cores } => self.begin(&node, &cores),
             ToForkServer::Fork { run_shim, group, is_isolated } => {
                 if let Some(socket) = self.channel.take_file() {
-                    self.fork_run_shim(run_shim, group, is_isolated && self.can_isolate, socket);
+                    self.fork_run_shim(run_shim, group, is_isolated, socket);
                 }
+            }
+            ToForkServer::Lease { until_ms, unleased } => {
+                self.lease = until_ms.map(Time);
+                self.unleased = unleased;
             }
         }
     }
@@ -113,12 +147,13 @@ impl ForkServer {
         self.channel.say(&FromForkServer::Ready { enforced });
     }
 
-    fn fork_run_shim(&mut self, number: u64, group: String, is_isolated: bool, socket: OwnedFd) {
+    fn fork_run_shim(&mut self, number: u64, group: String, is_of_run: bool, socket: OwnedFd) {
         let cgroups = self.cgroups.clone();
+        let is_isolated = is_of_run && self.can_isolate;
         let forked = start::fork_run_shim(socket, is_isolated, || run_shim::serve(group, cgroups));
         match forked {
             Ok(pid) => {
-                self.run_shims.insert(pid, number);
+                self.run_shims.insert(pid, Forked { number, is_of_run });
                 self.channel.say(&FromForkServer::Forked { run_shim: number, pid });
             }
             Err(_) => self.gone.push(number),
@@ -127,8 +162,29 @@ impl ForkServer {
 
     fn reap(&mut self) {
         while let Some(reaped) = start::reap() {
-            self.gone.extend(self.run_shims.remove(&reaped.pid));
+            self.gone.extend(self.run_shims.remove(&reaped.pid).map(|shim| shim.number));
         }
+    }
+
+    /// A run shim ends its run when the lease ends, and one that does not is killed by the agent: where both stand still, this is who
+    /// is left. One without processes does no harm, for none begins any more.
+    fn enforce_lease(&mut self) {
+        if self.lease.is_none_or(|until| now() < until + AFTER_LEASE) {
+            return;
+        }
+        let processes = processes::all();
+        let is_leased = |shim: &Forked| shim.is_of_run && !self.unleased.contains(&shim.number);
+        let mut is_any_left = false;
+        for (pid, _) in self.run_shims.iter().filter(|(_, shim)| is_leased(shim)) {
+            let below = processes::descendants(*pid, &processes);
+            if !below.is_empty() {
+                is_any_left = true;
+                processes::kill_one(*pid, Signal::SIGKILL);
+                below.iter().for_each(|process| processes::kill_one(process.pid, Signal::SIGKILL));
+            }
+        }
+        // Otherwise it is looked at again at once, when those that were killed have been reaped.
+        self.lease = self.lease.filter(|_| is_any_left);
     }
 
     /// Only run shims that ended before their processes leave children here, so all of these may be killed.

@@ -67,8 +67,11 @@ pub(crate) async fn run(options: AgentOptions) -> Result<(), AgentError> {
     socket::listen(&node.places.socket, node.options.users, events.clone())?;
     tokio::spawn(link::keep(node.options.clone(), tls, node.fault_injection.clone(), events));
     let outcome = node.attend(incoming).await;
+    node.places.say_neither();
+    if let Err(AgentError::Refused { message, .. }) = &outcome {
+        node.places.say_turned_away(message);
+    }
     let _ = std::fs::remove_file(&node.places.socket);
-    let _ = std::fs::remove_file(&node.places.joined);
     // Their links close, which ends them and their runs.
     node.run_shims.clear();
     if let Some(fork_server) = node.fork_server.take() {
@@ -92,6 +95,8 @@ struct Node {
     fork_servers_started: u32,
     /// What the fork server was asked.
     unanswered: run_shims::Unanswered,
+    /// What the fork server was last told of the lease.
+    fork_server_lease: run_shims::ForkServerLease,
     /// By the group whose processes they have.
     run_shims: BTreeMap<String, run_shims::RunShim>,
     last_run_shim: u64,
@@ -126,6 +131,16 @@ enum Purpose {
     Check,
 }
 
+impl Purpose {
+    /// Whether it may not begin once the control plane may have given its run up.
+    fn needs_lease(self) -> bool {
+        match self {
+            Purpose::Prolog(_) | Purpose::Rank(..) | Purpose::Task { .. } | Purpose::Probe(Some(_)) => true,
+            Purpose::Epilog(_) | Purpose::Probe(None) | Purpose::Check => false,
+        }
+    }
+}
+
 /// A run on this node.
 struct Local {
     launch: Launch,
@@ -153,7 +168,9 @@ impl Node {
         program: PathBuf,
         events: UnboundedSender<AgentEvent>,
     ) -> Result<Self, AgentError> {
-        // What an agent of this name left behind when it was killed together with its fork server.
+        // What an agent of this name left behind when it was killed: first those who could still start ranks. One that stands still
+        // would obey its last orders when it goes on.
+        processes::kill_marked(&[&fork_server_variable(&places)]);
         processes::kill_marked(&[&agent_variable(&places)]);
         let mut node = Self {
             agent: Agent::new(AgentRules::default(), now()),
@@ -163,6 +180,7 @@ impl Node {
             fork_server: None,
             fork_servers_started: 0,
             unanswered: run_shims::Unanswered::default(),
+            fork_server_lease: run_shims::ForkServerLease::default(),
             run_shims: BTreeMap::new(),
             last_run_shim: 0,
             enforced: Vec::new(),
@@ -334,6 +352,7 @@ impl Node {
             ToAgent::Dump { run } => self.dump(run),
             ToAgent::Unwelcome { why } => {
                 warn!(node = self.options.node, "the control plane does not let this node join: {why}");
+                self.places.say_turned_away(&why);
                 self.agent.told(ToAgent::Unwelcome { why }, now());
             }
             message => {
@@ -414,4 +433,12 @@ fn inherited(agents: &BTreeMap<String, String>, user: Option<&Identity>) -> BTre
 /// The variable by which all processes of all runs of this agent are recognised.
 fn agent_variable(places: &Places) -> String {
     format!("BEDPLATE_AGENT={}", places.socket.display())
+}
+
+/// In the environment of fork servers and run shims, and of no rank.
+const FORK_SERVER_OF: &str = "BEDPLATE_FORK_SERVER_OF";
+
+/// The variable by which fork servers and run shims of this agent are recognised.
+fn fork_server_variable(places: &Places) -> String {
+    format!("{FORK_SERVER_OF}={}", places.socket.display())
 }

@@ -1,7 +1,7 @@
 //! Where things of a node and of its runs lie in the state directory.
 
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -25,6 +25,8 @@ pub(crate) struct Places {
     pub(crate) socket: PathBuf,
     /// Is there when the control plane has let the node in since the agent started.
     pub(crate) joined: PathBuf,
+    /// Says why the control plane does not let the node in, until it does.
+    pub(crate) turned_away: PathBuf,
     /// Of directories.
     mode: u32,
 }
@@ -51,9 +53,10 @@ impl Places {
             programs: state.join(format!("programs-{node}")),
             socket: socket_path(&state, node),
             joined: state.join(format!("joined-{node}")),
+            turned_away: state.join(format!("turned-away-{node}")),
             mode,
         };
-        let _ = fs::remove_file(&places.joined);
+        places.say_neither();
         make_directory(&places.runs, mode).map_err(failed)?;
         places.link_programs(program).map_err(failed)?;
         Ok(places)
@@ -76,7 +79,19 @@ impl Places {
 
     /// For who started the agent; without it the node works as well.
     pub(crate) fn say_joined(&self) {
+        let _ = fs::remove_file(&self.turned_away);
         let _ = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.joined);
+    }
+
+    /// The same; what is there already is as good.
+    pub(crate) fn say_turned_away(&self, why: &str) {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.turned_away);
+        let _ = file.and_then(|mut file| file.write_all(why.as_bytes()));
+    }
+
+    pub(crate) fn say_neither(&self) {
+        let _ = fs::remove_file(&self.joined);
+        let _ = fs::remove_file(&self.turned_away);
     }
 
     /// The directory of a run on this node. Its path is made of numbers and the node's name alone.

@@ -100,6 +100,23 @@ fn a_frozen_agent_does_not_keep_its_ranks_alive() {
 }
 
 #[test]
+fn a_run_shim_that_is_frozen_with_its_agent_does_not_keep_its_ranks_alive_either() {
+    let cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    let (agent, run_shim) = (cluster.agent_pid("n1"), cluster.run_shim_pids("n1")[0]);
+    freeze(run_shim);
+    freeze(agent);
+    wait_until("the ranks to die", || cluster.processes().is_empty());
+    thaw(agent);
+    wait_until("the agent to come back", || {
+        cluster.heard_already("n1", |message| match message {
+            FromAgent::Released { run: of, end } if *of == run => Some((end.was_lost, end.failed.is_none())),
+            _ => None,
+        }) == Some((true, true))
+    });
+}
+
+#[test]
 fn a_frozen_fork_server_is_replaced_and_no_run_is_harmed() {
     let cluster = Cluster::start(&["n1"]);
     let run = start(&cluster, "n1");

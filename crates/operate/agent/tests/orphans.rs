@@ -120,14 +120,21 @@ fn what_a_killed_agent_and_a_killed_fork_server_left_goes_when_the_agent_comes_b
     // Stopped, the agent cannot see its fork server die, and the run shim cannot clean up by itself.
     let run_shims = cluster.run_shim_pids("n1");
     assert!(!run_shims.is_empty());
-    for pid in run_shims.into_iter().chain([cluster.agent_pid("n1")]) {
+    for pid in run_shims.iter().copied().chain([cluster.agent_pid("n1")]) {
         assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
     }
     kill(fork_server);
     cluster.kill_agent("n1");
     assert!(!cluster.processes().is_empty());
     cluster.start_agent("n1", &[]);
-    wait_until("all processes to be gone", || cluster.processes().is_empty());
+    wait_until("its greeting", || cluster.hellos("n1") == 2);
+    // So the control plane may start their run elsewhere: nothing may be left that could still start ranks.
+    assert_eq!(cluster.processes(), [0; 0]);
+    // One that has died and was not reaped has no command line.
+    let is_left =
+        |pid: &u32| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty());
+    let left: Vec<u32> = run_shims.into_iter().filter(is_left).collect();
+    assert!(left.is_empty(), "run shims that would obey their last orders: {left:?}");
 }
 
 #[test]

@@ -75,8 +75,10 @@ pub enum Happened {
     Lost {
         run: RunId,
     },
-    /// Run shims have killed their runs, because this one did not renew the lease in time.
-    LeaseEnded,
+    /// Its run shim has killed it, or not begun it, because the lease was not renewed in time.
+    LeaseEnded {
+        run: RunId,
+    },
     Cleaned {
         run: RunId,
         spent: Spent,
@@ -305,7 +307,7 @@ impl Agent {
             Happened::NotPrepared { run, why } => self.not_prepared(run, why),
             Happened::RankEnded { run, rank, end } => self.rank_ended(run, rank, end),
             Happened::Lost { run } => self.lost(run),
-            Happened::LeaseEnded => self.kill_all_for_the_lease(now),
+            Happened::LeaseEnded { run } => self.end_for_the_lease(run, now),
             Happened::Cleaned { run, spent } => self.cleaned(run, spent),
             Happened::Report { run, rank, report } => self.send(FromAgent::Report { run, rank, report }),
             Happened::ProbeFailed { run, reason } => self.send(FromAgent::Unhealthy { reason, run }),
@@ -363,7 +365,8 @@ impl Agent {
         }
     }
 
-    fn lease_ends(&self) -> Time {
+    /// Until when a run may live, whether or not one does. Later news only puts it off.
+    pub fn lease_ends(&self) -> Time {
         let silent_until = self.lease.valid_from + self.lease.silence;
         let until = self.lease.closed_until.map_or(silent_until, |closed| closed.min(silent_until));
         until - self.rules.margin
@@ -372,7 +375,13 @@ impl Agent {
     fn kill_all_for_the_lease(&mut self, now: Time) {
         let alive = self.runs.iter().filter(|(_, local)| local.is_alive()).map(|(run, _)| *run);
         for run in alive.collect::<Vec<RunId>>() {
-            self.local(run).end.was_lost = true;
+            self.end_for_the_lease(run, now);
+        }
+    }
+
+    fn end_for_the_lease(&mut self, run: RunId, now: Time) {
+        if let Some(local) = self.runs.get_mut(&run).filter(|local| local.is_alive()) {
+            local.end.was_lost = true;
             self.stop(run, Span::ZERO, now);
         }
     }

@@ -28,8 +28,15 @@ pub(crate) enum ToForkServer {
         run_shim: u64,
         /// Whose processes it will have: a run, or the node's own commands.
         group: String,
-        /// In a pid namespace of its own, where the host permits one.
+        /// Of a run, and not of the node's own commands: in a pid namespace of its own, where the host permits one.
         is_isolated: bool,
+    },
+    /// From this time of [`clock`](crate::clock) on, unless the lease is renewed, no process of a run may live. Run shims see to that;
+    /// the fork server kills those that do not.
+    Lease {
+        until_ms: Option<u64>,
+        /// Run shims that need no lease: their runs are over.
+        unleased: Vec<u64>,
     },
 }
 
@@ -56,7 +63,8 @@ pub(crate) enum FromForkServer {
 /// From the agent to a run shim. All of it is about the processes of one group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ToRunShim {
-    /// Answered by [`FromRunShim::NotStarted`], or by [`FromRunShim::Ended`] when it is over.
+    /// Answered by [`FromRunShim::NotStarted`], or by [`FromRunShim::Ended`] when it is over. One that is read too late is answered by
+    /// [`FromRunShim::LeaseEnded`] first.
     Start(Box<ProcessStart>),
     /// To every process.
     Signal { signal: i32 },
@@ -69,7 +77,7 @@ pub(crate) enum ToRunShim {
     /// Every process dies, and when none is left, [`FromRunShim::Finished`] is the answer.
     Finish,
     /// From this time of [`clock`](crate::clock) on everything dies, unless the lease is renewed; answered by
-    /// [`FromRunShim::Leased`]. Without a time there is nothing to end.
+    /// [`FromRunShim::Leased`]. Without a time there is nothing to end; what still lives then keeps the lease that it has.
     Lease { until_ms: Option<u64> },
 }
 
@@ -90,7 +98,7 @@ pub(crate) enum FromRunShim {
     },
     /// The run shim is there and knows the lease.
     Leased,
-    /// The agent stood still: the lease was not renewed and every process is being killed.
+    /// The lease was not renewed: every process is being killed, and none begins.
     LeaseEnded,
 }
 
@@ -116,4 +124,8 @@ pub(crate) struct ProcessStart {
     pub(crate) memory_mib: u64,
     /// Who it becomes; as the run shim when absent.
     pub(crate) identity: Option<Identity>,
+    /// From this time of [`clock`](crate::clock) on it may not begin, unless the lease has been renewed since: whoever obeys, or hands
+    /// the order on, may have stood still meanwhile, and the control plane may have given the run up.
+    #[serde(default)]
+    pub(crate) until_ms: Option<u64>,
 }

@@ -5,7 +5,8 @@
 //! process of a pid namespace: the run can then neither see nor signal anything outside, nor its run shim. Elsewhere a
 //! rank can kill its run shim, and ends its own run with it and no other.
 //!
-//! When the agent closes the socket, or stands still and does not renew the lease, everything here is killed.
+//! When the agent closes the socket, or stands still and does not renew the lease, everything here is killed. Nothing begins after
+//! that, whatever orders are still to be read: this process may itself have stood still while the control plane gave the run up.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +24,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::channel::{Channel, Heard};
 use super::orders::{FromRunShim, ProcessStart, ToRunShim};
-use super::start::{self, Reaped, Started};
+use super::start::{self, NotBegun, Reaped, Started};
 use crate::cgroup::{self, Cgroups, Limited};
 use crate::clock::now;
 use crate::processes;
@@ -49,6 +50,7 @@ pub(super) fn serve(group: String, cgroups: Cgroups) -> io::Result<()> {
         entrances: Arc::default(),
         alive: BTreeMap::new(),
         lease: None,
+        is_lease_lifted: false,
         kills,
         kills_taken: now(),
         earlier_kills: kills,
@@ -102,6 +104,8 @@ struct RunShim {
     alive: BTreeMap<i32, Alive>,
     /// When everything dies, unless the agent says otherwise.
     lease: Option<Time>,
+    /// No lease is needed once nothing is alive.
+    is_lease_lifted: bool,
     /// As they were at the last count, when that was, and as they were at the one before.
     kills: Kills,
     kills_taken: Time,
@@ -148,15 +152,19 @@ impl RunShim {
         loop {
             wait(&self.channel, children, self.patience())?;
             let Heard { messages, is_open } = self.channel.hear()?;
-            messages.into_iter().for_each(|order| self.obey(order));
+            if !is_open {
+                // Its last orders are those of an agent that is gone.
+                return Ok(());
+            }
+            // How long the run may live now, before what it was to do a while ago.
+            let (leases, orders): (Vec<ToRunShim>, Vec<ToRunShim>) =
+                messages.into_iter().partition(|order| matches!(order, ToRunShim::Lease { .. }));
+            leases.into_iter().chain(orders).for_each(|order| self.obey(order));
             self.enforce_lease();
             self.reap();
             self.remember_kills();
             self.look_after_dying();
             self.channel.tell();
-            if !is_open {
-                return Ok(());
-            }
         }
     }
 
@@ -178,7 +186,8 @@ impl RunShim {
             ToRunShim::Kill => {}
             ToRunShim::Finish => self.dying = Dying::ToFinish,
             ToRunShim::Lease { until_ms } => {
-                self.lease = until_ms.map(Time);
+                self.is_lease_lifted = until_ms.is_none();
+                self.lease = until_ms.map(Time).or(self.lease.filter(|_| self.is_anything_alive()));
                 self.channel.say(&FromRunShim::Leased);
             }
         }
@@ -196,12 +205,21 @@ impl RunShim {
         }
     }
 
+    fn is_anything_alive(&self) -> bool {
+        self.dying != Dying::No || !self.alive.is_empty()
+    }
+
     fn start(&mut self, start: &ProcessStart) {
+        let until =
+            start.until_ms.map(|until| self.lease.map_or(Time(until), |lease| lease.max(Time(until))));
+        if until.is_some_and(|until| now() >= until) {
+            return self.say_too_late(start.id);
+        }
         if start.memory_mib > 0 && self.limited.is_none() {
             self.limited = self.cgroups.limit(&self.group, start.memory_mib);
             self.entrances = Arc::new(self.limited.iter().filter_map(Limited::entrance).collect());
         }
-        match start::start(start, &self.entrances) {
+        match start::start(start, until, &self.entrances) {
             Ok(started) => drop(self.alive.insert(started.pid, Alive { id: start.id, started })),
             Err(error) => {
                 let error = error.raw_os_error().unwrap_or(libc::EIO);
@@ -210,16 +228,23 @@ impl RunShim {
         }
     }
 
+    /// The run ends for its lease, and not because a process of it did not start.
+    fn say_too_late(&mut self, id: u64) {
+        self.channel.say(&FromRunShim::LeaseEnded);
+        self.channel.say(&FromRunShim::NotStarted { id, error: libc::ECANCELED });
+    }
+
     fn reap(&mut self) {
         while let Some(Reaped { pid, end, cpu_us, peak_memory_kib }) = start::reap() {
             let Some(Alive { id, started }) = self.alive.remove(&pid) else { continue };
             self.cpu_us += cpu_us;
             self.peak_memory_kib = self.peak_memory_kib.max(peak_memory_kib);
             let end = self.explain(end);
-            self.channel.say(&match started.failure() {
-                Some(error) => FromRunShim::NotStarted { id, error },
-                None => FromRunShim::Ended { id, end },
-            });
+            match started.failure() {
+                Some(NotBegun::TooLate) => self.say_too_late(id),
+                Some(NotBegun::Failed(error)) => self.channel.say(&FromRunShim::NotStarted { id, error }),
+                None => self.channel.say(&FromRunShim::Ended { id, end }),
+            }
         }
     }
 
@@ -307,6 +332,7 @@ impl RunShim {
             self.channel.say(&FromRunShim::Finished { cpu_ms, peak_memory_mib });
         }
         self.dying = Dying::No;
+        self.lease = self.lease.filter(|_| !self.is_lease_lifted);
     }
 
     /// Of the whole run where a cgroup counts it, otherwise of its largest process.

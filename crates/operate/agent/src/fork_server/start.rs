@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_control::wire::RankEnd;
+use bedplate_gangs::Time;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
@@ -30,6 +31,7 @@ use nix::unistd::{
 };
 
 use super::orders::ProcessStart;
+use crate::clock::now;
 use crate::identity::Identity;
 
 /// A child, and where it says why its program did not begin.
@@ -38,11 +40,27 @@ pub(super) struct Started {
     failure: File,
 }
 
+/// Why a child ended without becoming its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotBegun {
+    /// Its time was up when it was born.
+    TooLate,
+    /// The error number.
+    Failed(i32),
+}
+
+/// In the place of an error number, which is greater than zero.
+const TOO_LATE: i32 = -1;
+
 impl Started {
-    /// The error number of a child that has ended without becoming its program.
-    pub(super) fn failure(mut self) -> Option<i32> {
+    /// Of a child that has ended.
+    pub(super) fn failure(mut self) -> Option<NotBegun> {
         let mut number = [0; 4];
-        self.failure.read_exact(&mut number).ok().map(|()| i32::from_ne_bytes(number))
+        self.failure.read_exact(&mut number).ok()?;
+        Some(match i32::from_ne_bytes(number) {
+            TOO_LATE => NotBegun::TooLate,
+            error => NotBegun::Failed(error),
+        })
     }
 }
 
@@ -97,8 +115,12 @@ pub(super) fn own_file(number: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// Starts a process. `joins` are the `cgroup.procs` files it enters.
-pub(super) fn start(order: &ProcessStart, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Started> {
+/// Starts a process, unless it is born at `until` or later. `joins` are the `cgroup.procs` files it enters.
+pub(super) fn start(
+    order: &ProcessStart,
+    until: Option<Time>,
+    joins: &Arc<Vec<OwnedFd>>,
+) -> io::Result<Started> {
     let birth = Birth::prepare(order)?;
     let run_shim = getpid();
     let (failure, told) = pipe2(OFlag::O_CLOEXEC)?;
@@ -106,8 +128,15 @@ pub(super) fn start(order: &ProcessStart, joins: &Arc<Vec<OwnedFd>>) -> io::Resu
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(Started { pid: child.as_raw(), failure: failure.into() }),
         ForkResult::Child => {
-            let Err(error) = birth.become_program(run_shim, joins);
-            let _ = write(&told, &(error as i32).to_ne_bytes());
+            // Asked here, because the run shim may have been stopped before it forked. From here on nobody stops this process alone.
+            let failure = match until.is_some_and(|until| now() >= until) {
+                true => TOO_LATE,
+                false => {
+                    let Err(error) = birth.become_program(run_shim, joins);
+                    error as i32
+                }
+            };
+            let _ = write(&told, &failure.to_ne_bytes());
             // SAFETY: ends the child at once; nothing of the run shim's, which it is a copy of, may be run or flushed.
             unsafe { libc::_exit(127) }
         }

@@ -23,6 +23,13 @@ pub(super) enum Cleaning {
     Rest,
 }
 
+impl Cleaning {
+    /// Whether no process of the job is left.
+    pub(super) fn is_past_job(self) -> bool {
+        matches!(self, Cleaning::Epilog | Cleaning::Rest)
+    }
+}
+
 /// What is kept of runs that are over, and when that was last seen to.
 #[derive(Debug, Default)]
 pub(super) struct Retained {

@@ -1,8 +1,9 @@
 //! What the node tells its fork server and its run shims and hears from them, and what happens when one dies or stands still.
 //!
-//! Agent and run shims watch each other: a run shim kills its run when the agent does not renew the lease, and the agent
-//! kills a run shim that does not answer. So none can let a run live on that the control plane has given up. A fork server
-//! that dies or stands still is replaced, and its run shims go on.
+//! Agent, fork server and run shims watch each other: a run shim kills its run when the agent does not renew the lease, the agent
+//! kills a run shim that does not answer, and the fork server kills what outlives the lease where both stand still. An order to
+//! start says until when it may be obeyed, because whoever hands it on may stand still. So no two of them can let a run live on, or
+//! begin, that the control plane has given up. A fork server that dies or stands still is replaced, and its run shims go on.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,7 +17,8 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tracing::warn;
 
-use super::{Node, Purpose, agent_variable};
+use super::clean::Cleaning;
+use super::{FORK_SERVER_OF, Local, Node, Purpose, agent_variable};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::AgentEvent;
@@ -29,6 +31,8 @@ use crate::processes;
 /// One that has not answered for this long is taken for dead; a run shim that shall end its run gets less.
 const SILENCE: Span = Span::seconds(5);
 const SILENCE_AFTER_LEASE: Span = Span(400);
+/// How often a run shim that needs no lease is asked whether it is there.
+const ASK_AGAIN: Span = Span(500);
 
 /// Questions that were not answered yet, and since when.
 #[derive(Debug, Default)]
@@ -53,6 +57,13 @@ impl Unanswered {
     }
 }
 
+/// What a fork server knows of the lease.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ForkServerLease {
+    until: Option<Time>,
+    unleased: Vec<u64>,
+}
+
 /// The run shim of a group.
 pub(super) struct RunShim {
     number: u64,
@@ -62,6 +73,7 @@ pub(super) struct RunShim {
     /// Unknown until the fork server has forked it.
     pid: Option<i32>,
     lease: Option<Time>,
+    asked: Time,
     leases: Unanswered,
     /// Whether an unanswered lease came after the one before it had ended: the run must go at once.
     is_urgent: bool,
@@ -73,16 +85,19 @@ pub(super) struct RunShim {
 
 impl RunShim {
     fn renew(&mut self, until: Option<Time>) {
-        if until != self.lease {
+        let is_due = until.is_none() && now().since(self.asked) >= ASK_AGAIN;
+        if until != self.lease || is_due {
             self.is_urgent |= self.is_over();
             self.lease = until;
+            self.asked = now();
             self.leases.ask();
             let _ = self.orders.send(ToRunShim::Lease { until_ms: until.map(|until| until.0) });
         }
     }
 
-    fn stands_still(&self) -> bool {
-        let is_urgent = self.is_urgent || self.is_over();
+    /// `must_be_gone`: no process of its run may live any more.
+    fn stands_still(&self, must_be_gone: bool) -> bool {
+        let is_urgent = must_be_gone || self.is_urgent || self.is_over();
         self.leases.is_longer_than(if is_urgent { SILENCE_AFTER_LEASE } else { SILENCE })
     }
 
@@ -100,18 +115,46 @@ impl Node {
     /// Tells run shims how long their runs may live, if that has changed. The node's own commands need no lease.
     pub(super) fn renew_lease(&mut self) {
         let until = self.agent.lease();
+        let over = self.groups_past_job();
         let own = node_group(&self.options.node);
-        let run_shims = self.run_shims.iter_mut().filter(|(group, _)| **group != own);
-        run_shims.for_each(|(_, shim)| shim.renew(until));
+        let (mut leased, mut unleased) = (0, Vec::new());
+        for (group, shim) in self.run_shims.iter_mut().filter(|(group, _)| **group != own) {
+            let is_over = over.contains(group);
+            shim.renew(until.filter(|_| !is_over));
+            if is_over { unleased.push(shim.number) } else { leased += 1 }
+        }
+        let until = (leased > 0).then(|| self.agent.lease_ends());
+        if until.is_some() || !unleased.is_empty() {
+            self.tell_fork_server(ForkServerLease { until, unleased });
+        }
+    }
+
+    /// It sees to what agent and run shim would both let live.
+    fn tell_fork_server(&mut self, lease: ForkServerLease) {
+        if let Some(fork_server) = self.fork_server.as_ref().filter(|_| lease != self.fork_server_lease) {
+            let (until_ms, unleased) = (lease.until.map(|until| until.0), lease.unleased.clone());
+            fork_server.order(ToForkServer::Lease { until_ms, unleased });
+            self.fork_server_lease = lease;
+        }
+    }
+
+    /// Those of whose jobs no process is left: their epilogs have their time.
+    fn groups_past_job(&self) -> BTreeSet<String> {
+        let is_past = |local: &&Local| local.cleaning.is_some_and(Cleaning::is_past_job);
+        self.runs.values().filter(is_past).map(|local| local.group.clone()).collect()
     }
 
     /// Kills run shims that stand still, and replaces a fork server that does: runs could neither be stopped nor started.
     pub(super) fn watch_run_shims(&mut self) -> Result<(), AgentError> {
         let fork_server = self.fork_server.as_ref().map_or(0, |fork_server| fork_server.number);
         let mut is_fork_server_slow = self.unanswered.is_longer_than(SILENCE);
+        let is_lease_over = now() >= self.agent.lease_ends();
+        let over = self.groups_past_job();
+        let own = node_group(&self.options.node);
         for (group, shim) in &mut self.run_shims {
+            let must_be_gone = is_lease_over && *group != own && !over.contains(group);
             match shim.given_up {
-                None if shim.stands_still() => {
+                None if shim.stands_still(must_be_gone) => {
                     warn!(
                         node = self.options.node,
                         run = group,
@@ -122,7 +165,8 @@ impl Node {
                     shim.pid.into_iter().for_each(kill_own);
                 }
                 Some(since) => {
-                    is_fork_server_slow |= shim.fork_server == fork_server && now().since(since) >= SILENCE
+                    let patience = if must_be_gone { SILENCE_AFTER_LEASE } else { SILENCE };
+                    is_fork_server_slow |= shim.fork_server == fork_server && now().since(since) >= patience
                 }
                 None => {}
             }
@@ -136,8 +180,10 @@ impl Node {
 
     pub(super) fn start_fork_server(&mut self) -> io::Result<()> {
         self.fork_servers_started += 1;
-        let fork_server = ForkClient::start(&self.program, self.fork_servers_started, &self.events)?;
+        let mark = (FORK_SERVER_OF, self.places.socket.as_path());
+        let fork_server = ForkClient::start(&self.program, self.fork_servers_started, mark, &self.events)?;
         self.unanswered = Unanswered::default();
+        self.fork_server_lease = ForkServerLease::default();
         fork_server.order(ToForkServer::Begin {
             node: self.options.node.clone(),
             cores: self.options.cores.clone(),
@@ -178,10 +224,11 @@ impl Node {
     pub(super) fn start_process(&mut self, purpose: Purpose, start: ProcessStart) -> u64 {
         self.last_process += 1;
         let id = self.last_process;
+        let until_ms = purpose.needs_lease().then(|| self.agent.lease_ends().0);
         self.processes.insert(id, purpose);
         let group = self.group_of(purpose);
         match self.ensure_run_shim(&group) {
-            Ok(()) => self.order(&group, ToRunShim::Start(Box::new(ProcessStart { id, ..start }))),
+            Ok(()) => self.order(&group, ToRunShim::Start(Box::new(ProcessStart { id, until_ms, ..start }))),
             // As if it had ended: the loop that asked for it goes on first.
             Err(error) => {
                 let error = error.raw_os_error().unwrap_or(libc::EIO);
@@ -210,22 +257,22 @@ impl Node {
         self.last_run_shim += 1;
         let number = self.last_run_shim;
         let is_run = group != node_group(&self.options.node);
-        let mut shim = RunShim {
+        let shim = RunShim {
             number,
             orders: fork_server.fork_run_shim(number, group, is_run, &self.events)?,
             fork_server: fork_server.number,
             pid: None,
             lease: None,
+            asked: now(),
             leases: Unanswered::default(),
             is_urgent: false,
             given_up: None,
             stood_still: false,
         };
         self.unanswered.ask();
-        if is_run {
-            shim.renew(self.agent.lease());
-        }
         self.run_shims.insert(group.to_owned(), shim);
+        // Before it hears of anything to start.
+        self.renew_lease();
         Ok(())
     }
 
@@ -278,8 +325,15 @@ impl Node {
                     shim.answered();
                 }
             }
-            FromRunShim::LeaseEnded => self.happened(Happened::LeaseEnded),
+            FromRunShim::LeaseEnded => self.lease_ended(run_shim),
         }
+    }
+
+    fn lease_ended(&mut self, run_shim: u64) {
+        let Some((group, _)) = self.find_run_shim(run_shim) else { return };
+        let group = group.clone();
+        let run = self.runs.iter().find(|(_, local)| local.group == group).map(|(run, _)| *run);
+        run.into_iter().for_each(|run| self.happened(Happened::LeaseEnded { run }));
     }
 
     fn find_run_shim(&mut self, number: u64) -> Option<(&String, &mut RunShim)> {
@@ -346,8 +400,9 @@ impl Node {
         warn!(node = self.options.node, run = group, "the run shim of {group} is gone");
         let of_group = |(_, purpose): &(&u64, &Purpose)| self.group_of(**purpose) == group;
         let lost: Vec<u64> = self.processes.iter().filter(of_group).map(|(id, _)| *id).collect();
-        // One that stood still, or never was, is nothing that its run did; nor is the end of one that its run cannot reach.
-        let is_innocent = shim.stood_still || shim.pid.is_none() || self.isolates_runs();
+        // One that stood still, or never was, is nothing that its run did; nor is the end of one that its run cannot reach, or whose
+        // lease was over.
+        let is_innocent = shim.stood_still || shim.pid.is_none() || shim.is_over() || self.isolates_runs();
         let mut lost_runs: BTreeSet<RunId> = BTreeSet::new();
         for id in lost {
             match self.processes.get(&id) {
@@ -379,11 +434,13 @@ impl Node {
     }
 }
 
-/// Kills a run shim, which is a child of ours or of our fork server; its number may belong to another process by now.
+/// Kills a run shim with its run. It is a child of ours or of our fork server; its number may belong to another process by now.
 fn kill_own(pid: i32) {
     let own = std::process::id() as i32;
     let everything = processes::all();
     if processes::descendants(own, &everything).iter().any(|process| process.pid == pid) {
         processes::kill_one(pid, Signal::SIGKILL);
+        let below = processes::descendants(pid, &everything);
+        below.iter().for_each(|process| processes::kill_one(process.pid, Signal::SIGKILL));
     }
 }

@@ -35,10 +35,11 @@ const NODES: usize = 5;
 const GPUS: u32 = 8;
 const STORM: u64 = 240_000;
 const CALM: u64 = 1_500_000;
-/// The hundreds of seeds in which clocks jump, in which the network is cut in other ways than node by node, in which a user does all that he
-/// may as fast as he can, and in which all of this happens.
+/// The hundreds of seeds in which clocks jump, in which the network is cut in other ways than node by node, in which the agent and the fork
+/// server of a node stand still at the same time, in which a user does all that he may as fast as he can, and in which all of this happens.
 pub(crate) const JUMPS: u64 = 2;
 pub(crate) const PARTITIONS: u64 = 4;
+pub(crate) const BOTH_FREEZE: u64 = 6;
 pub(crate) const ABUSE: u64 = 8;
 pub(crate) const EVERYTHING: u64 = 9;
 /// How long into the calm the last broken node is repaired: a job that avoids others may need it.
@@ -55,6 +56,8 @@ pub(crate) enum Bug {
     StartsAlone,
     /// Fork servers do not end runs whose agent stands still.
     TrustsAgents,
+    /// Nobody ends runs whose agent and run shims both stand still, and these obey late what they were told.
+    TrustsBoth,
     /// Every finding takes its node out, whatever else is out.
     DrainsAll,
     /// A control plane that starts again does not know who was out of service.
@@ -72,11 +75,12 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 11] = [
+    pub(crate) const ALL: [Bug; 12] = [
         Bug::AnswersEarly,
         Bug::IgnoresLease,
         Bug::StartsAlone,
         Bug::TrustsAgents,
+        Bug::TrustsBoth,
         Bug::DrainsAll,
         Bug::ForgetsDrains,
         Bug::ForgetsTrust,
@@ -197,6 +201,8 @@ struct ForkServer {
     /// Counts the fork servers of a node.
     number: u64,
     lease: Option<Time>,
+    /// The lease as the agent last gave it, whether or not it was heard: who ends what outlives it does not stand still.
+    given: Option<Time>,
     frozen_since: u64,
     frozen_until: u64,
     /// What it was told while it stood still.
@@ -211,6 +217,8 @@ const HOSTILITY: &str = "HOSTILITY";
 /// How long an agent waits for a fork server that does not answer, and for one that shall end runs whose lease is over.
 const FORK_SERVER_SILENCE: u64 = 5_000;
 const FORK_SERVER_SILENCE_AFTER_LEASE: u64 = 400;
+/// How long after the lease a run is ended whose agent stands still as well.
+const OUTLIVES_LEASE: u64 = 250;
 
 struct Link {
     node: usize,
@@ -268,6 +276,8 @@ pub(crate) struct World {
     is_hostile: bool,
     /// Agents and fork servers stand still now and then.
     freezes: bool,
+    /// Of one node at the same time.
+    both_freeze: bool,
     findings: Findings,
     abuse: Abuse,
     /// A job that was acknowledged and that the disk does not have.
@@ -323,7 +333,8 @@ impl World {
             is_stormy: true,
             is_wild,
             is_hostile,
-            freezes,
+            freezes: freezes || seed / 100 % 10 == BOTH_FREEZE,
+            both_freeze: seed / 100 % 10 == BOTH_FREEZE,
             findings: Findings::default(),
             abuse: Abuse::default(),
             lost: None,
@@ -459,6 +470,7 @@ impl World {
                     self.with_agent(node, |agent, now| agent.tick(now));
                     self.watch_fork_server(node);
                 }
+                self.end_what_outlives_its_lease(node);
                 self.enforce_lease(node);
                 self.after(50, Coming::AgentTick { node });
             }

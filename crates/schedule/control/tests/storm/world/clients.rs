@@ -123,7 +123,11 @@ impl World {
         if self.freezes && self.random.percent(25) {
             let longest = [1_000, 5_000, 60_000][self.random.between(0, 3) as usize];
             let length = self.random.between(100, longest);
-            // Each of the two watches the other; against both standing still there is no remedy.
+            if self.both_freeze {
+                let other = self.random.between(100, longest);
+                return self.freeze_both(node, length, other);
+            }
+            // Each of the two watches the other.
             if self.is_frozen(node) || self.is_fork_server_frozen(node) {
                 return;
             }

@@ -51,6 +51,8 @@ impl World {
         };
         act(agent, now);
         let (acts, lease) = (agent.take_acts(), agent.lease());
+        let given = agent.is_busy().then(|| agent.lease_ends());
+        self.nodes[node].fork_server.given = given;
         for act in acts {
             match act {
                 Act::Send(message) => {
@@ -255,6 +257,14 @@ impl World {
         self.after(length, Coming::ForkServerBack { node, fork_server });
     }
 
+    /// Both; for one that stands still already it is as it was.
+    pub(super) fn freeze_both(&mut self, node: usize, agent: u64, fork_server: u64) {
+        self.nodes[node].frozen_until = self.nodes[node].frozen_until.max(self.now + agent);
+        if !self.is_fork_server_frozen(node) {
+            self.freeze_fork_server(node, fork_server);
+        }
+    }
+
     /// The fork server moves again: it does what it was told, and tells what it saw.
     pub(super) fn thaw_fork_server(&mut self, node: usize, fork_server: u64) {
         if self.nodes[node].fork_server.number != fork_server {
@@ -262,7 +272,16 @@ impl World {
         }
         let orders = std::mem::take(&mut self.nodes[node].fork_server.orders);
         let news = std::mem::take(&mut self.nodes[node].fork_server.news);
-        orders.into_iter().for_each(|act| self.act(node, act));
+        let now = self.agent_time(node);
+        let is_late = self.nodes[node].fork_server.given.is_some_and(|until| until <= now);
+        for act in orders {
+            match act {
+                Act::Start { run, .. } if is_late && self.bug != Some(Bug::TrustsBoth) => {
+                    self.happens(node, 1, Happened::LeaseEnded { run });
+                }
+                act => self.act(node, act),
+            }
+        }
         let incarnation = self.nodes[node].incarnation;
         news.into_iter().for_each(|happened| self.hear(node, incarnation, happened));
     }
@@ -276,9 +295,11 @@ impl World {
             return;
         }
         self.nodes[node].fork_server.lease = None;
-        self.happens(node, 1, Happened::LeaseEnded);
         let runs: Vec<RunId> = self.nodes[node].alive.keys().copied().collect();
-        runs.into_iter().for_each(|run| self.end_ranks(node, run, RankEnd::Signal(9), 2));
+        for run in runs {
+            self.happens(node, 1, Happened::LeaseEnded { run });
+            self.end_ranks(node, run, RankEnd::Signal(9), 2);
+        }
     }
 
     /// The agent replaces a fork server that does not answer.
@@ -291,9 +312,23 @@ impl World {
             fork_server.lease.is_some_and(|until| until + Span(FORK_SERVER_SILENCE_AFTER_LEASE) <= now);
         let frozen_since = fork_server.frozen_since;
         let is_silent = self.now >= frozen_since + FORK_SERVER_SILENCE;
-        if !self.is_fork_server_frozen(node) || !(is_over || is_silent) {
-            return;
+        if self.is_fork_server_frozen(node) && (is_over || is_silent) {
+            self.replace_fork_server(node);
         }
+    }
+
+    /// A run whose agent and run shim both stand still ends with its lease.
+    pub(super) fn end_what_outlives_its_lease(&mut self, node: usize) {
+        let until = self.nodes[node].fork_server.given.map(|until| until + Span(OUTLIVES_LEASE));
+        let is_over = until.is_some_and(|until| until <= self.agent_time(node));
+        let both =
+            self.nodes[node].agent.is_some() && self.is_frozen(node) && self.is_fork_server_frozen(node);
+        if is_over && both && self.bug != Some(Bug::TrustsBoth) {
+            self.replace_fork_server(node);
+        }
+    }
+
+    fn replace_fork_server(&mut self, node: usize) {
         self.tell(&format!("the fork server of n{} is replaced", node + 1));
         let ForkServer { orders, news, .. } = self.new_fork_server(node);
         self.nodes[node].alive.clear();
