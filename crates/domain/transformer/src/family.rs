@@ -60,6 +60,7 @@ families! {
     Olmoe = "olmoe",
     Glm = "glm",
     Glm4 = "glm4",
+    Glm4Moe = "glm4_moe",
     SmolLm3 = "smollm3",
     Granite = "granite",
     Ministral = "ministral",

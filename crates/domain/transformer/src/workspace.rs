@@ -4,7 +4,7 @@
 //! A struct is a lifetime, a field is a buffer with its format and length. The same structs hold memory of a device or
 //! nothing but sizes, as [`Hold`] says. Buffers that a model has no use for have the length 0.
 
-use crate::{Attention, Layer, Mlp, NormPlacement, QkNorm, Shape};
+use crate::{Attention, Latent, Layer, Mlp, NormPlacement, QkNorm, Shape};
 
 /// What the backward pass of this program's runtime computes again instead of keeping it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,9 +67,15 @@ widths! {
         head_dim,
         /// Queries, keys and values side by side.
         qkv,
-        /// Queries and keys before their norms.
+        /// Queries and keys before their norms; of latent attention, what is projected down.
         unnormed,
         attended,
+        /// Of latent attention: what is projected down, where it has gradients of its own; the same behind its norms; keys and values before
+        /// they are put beside each other; and values or queries without what fills heads up to one size.
+        down,
+        latent,
+        expanded,
+        narrow,
         /// What a half of the layer adds, where that goes through a norm of its own.
         branch,
         /// Of a dense MLP or of the shared expert: gate and up, or up alone.
@@ -94,7 +100,7 @@ impl Widths {
         let has_branch = model.norm_placement != NormPlacement::Before;
         let attention = &layer.attention;
         let (heads, kv_heads) = (attention.heads() as usize, attention.kv_heads() as usize);
-        let head_dim = attention.query_dim() as usize;
+        let head_dim = attention.query_dim().max(attention.value_dim()) as usize;
         let has_norms =
             matches!(attention, Attention::GroupedQuery(grouped) if grouped.qk_norm != QkNorm::Absent);
         let plain = Self {
@@ -107,6 +113,10 @@ impl Widths {
             attended: heads * head_dim,
             branch: if has_branch { hidden as usize } else { 0 },
             ..Self::default()
+        };
+        let plain = match attention {
+            Attention::Latent(latent) => plain.with_latent(latent),
+            _ => plain,
         };
         let (plain, dense) = match &layer.mlp {
             Mlp::Dense(dense) => (plain, Some(*dense)),
@@ -126,6 +136,20 @@ impl Widths {
         let Some(dense) = dense else { return plain };
         let width = dense.width as usize;
         Self { gate_up: if dense.is_gated { 2 * width } else { width }, activated: width, ..plain }
+    }
+
+    fn with_latent(self, latent: &Latent) -> Self {
+        let Latent { heads, nope_dim, rope_dim, value_dim, kv_rank, .. } = *latent;
+        let queries = latent.query_rank.unwrap_or(heads * (nope_dim + rope_dim));
+        let down = (queries + kv_rank + rope_dim) as usize;
+        Self {
+            unnormed: down,
+            down,
+            latent: (latent.query_rank.unwrap_or(0) + kv_rank) as usize,
+            expanded: (heads * (nope_dim + value_dim)) as usize,
+            narrow: (heads * (nope_dim + rope_dim).max(value_dim)) as usize,
+            ..self
+        }
     }
 
     /// Columns of queries and keys, which rotary positions turn.
@@ -175,6 +199,7 @@ rooms! {
         unnormed: element[stage.rows * w.unnormed],
         query_inverses: wide[if w.unnormed > 0 { stage.rows * w.heads } else { 0 }],
         key_inverses: wide[if w.unnormed > 0 { stage.rows * w.kv_heads } else { 0 }],
+        latent: element[stage.rows * w.latent],
         qkv: element[stage.rows * w.qkv],
         attended: element[stage.rows * w.attended],
         log_sums: wide[stage.rows * w.heads],
@@ -229,6 +254,7 @@ rooms! {
     /// Gradients of what one layer computes inside.
     InnerGradients(stage: &Stage<'_>, w: &Widths) {
         attended: element[stage.rows * w.attended],
+        unnormed: element[stage.rows * w.down],
         qkv: element[stage.rows * w.qkv],
         activated: element[stage.rows * w.activated],
         gate_up: element[stage.rows * w.gate_up],
@@ -289,6 +315,12 @@ rooms! {
         own: element[stage.rows * w.keys_values()],
         here: wide[stage.rows * w.keys_values()],
         incoming: wide[stage.rows * w.keys_values()],
+    }
+
+    /// What latent attention expands, and gradients of that, in turn.
+    Expanded(stage: &Stage<'_>, w: &Widths) {
+        keys_values: element[stage.rows * w.expanded],
+        heads: element[stage.rows * w.narrow],
     }
 
     Head(stage: &Stage<'_>) {
@@ -440,6 +472,8 @@ pub struct SharedRoom<H: Hold> {
     pub partial: Option<Partial<H>>,
     pub gathered: Gathered<H>,
     pub travel: Option<Travel<H>>,
+    /// Present where layers have latent attention.
+    pub expanded: Option<Expanded<H>>,
     pub ring: Option<Ring<H>>,
     pub ring_gradients: Option<RingGradients<H>>,
     pub head: Option<Head<H>>,
@@ -477,6 +511,7 @@ impl<H: Hold> Rooms<H> {
                 partial: (ranks.tensor > 1).then(|| Partial::new(make, stage, &widest)),
                 gathered: Gathered::new(make, stage),
                 travel: (ranks.experts > 1).then(|| Travel::new(make, stage, &widest)),
+                expanded: (widest.expanded > 0).then(|| Expanded::new(make, stage, &widest)),
                 ring: has_ring.then(|| Ring::new(make, stage, &widest)),
                 ring_gradients: (has_ring && stage.has_gradients)
                     .then(|| RingGradients::new(make, stage, &widest)),

@@ -88,7 +88,7 @@ fn other_json() {
         expect![[r#"
             error[model/missing-key]: the configuration has no `model_type`, which says how to read its keys
               in   config.json
-            help:  known types: gpt2, bloom, mpt, llama, llama4_text, llama4, mistral, mixtral, qwen2, qwen2_vl, qwen2_vl_text, qwen2_5_vl, qwen2_5_vl_text, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, deepseek_v32, gpt_oss, gemma, gemma2, gemma3_text, gemma3, phi3, olmo2, olmo3, olmoe, glm, glm4, smollm3, granite, ministral, nemotron, nemotron_h, qwen3_next, grok-1
+            help:  known types: gpt2, bloom, mpt, llama, llama4_text, llama4, mistral, mixtral, qwen2, qwen2_vl, qwen2_vl_text, qwen2_5_vl, qwen2_5_vl_text, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, deepseek_v32, gpt_oss, gemma, gemma2, gemma3_text, gemma3, phi3, olmo2, olmo3, olmoe, glm, glm4, glm4_moe, smollm3, granite, ministral, nemotron, nemotron_h, qwen3_next, grok-1
         "#]],
     );
 }
@@ -100,7 +100,7 @@ fn unknown_type() {
         expect![[r#"
             error[model/unknown-type]: model type `lama` is not known
               in   config.json:1:2: {"model_type": "lama"}
-            help:  did you mean `llama`? known types: gpt2, bloom, mpt, llama, llama4_text, llama4, mistral, mixtral, qwen2, qwen2_vl, qwen2_vl_text, qwen2_5_vl, qwen2_5_vl_text, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, deepseek_v32, gpt_oss, gemma, gemma2, gemma3_text, gemma3, phi3, olmo2, olmo3, olmoe, glm, glm4, smollm3, granite, ministral, nemotron, nemotron_h, qwen3_next, grok-1
+            help:  did you mean `llama`? known types: gpt2, bloom, mpt, llama, llama4_text, llama4, mistral, mixtral, qwen2, qwen2_vl, qwen2_vl_text, qwen2_5_vl, qwen2_5_vl_text, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, deepseek_v32, gpt_oss, gemma, gemma2, gemma3_text, gemma3, phi3, olmo2, olmo3, olmoe, glm, glm4, glm4_moe, smollm3, granite, ministral, nemotron, nemotron_h, qwen3_next, grok-1
         "#]],
     );
     check(

@@ -43,6 +43,10 @@ fn classes() -> Vec<Class> {
             if config.get("num_experts_per_tok") == Some(&Value::Null) {
                 config.insert("num_experts_per_tok".into(), 2.into());
             }
+            if model_type == "glm4_moe" {
+                // Its 96 heads do not divide its width; released files say what the size of a head is.
+                config.insert("head_dim".into(), 128.into());
+            }
             let (version, model_type) = (version.clone(), model_type.clone());
             classes.push(Class { version, model_type, config, other_names });
         }
@@ -135,7 +139,7 @@ fn the_keys_of_the_shape_are_read_and_no_others() {
 #[test]
 fn defaults_are_those_of_transformers() {
     // New in version 5; files from before it that lack the key hold no such module.
-    let ours = [("deepseek_v3", "num_nextn_predict_layers")];
+    let ours = [("deepseek_v3", "num_nextn_predict_layers"), ("glm4_moe", "num_nextn_predict_layers")];
     for class in classes() {
         let shape = class.read();
         for key in class.config.keys().filter(|key| *key != "model_type") {

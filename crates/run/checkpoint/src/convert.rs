@@ -141,10 +141,7 @@ fn read_stored(checkpoint: &Checkpoint, tensor: &Tensor) -> Result<Vec<f32>, Che
         return Err(CheckpointError::Unconvertible { place: checkpoint.place(), what });
     }
     let values = checkpoint.read(&name)?;
-    if !tensor.is_transposed {
-        return Ok(values);
-    }
-    Ok((0..values.len()).map(|place| values[place % rows * columns + place / rows]).collect())
+    Ok((0..values.len()).map(|place| values[tensor.place_in_matrix(place)]).collect())
 }
 
 /// Makes a checkpoint of a folder's weights: step 0, without moments.

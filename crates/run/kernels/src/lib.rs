@@ -38,8 +38,9 @@ pub use cuda::library::{OpenLibrary, WantedLibrary};
 pub use cuda::{CudaError, CudaGraph, DeviceFault, Gpu, Moment, PAGES, Transfers};
 pub use device::{
     Accumulate, AdamW, AttentionShape, Balance, Bf16, Buffer, BufferValue, Device, DeviceChoice, Element,
-    ExpertRows, Gate, Gelu, HeadGradients, Heads, IGNORED, KvFormat, LossRule, MappedFile, Matrix, MatrixMut,
-    NONE, NoSuchChoice, NormWeight, Packed, PackedExperts, PagedRows, PagedShape, Pairing, Pattern, Qkv,
-    Rotary, Rows, SampleParams, Sight, Turn, View, ViewMut, VisibleKeys, WeightFormat, WrongWords,
+    ExpertRows, Gate, Gelu, GroupScore, HeadGradients, HeadPart, Heads, IGNORED, KvFormat, LimitedGate,
+    LossRule, MappedFile, Matrix, MatrixMut, NONE, NoSuchChoice, NormWeight, Packed, PackedExperts,
+    PagedRows, PagedShape, Pairing, Pattern, Qkv, Rotary, RouteGroups, RouteRule, RouteScores, Rows,
+    SampleParams, Sight, Turn, View, ViewMut, VisibleKeys, WeightFormat, WrongWords,
 };
 pub use selftest::{OperatorFinding, RateOf, rate, selftest};

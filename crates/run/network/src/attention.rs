@@ -8,7 +8,10 @@ use bedplate_kernels::{
 
 use crate::layer::{BlockGradient, LayerRun, reborrow};
 use crate::table::LinearParts;
-use crate::workspace::{InnerGradients, Kept, Partial, Ring, RingGradients};
+use crate::workspace::{Expanded, InnerGradients, Kept, Partial, Ring, RingGradients};
+
+/// Where the gradients of a layer's inside are, and of what latent attention expands.
+type GradientRooms<'a, 'b, E> = (&'a mut InnerGradients<E>, &'a mut Option<&'b mut Expanded<E>>);
 
 impl<E: Element> LayerRun<'_, E> {
     pub(crate) fn attention_shape(&self) -> AttentionShape {
@@ -32,7 +35,15 @@ impl<E: Element> LayerRun<'_, E> {
     }
 
     /// Queries, keys and values; with norms over heads, queries and keys go through them.
-    pub(crate) fn project(&self, input: Matrix<'_, E>, kept: &mut Kept<E>) {
+    pub(crate) fn project(
+        &self,
+        input: Matrix<'_, E>,
+        kept: &mut Kept<E>,
+        expanded: &mut Option<&mut Expanded<E>>,
+    ) {
+        if let (Some(latent), Some(room)) = (&self.parts.latent, expanded) {
+            return self.project_latent(latent, input, kept, room);
+        }
         let (columns, unnormed) = (self.parts.widths.qkv, self.parts.widths.unnormed);
         let Some(norms) = &self.parts.head_norms else {
             return self.linear(&self.parts.qkv, input, self.matrix_mut(&mut kept.qkv, columns));
@@ -64,23 +75,34 @@ impl<E: Element> LayerRun<'_, E> {
         let Some(rotary) = self.network.rotary(self.layer) else { return };
         let [queries, keys] = self.query_and_key_heads();
         let heads = Heads { count: queries.count + keys.count, ..queries };
-        self.device.rotate(&heads, self.positions, rotary, turn, self.matrix_mut(qkv, self.parts.widths.qkv));
+        let skipped = self.parts.latent.as_ref().map_or(0, |latent| latent.shape.nope);
+        let qkv = self.matrix_mut(qkv, self.parts.widths.qkv);
+        self.device.rotate_behind(&heads, skipped, self.positions, rotary, turn, qkv);
     }
 
     pub(crate) fn attend(&self, kept: &mut Kept<E>, ring: &mut Option<&mut Ring<E>>) {
         let widths = &self.parts.widths;
         self.rotate(Turn::Forward, &mut kept.qkv);
-        if let Some(ring) = ring {
-            return self.attend_in_ring(kept, ring);
+        match ring {
+            Some(ring) => self.attend_in_ring(kept, ring),
+            None => {
+                let shape = self.attention_shape();
+                self.device.attention(
+                    &shape,
+                    Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
+                    VisibleKeys { first_keys: self.first_keys, positions: None },
+                    self.matrix_mut(&mut kept.attended, widths.attended),
+                    kept.log_sums.range_mut(0..self.rows * widths.heads),
+                );
+            }
         }
-        let shape = self.attention_shape();
-        self.device.attention(
-            &shape,
-            Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
-            VisibleKeys { first_keys: self.first_keys, positions: None },
-            self.matrix_mut(&mut kept.attended, widths.attended),
-            kept.log_sums.range_mut(0..self.rows * widths.heads),
-        );
+        if let Some(sinks) = &self.parts.sinks {
+            self.device.sink(
+                self.weights.range(sinks.clone()),
+                self.matrix_mut(&mut kept.attended, widths.attended),
+                kept.log_sums.range_mut(0..self.rows * widths.heads),
+            );
+        }
     }
 
     /// From the gradient of the layer's first half to that of queries, keys and values.
@@ -88,15 +110,23 @@ impl<E: Element> LayerRun<'_, E> {
         &self,
         kept: &Kept<E>,
         d_output: Matrix<'_, E>,
-        inner: &mut InnerGradients<E>,
+        (inner, expanded): GradientRooms<'_, '_, E>,
         ring: Option<(&mut Ring<E>, &mut RingGradients<E>)>,
-        gradient: BlockGradient<'_>,
+        mut gradient: BlockGradient<'_>,
     ) {
         let (widths, output) = (&self.parts.widths, &self.parts.output);
-        let attended = self.matrix(&kept.attended, widths.attended);
-        self.linear_gradient(output, d_output, attended, gradient);
-        let d_attended = self.matrix_mut(&mut inner.attended, widths.attended);
-        self.input_gradient(output, d_output, Accumulate::Replace, d_attended);
+        let attended = self.output_input(&kept.attended, expanded);
+        self.linear_gradient(output, d_output, attended, reborrow(&mut gradient));
+        self.d_attended(d_output, &mut inner.attended, expanded);
+        if let (Some(sinks), Some(gradient)) = (&self.parts.sinks, gradient) {
+            self.device.sink_backward(
+                self.weights.range(sinks.clone()),
+                self.matrix(&kept.attended, widths.attended),
+                self.matrix(&inner.attended, widths.attended),
+                kept.log_sums.range(0..self.rows * widths.heads),
+                gradient.range(sinks.clone()),
+            );
+        }
         match ring {
             None => self.attention_backward(kept, inner),
             Some((ring, gradients)) => self.ring_backward(kept, inner, ring, gradients),
@@ -171,10 +201,14 @@ impl<E: Element> LayerRun<'_, E> {
     pub(crate) fn project_backward<T: Element>(
         &self,
         input: Matrix<'_, E>,
-        inner: &InnerGradients<E>,
+        kept: &Kept<E>,
+        (inner, expanded): GradientRooms<'_, '_, E>,
         d_normed: &mut Buffer<T>,
         gradient: BlockGradient<'_>,
     ) {
+        if let (Some(latent), Some(room)) = (&self.parts.latent, expanded) {
+            return self.project_latent_backward(latent, input, kept, inner, room, d_normed, gradient);
+        }
         let d_qkv = self.matrix(&inner.qkv, self.parts.widths.qkv);
         self.linear_gradient(&self.parts.qkv, d_qkv, input, gradient);
         let d_normed = self.matrix_mut(d_normed, self.hidden());

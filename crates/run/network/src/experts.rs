@@ -8,7 +8,7 @@ use bedplate_kernels::{Accumulate, Buffer, Element, Matrix, MatrixMut, View, Vie
 
 use crate::layer::{BlockGradient, Given, LayerRun, Made, reborrow};
 use crate::mixture::slotted;
-use crate::table::MixtureParts;
+use crate::table::{LinearParts, MixtureParts};
 use crate::workspace::{InnerGradients, Kept, Travel};
 
 /// The rows that visit the experts of this rank, in the order of the experts.
@@ -70,25 +70,31 @@ impl<E: Element> LayerRun<'_, E> {
         travel: &mut Option<&mut Travel<E>>,
     ) {
         let (hidden, width) = (self.hidden(), parts.width);
-        let Visits { rows, offsets } = self.visits_at(parts, &kept.offsets, &kept.visit_offsets);
+        let visits = self.visits_at(parts, &kept.offsets, &kept.visit_offsets);
+        let Visits { rows, offsets } = visits;
         self.device.expert_linear(
             slotted(made.gathered, rows, hidden),
             offsets,
-            self.weights.range(parts.gate_up.clone()),
+            self.weights.range(parts.gate_up.weight.clone()),
             slotted_mut(&mut kept.expert_gate_up, rows, 2 * width),
         );
+        self.add_bias(&parts.gate_up, visits, slotted_mut(&mut kept.expert_gate_up, rows, 2 * width));
         self.activate_experts(parts, kept, made);
-        let Visits { offsets, .. } = self.visits_at(parts, &kept.offsets, &kept.visit_offsets);
+        let visits = self.visits_at(parts, &kept.offsets, &kept.visit_offsets);
         let outputs = match travel {
             None => &mut kept.expert_outputs,
             Some(travel) => &mut travel.visiting,
         };
         self.device.expert_linear(
             slotted(made.expert_activated, rows, width),
-            offsets,
-            self.weights.range(parts.down.clone()),
+            visits.offsets,
+            self.weights.range(parts.down.weight.clone()),
             slotted_mut(outputs, rows, hidden),
         );
+        // The ranks' parts are added up, so one of them has the bias.
+        if self.network.part().tensor.rank == 0 {
+            self.add_bias(&parts.down, visits, slotted_mut(outputs, rows, hidden));
+        }
         if let Some(Travel { arrived, visiting, .. }) = travel.as_deref_mut() {
             let journey = self.journey(parts, kept);
             let home = kept.expert_outputs.range_mut(0..self.rows * parts.per_token * hidden);
@@ -96,10 +102,17 @@ impl<E: Element> LayerRun<'_, E> {
         }
     }
 
+    fn add_bias(&self, parts: &LinearParts, visits: Visits<'_>, out: MatrixMut<'_, E>) {
+        if let Some(bias) = &parts.bias {
+            self.device.add_expert_bias(visits.offsets, self.weights.range(bias.clone()), out);
+        }
+    }
+
     pub(crate) fn activate_experts(&self, parts: &MixtureParts, kept: &Kept<E>, made: &mut Made<'_, E>) {
         let Visits { rows, .. } = self.visits(parts, kept);
         let gate_up = slotted(&kept.expert_gate_up, rows, 2 * parts.width);
-        self.device.swiglu(gate_up, slotted_mut(made.expert_activated, rows, parts.width));
+        let gate = self.network.architecture().numerics.gate();
+        self.device.gated(gate, gate_up, slotted_mut(made.expert_activated, rows, parts.width));
     }
 
     /// From the gradients of what experts gave to those of the tokens that came to them.
@@ -112,7 +125,8 @@ impl<E: Element> LayerRun<'_, E> {
         mut gradient: BlockGradient<'_>,
     ) {
         let (hidden, width, kept) = (self.hidden(), parts.width, given.kept);
-        let Visits { rows, offsets } = self.visits(parts, kept);
+        let visits = self.visits(parts, kept);
+        let Visits { rows, offsets } = visits;
         let d_outputs = match travel {
             None => &inner.expert_outputs,
             Some(travel) => {
@@ -123,27 +137,40 @@ impl<E: Element> LayerRun<'_, E> {
         };
         let d_outputs = slotted(d_outputs, rows, hidden);
         let activated = slotted(&given.cheap.expert_activated, rows, width);
-        if let Some(gradient) = reborrow(&mut gradient) {
-            let d_down = gradient.range(parts.down.clone());
-            self.device.expert_linear_backward_weight(d_outputs, activated, offsets, d_down);
-        }
-        let down = self.weights.range(parts.down.clone());
+        self.expert_gradient(&parts.down, d_outputs, activated, visits, reborrow(&mut gradient));
+        let down = self.weights.range(parts.down.weight.clone());
         let d_activated = slotted_mut(&mut inner.expert_activated, rows, width);
         self.device.expert_linear_backward_input(d_outputs, offsets, down, d_activated);
-        self.device.swiglu_backward(
+        self.device.gated_backward(
+            self.network.architecture().numerics.gate(),
             slotted(&kept.expert_gate_up, rows, 2 * width),
             slotted(&inner.expert_activated, rows, width),
             slotted_mut(&mut inner.expert_gate_up, rows, 2 * width),
         );
         let d_gate_up = slotted(&inner.expert_gate_up, rows, 2 * width);
-        if let Some(gradient) = gradient {
-            let gathered = slotted(&given.cheap.gathered, rows, hidden);
-            let d_weights = gradient.range(parts.gate_up.clone());
-            self.device.expert_linear_backward_weight(d_gate_up, gathered, offsets, d_weights);
-        }
-        let gate_up = self.weights.range(parts.gate_up.clone());
+        let gathered = slotted(&given.cheap.gathered, rows, hidden);
+        self.expert_gradient(&parts.gate_up, d_gate_up, gathered, visits, gradient);
+        let gate_up = self.weights.range(parts.gate_up.weight.clone());
         let d_gathered = slotted_mut(&mut inner.gathered, rows, hidden);
         self.device.expert_linear_backward_input(d_gate_up, offsets, gate_up, d_gathered);
+    }
+
+    /// Adds to the gradient of the experts' weights and biases.
+    fn expert_gradient(
+        &self,
+        parts: &LinearParts,
+        d_outputs: Matrix<'_, E>,
+        inputs: Matrix<'_, E>,
+        Visits { offsets, .. }: Visits<'_>,
+        mut gradient: BlockGradient<'_>,
+    ) {
+        if let Some(gradient) = reborrow(&mut gradient) {
+            let d_weights = gradient.range(parts.weight.clone());
+            self.device.expert_linear_backward_weight(d_outputs, inputs, offsets, d_weights);
+        }
+        if let (Some(gradient), Some(bias)) = (gradient, &parts.bias) {
+            self.device.expert_bias_backward(d_outputs, offsets, gradient.range(bias.clone()));
+        }
     }
 
     /// Brings the gradients of tokens back to where they came from and adds up those of each.

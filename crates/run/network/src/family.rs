@@ -16,6 +16,8 @@ pub(crate) struct Page {
     pub(crate) norm_offset: f32,
     /// The key of the activation, and its default.
     pub(crate) activation: (&'static str, &'static str),
+    /// Keys of what a limited gate is multiplied by before its sigmoid, and of the limit, with their defaults.
+    pub(crate) gate_limits: Option<[(&'static str, f64); 2]>,
     pub(crate) attention_scale: Scale,
     /// Keys of what scores of attention and logits are bent to stay below, and their defaults; 0 is none.
     pub(crate) attention_cap: Option<(&'static str, f64)>,
@@ -40,6 +42,8 @@ pub(crate) enum Scale {
     RootOf(&'static str),
     /// A key, which is 1 where it is not given.
     Key(&'static str),
+    /// One over the root of the head size, and more where positions are stretched with `mscale_all_dim` (DeepSeek).
+    Latent,
 }
 
 /// Factors around the layers.
@@ -61,11 +65,20 @@ pub(crate) enum Padding {
     Kept(Option<u32>),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum ExpertWeights {
     SumToOne,
     /// They do where `norm_topk_prob` is set.
     ByKey,
+    /// Times `routed_scaling_factor`; with `topk_method` they are chosen from the groups with the best experts (DeepSeek V2).
+    Scaled,
+    /// The same of scores that are sigmoids, corrected for the choice alone, from the groups whose two best are best (DeepSeek V3); the
+    /// defaults of the factor, of groups, of groups to choose from, and of `norm_topk_prob`.
+    Sigmoid {
+        scale: f64,
+        groups: [u64; 2],
+        normalise: bool,
+    },
 }
 
 /// Rotary positions of a family.
@@ -75,9 +88,21 @@ pub(crate) struct RotaryPage {
     /// The default of `partial_rotary_factor`; without one, heads turn as a whole.
     pub(crate) partial: Option<f64>,
     pub(crate) pairing: Pairing,
+    /// A switch without which neighbours do not make pairs, where there is one.
+    pub(crate) pairing_switch: Option<&'static str>,
     pub(crate) layers: RotaryLayers,
     /// Other names of the scheme `longrope`.
     pub(crate) long_names: &'static [&'static str],
+    /// How positions are stretched where no section says how.
+    pub(crate) usual: Option<UsualYarn>,
+}
+
+/// YaRN as a family has it by default.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct UsualYarn {
+    pub(crate) factor: f64,
+    pub(crate) original: f64,
+    pub(crate) is_truncated: bool,
 }
 
 /// Which layers have which rotary positions.
@@ -110,10 +135,16 @@ pub(crate) struct Names {
     pub(crate) head_norms: [&'static str; 2],
     pub(crate) output: &'static str,
     pub(crate) mlp: MlpPage,
+    /// One score of each head, of families that have sinks.
+    pub(crate) sinks: &'static str,
+    /// What the names of latent attention begin with.
+    pub(crate) latent: &'static str,
     pub(crate) router: &'static str,
-    /// The number of the expert follows.
+    /// What is added to the scores by which experts are chosen.
+    pub(crate) correction: &'static str,
+    /// What the names of routed experts begin with.
     pub(crate) experts: &'static str,
-    pub(crate) expert: MlpPage,
+    pub(crate) expert: ExpertPage,
     pub(crate) shared: MlpPage,
     pub(crate) shared_gate: &'static str,
     /// Linear layers are stored as `inputs x outputs`.
@@ -127,6 +158,15 @@ pub(crate) struct MlpPage {
     pub(crate) gate: Option<&'static str>,
     pub(crate) up: &'static str,
     pub(crate) down: &'static str,
+}
+
+/// Names of the routed experts of a layer, behind what they begin with.
+#[derive(Clone, Copy)]
+pub(crate) enum ExpertPage {
+    /// Of each by itself, behind its number.
+    Each(MlpPage),
+    /// Of all in one tensor, as `experts x inputs x outputs`, the outputs of gate and up by turns; the names of biases end in `_bias`.
+    Together { gate_up: &'static str, down: &'static str },
 }
 
 const GATED: MlpPage = MlpPage { gate: Some("gate_proj"), up: "up_proj", down: "down_proj" };
@@ -149,9 +189,12 @@ const LLAMA_NAMES: Names = Names {
     head_norms: ["self_attn.q_norm.weight", "self_attn.k_norm.weight"],
     output: "self_attn.o_proj",
     mlp: MLP,
-    router: "mlp.gate.weight",
+    sinks: "self_attn.sinks",
+    latent: "self_attn",
+    router: "mlp.gate",
+    correction: "mlp.gate.e_score_correction_bias",
     experts: "mlp.experts",
-    expert: GATED,
+    expert: ExpertPage::Each(GATED),
     shared: MlpPage {
         gate: Some("mlp.shared_expert.gate_proj"),
         up: "mlp.shared_expert.up_proj",
@@ -173,8 +216,10 @@ const ROTARY: RotaryPage = RotaryPage {
     theta: Some(1e4),
     partial: None,
     pairing: Pairing::Halves,
+    pairing_switch: None,
     layers: RotaryLayers::Same,
     long_names: &[],
+    usual: None,
 };
 
 const LLAMA: Page = Page {
@@ -182,6 +227,7 @@ const LLAMA: Page = Page {
     epsilon: ("rms_norm_eps", 1e-6),
     norm_offset: 0.0,
     activation: ("hidden_act", "silu"),
+    gate_limits: None,
     attention_scale: Scale::HeadSize,
     attention_cap: None,
     logit_cap: None,
@@ -217,6 +263,21 @@ const OLMO: Page = Page {
     },
     epsilon: ("rms_norm_eps", 1e-5),
     padding: Padding::Kept(Some(1)),
+    ..LLAMA
+};
+
+const SHARED_EXPERTS: MlpPage = MlpPage {
+    gate: Some("mlp.shared_experts.gate_proj"),
+    up: "mlp.shared_experts.up_proj",
+    down: "mlp.shared_experts.down_proj",
+};
+
+const DEEPSEEK: Page = Page {
+    names: Names { shared: SHARED_EXPERTS, ..LLAMA_NAMES },
+    attention_scale: Scale::Latent,
+    rotary: RotaryPage { pairing: Pairing::Neighbours, ..ROTARY },
+    expert_weights: ExpertWeights::Scaled,
+    balance: 0.0,
     ..LLAMA
 };
 
@@ -274,6 +335,15 @@ pub(crate) fn page(family: Family) -> Option<Page> {
             },
             ..GLM
         },
+        // With the router of DeepSeek V3.
+        Family::Glm4Moe => Page {
+            names: Names { shared: SHARED_EXPERTS, ..LLAMA_NAMES },
+            epsilon: ("rms_norm_eps", 1e-5),
+            rotary: RotaryPage { partial: Some(0.5), ..ROTARY },
+            expert_weights: ExpertWeights::Sigmoid { scale: 1.0, groups: [1, 1], normalise: true },
+            balance: 0.0,
+            ..LLAMA
+        },
         Family::SmolLm3 => {
             let rotary = RotaryPage { theta: Some(2e6), layers: RotaryLayers::Listed, ..ROTARY };
             Page { rotary, padding: Padding::Kept(Some(128_004)), ..LLAMA }
@@ -283,16 +353,39 @@ pub(crate) fn page(family: Family) -> Option<Page> {
             multipliers: Multipliers::Keys,
             ..LLAMA
         },
+        Family::GptOss => gpt_oss(),
+        Family::DeepseekV2 => DEEPSEEK,
+        Family::DeepseekV3 => Page {
+            rotary: RotaryPage { pairing_switch: Some("rope_interleave"), ..DEEPSEEK.rotary },
+            expert_weights: ExpertWeights::Sigmoid { scale: 2.5, groups: [8, 4], normalise: true },
+            ..DEEPSEEK
+        },
         _ => return None,
     })
+}
+
+fn gpt_oss() -> Page {
+    let together = ExpertPage::Together { gate_up: "gate_up_proj", down: "down_proj" };
+    Page {
+        names: Names { router: "mlp.router", expert: together, ..LLAMA_NAMES },
+        epsilon: ("rms_norm_eps", 1e-5),
+        gate_limits: Some([("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)]),
+        rotary: RotaryPage {
+            theta: Some(150_000.0),
+            usual: Some(UsualYarn { factor: 32.0, original: 4096.0, is_truncated: false }),
+            ..ROTARY
+        },
+        expert_weights: ExpertWeights::SumToOne,
+        ..LLAMA
+    }
 }
 
 fn mixtral() -> Page {
     Page {
         names: Names {
-            router: "block_sparse_moe.gate.weight",
+            router: "block_sparse_moe.gate",
             experts: "block_sparse_moe.experts",
-            expert: MlpPage { gate: Some("w1"), up: "w3", down: "w2" },
+            expert: ExpertPage::Each(MlpPage { gate: Some("w1"), up: "w3", down: "w2" }),
             ..LLAMA_NAMES
         },
         epsilon: ("rms_norm_eps", 1e-5),

@@ -125,11 +125,13 @@ impl<E: Element> LayerRun<'_, E> {
 
     /// From the residual stream before the layer to the one after it.
     pub(crate) fn forward(&self, room: &mut LayerRoom<'_, E>) {
-        let LayerRoom { input, output, kept, cheap, partial, gathered, travel, ring, routing, .. } = room;
+        let LayerRoom {
+            input, output, kept, cheap, partial, gathered, travel, expanded, ring, routing, ..
+        } = room;
         self.norm_before_attention(input, kept, cheap);
-        self.project(self.of_all_ranks(&cheap.before_attention, &mut gathered.normed), kept);
+        self.project(self.of_all_ranks(&cheap.before_attention, &mut gathered.normed), kept, expanded);
         self.attend(kept, ring);
-        let attended = self.matrix(&kept.attended, self.parts.widths.attended);
+        let attended = self.output_input(&kept.attended, expanded);
         let after = self.parts.after_attention.as_ref();
         let branch = (&mut kept.attention_out, &mut kept.inverse_attention_out);
         self.add_half(&self.parts.output, after, attended, input, partial, branch, &mut kept.middle);
@@ -167,7 +169,19 @@ impl<E: Element> LayerRun<'_, E> {
 
     /// Turns the gradient of the layer's output into that of its input, and adds to the gradient of its weights.
     pub(crate) fn backward(&self, room: &mut LayerRoom<'_, E>, mut gradient: BlockGradient<'_>) {
-        let LayerRoom { input, kept, cheap, gradients, inner, partial, gathered, travel, routing, .. } = room;
+        let LayerRoom {
+            input,
+            kept,
+            cheap,
+            gradients,
+            inner,
+            partial,
+            gathered,
+            travel,
+            expanded,
+            routing,
+            ..
+        } = room;
         let ring = room.ring.as_deref_mut().zip(room.ring_gradients.as_deref_mut());
         let outer = gradients.as_deref_mut().expect(HAS_GRADIENTS);
         let inner = inner.as_deref_mut().expect(HAS_GRADIENTS);
@@ -193,13 +207,17 @@ impl<E: Element> LayerRun<'_, E> {
         let after = self.parts.after_attention.as_ref();
         let d_added = self.d_added(after, before_norm, stream, branch, reborrow(&mut gradient));
         let d_output = self.of_all_ranks(d_added, &mut gathered.gradient);
-        self.attended_backward(kept, d_output, inner, ring, reborrow(&mut gradient));
+        self.attended_backward(kept, d_output, (inner, expanded), ring, reborrow(&mut gradient));
         self.head_norms_backward(kept, &mut inner.qkv, partial, reborrow(&mut gradient));
         let normed = self.of_all_ranks(&cheap.before_attention, &mut gathered.normed);
         match partial {
-            None => self.project_backward(normed, inner, d_normed, reborrow(&mut gradient)),
+            None => {
+                let rooms = (&mut *inner, expanded);
+                self.project_backward(normed, kept, rooms, d_normed, reborrow(&mut gradient));
+            }
             Some(partial) => {
-                self.project_backward(normed, inner, &mut partial.sums, reborrow(&mut gradient));
+                let (rooms, sums) = ((&mut *inner, expanded), &mut partial.sums);
+                self.project_backward(normed, kept, rooms, sums, reborrow(&mut gradient));
                 self.complete(partial, d_normed);
             }
         }
@@ -385,10 +403,10 @@ impl<E: Element> LayerRun<'_, E> {
     }
 
     /// The gradient of a linear layer's weights, from that of its output.
-    pub(crate) fn linear_gradient(
+    pub(crate) fn linear_gradient<D: Element>(
         &self,
         parts: &LinearParts,
-        d_output: Matrix<'_, E>,
+        d_output: Matrix<'_, D>,
         input: Matrix<'_, E>,
         gradient: BlockGradient<'_>,
     ) {

@@ -15,6 +15,7 @@ mod experts;
 mod family;
 mod head;
 mod initialise;
+mod latent;
 mod layer;
 mod mixture;
 mod names;
@@ -48,7 +49,7 @@ pub use safetensors::{
 pub use sample::Sampler;
 pub use serving::{Adapter, KvPool, PackedWeights, RowAdapters, ServingRoom, ServingShape, StepRows};
 pub use shard::{Among, Peers, RankShare, ShardSpec, cut_rows};
-pub use table::{Block, Section, Tensor, TensorKind, tables};
+pub use table::{Block, Section, Storage, Tensor, TensorKind, tables};
 pub use weight_files::WeightFiles;
 pub use weights::{HeldBlock, Weights};
 pub use workspace::{BatchTokens, Room, Workspace, WorkspaceShape, logits_on};

@@ -8,7 +8,7 @@ use bedplate_kernels::{Accumulate, Balance, Buffer, Element, Matrix};
 use crate::Among;
 use crate::dense::DenseRooms;
 use crate::layer::{BlockGradient, Given, LayerRun, Made, reborrow};
-use crate::table::MixtureParts;
+use crate::table::{LinearParts, MixtureParts};
 use crate::workspace::{ExpertLoad, InnerGradients, Kept, Partial, Travel};
 
 impl<E: Element> LayerRun<'_, E> {
@@ -91,12 +91,14 @@ impl<E: Element> LayerRun<'_, E> {
     ) {
         let (rows, experts) = (self.rows, parts.experts);
         let choices = rows * parts.per_token;
-        let router = self.weights.range(parts.router.clone());
-        self.device.linear(normed, router, None, None, self.matrix_mut(&mut kept.router_logits, experts));
-        self.device.route(
+        let router = self.weights.range(parts.router.weight.clone());
+        let bias = parts.router.bias.clone().map(|bias| self.weights.range(bias));
+        self.device.linear(normed, router, bias, None, self.matrix_mut(&mut kept.router_logits, experts));
+        self.device.route_by(
+            &self.network.architecture().numerics.routing,
             self.matrix(&kept.router_logits, experts),
+            parts.correction.clone().map(|correction| self.weights.range(correction)),
             parts.per_token,
-            self.network.architecture().numerics.normalises_experts,
             self.matrix_mut(&mut kept.probabilities, experts),
             kept.experts.range_mut(0..choices),
             kept.choice_weights.range_mut(0..choices),
@@ -204,12 +206,12 @@ impl<E: Element> LayerRun<'_, E> {
             counted: routing.counted,
             tokens: routing.tokens,
         };
-        self.device.route_backward(
+        self.device.route_by_backward(
+            &numerics.routing,
             self.matrix(&kept.probabilities, parts.experts),
             kept.experts.range(0..choices),
             kept.choice_weights.range(0..choices),
             parts.per_token,
-            numerics.normalises_experts,
             inner.choice_weights.range(0..choices),
             (coefficient > 0.0).then_some(balance),
             self.matrix_mut(&mut inner.router_logits, parts.experts),
@@ -221,19 +223,16 @@ impl<E: Element> LayerRun<'_, E> {
     /// The way back through a product that every rank has as a whole.
     fn whole_backward<T: Element>(
         &self,
-        weight: &std::ops::Range<usize>,
+        parts: &LinearParts,
         d_logits: Matrix<'_, f32>,
         input: Matrix<'_, E>,
         d_normed: &mut Buffer<T>,
         gradient: BlockGradient<'_>,
     ) {
         let hidden = self.hidden();
-        if let Some(gradient) = gradient {
-            let d_weight = gradient.range(weight.clone());
-            self.device.linear_backward_weight(d_logits, input, d_weight, None);
-        }
+        self.linear_gradient(parts, d_logits, input, gradient);
         if self.network.part().tensor.rank == 0 {
-            let weight = self.weights.range(weight.clone());
+            let weight = self.weights.range(parts.weight.clone());
             self.device.linear_backward_input(
                 d_logits,
                 weight,
@@ -266,7 +265,8 @@ impl<E: Element> LayerRun<'_, E> {
                 );
                 self.network.sum_over_ranks(self.device, shared_logits.range_mut(0..self.rows));
                 let d_logits = self.matrix(shared_logits, 1);
-                self.whole_backward(gate, d_logits, given.normed, d_normed, reborrow(&mut gradient));
+                let gate = LinearParts { weight: gate.clone(), bias: None };
+                self.whole_backward(&gate, d_logits, given.normed, d_normed, reborrow(&mut gradient));
                 self.matrix(shared_outputs, hidden)
             }
         };

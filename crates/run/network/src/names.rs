@@ -1,9 +1,30 @@
 //! How Hugging Face names the tensors of a family, by its page.
 
-use bedplate_transformer::Family;
+use bedplate_transformer::{Family, Transformer};
 
-use crate::family::{MlpPage, Names, page};
+use crate::family::{ExpertPage, MlpPage, Names, page};
 use crate::table::MlpNames;
+
+/// Stems of the names of a layer's routed experts.
+pub(crate) enum ExpertNames {
+    Each {
+        stem: String,
+        page: MlpPage,
+    },
+    /// Of biases they are the same with `_bias` behind them.
+    Together {
+        gate_up: String,
+        down: String,
+    },
+}
+
+impl ExpertNames {
+    /// Of one expert, where each has tensors of its own.
+    pub(crate) fn of(stem: &str, page: MlpPage, expert: usize) -> MlpNames {
+        let name = |part: &str| format!("{stem}.{expert}.{part}");
+        MlpNames { gate: page.gate.map(name), up: name(page.up), down: name(page.down) }
+    }
+}
 
 pub(crate) struct TensorNames {
     names: Names,
@@ -45,6 +66,13 @@ impl TensorNames {
         format!("{}.{index}.{rest}", self.names.layers)
     }
 
+    /// What the names of layers that predict several tokens begin with.
+    pub(crate) fn layers_behind(&self, model: &Transformer) -> Vec<String> {
+        let first = model.layer_count();
+        let layers = first..first + model.prediction_layers;
+        layers.map(|layer| format!("{}.{layer}.", self.names.layers)).collect()
+    }
+
     pub(crate) fn before_attention(&self, index: usize) -> String {
         self.layer(index, self.names.before_attention)
     }
@@ -75,27 +103,48 @@ impl TensorNames {
     }
 
     pub(crate) fn dense(&self, index: usize) -> MlpNames {
-        self.mlp(index, "", self.names.mlp)
+        self.mlp(index, self.names.mlp)
     }
 
+    pub(crate) fn sinks(&self, index: usize) -> String {
+        self.layer(index, self.names.sinks)
+    }
+
+    /// A part of latent attention.
+    pub(crate) fn latent(&self, index: usize, part: &str) -> String {
+        self.layer(index, &format!("{}.{part}", self.names.latent))
+    }
+
+    pub(crate) fn correction(&self, index: usize) -> String {
+        self.layer(index, self.names.correction)
+    }
+
+    /// The stem of the router's names.
     pub(crate) fn router(&self, index: usize) -> String {
         self.layer(index, self.names.router)
     }
 
-    pub(crate) fn expert(&self, index: usize, expert: usize) -> MlpNames {
-        self.mlp(index, &format!("{}.{expert}.", self.names.experts), self.names.expert)
+    pub(crate) fn experts(&self, index: usize) -> ExpertNames {
+        let experts = self.names.experts;
+        match self.names.expert {
+            ExpertPage::Each(page) => ExpertNames::Each { stem: self.layer(index, experts), page },
+            ExpertPage::Together { gate_up, down } => {
+                let stem = |part: &str| self.layer(index, &format!("{experts}.{part}"));
+                ExpertNames::Together { gate_up: stem(gate_up), down: stem(down) }
+            }
+        }
     }
 
     pub(crate) fn shared(&self, index: usize) -> MlpNames {
-        self.mlp(index, "", self.names.shared)
+        self.mlp(index, self.names.shared)
     }
 
     pub(crate) fn shared_gate(&self, index: usize) -> String {
         self.layer(index, self.names.shared_gate)
     }
 
-    fn mlp(&self, index: usize, within: &str, page: MlpPage) -> MlpNames {
-        let stem = |part: &str| self.layer(index, &format!("{within}{part}"));
+    fn mlp(&self, index: usize, page: MlpPage) -> MlpNames {
+        let stem = |part: &str| self.layer(index, part);
         MlpNames { gate: page.gate.map(stem), up: stem(page.up), down: stem(page.down) }
     }
 }

@@ -69,7 +69,7 @@ impl Network {
         }
         let blocks = table::blocks(model, &part)?;
         let numerics = &architecture.numerics;
-        if let Some(what) = numerics.only_on_a_processor().filter(|_| !device.is_cpu()) {
+        if let Some(what) = numerics.only_on_a_processor(model).filter(|_| !device.is_cpu()) {
             return Err(NetworkError::Unsupported { feature: format!("{what} on a GPU") });
         }
         let rotary = numerics.rotary.schemes.iter().map(|scheme| {

@@ -1,14 +1,15 @@
 //! What a `config.json` says beyond the shape: the constants that the arithmetic needs.
 
 use bedplate_diag::Source;
-use bedplate_kernels::{Gate, Gelu, Pairing};
+use bedplate_kernels::{Gate, Gelu, GroupScore, LimitedGate, Pairing, RouteGroups, RouteRule, RouteScores};
 use bedplate_transformer::{
-    Attention, Configuration, Family, Keys, Mlp, ModelError, NormPlacement, Positions, Reach, RemarkReason,
-    Transformer,
+    Attention, Configuration, Family, Keys, Layer, Mlp, ModelError, NormPlacement, Positions, Reach,
+    RemarkReason, Transformer,
 };
 use serde_json::Value;
 
 use crate::family::{ExpertWeights, Multipliers, Padding, Scale, page};
+use crate::rotary::{score_factor, turned_dim};
 use crate::{NetworkError, RotaryPlan, quantised};
 
 /// A model that can be computed: its shape, the constants of its arithmetic, and the configuration it came from.
@@ -39,15 +40,15 @@ pub struct Numerics {
     pub rotary: RotaryPlan,
     /// The token whose row of the embedding is not learned where it is put in.
     pub padding: Option<u32>,
-    /// Weights of the chosen experts are scaled to a sum of one.
-    pub normalises_experts: bool,
+    /// How experts are chosen and weighed.
+    pub routing: RouteRule,
     /// Weight of the load-balancing loss of mixtures.
     pub balance_coefficient: f32,
     /// Standard deviation of freshly drawn weights.
     pub initial_deviation: f64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `gate(g) * up`
     Gated(Gate),
@@ -86,7 +87,7 @@ impl Architecture {
                 && quantised::is_read(&section)?
             {
                 remarks.push(
-                    "weights of 8 bits are read as what they stand for; activations are not rounded to 8 bits as well, as some engines round them"
+                    "weights of few bits are read as what they stand for; activations are not rounded as well, as some engines round them"
                         .to_owned(),
                 );
                 continue;
@@ -95,6 +96,12 @@ impl Architecture {
                 return Err(NetworkError::NotComputed(Box::new(remark)));
             }
             remarks.push(remark.to_string());
+        }
+        if transformer.prediction_layers > 0 {
+            remarks.push(format!(
+                "layers that predict several tokens (`num_nextn_predict_layers` = {}) are neither computed nor trained, and their tensors are skipped: answers do not need them",
+                transformer.prediction_layers
+            ));
         }
         let numerics = Numerics::read(&keys, &transformer, &mut remarks)?;
         Ok(Self { transformer, numerics, remarks, config: plain(configuration.standalone_json()?) })
@@ -142,26 +149,26 @@ fn refuse_unsupported(model: &Transformer) -> Result<(), NetworkError> {
     }
     for layer in model.layers() {
         match &layer.attention {
-            Attention::Latent(_) => return refuse("latent attention".into()),
+            Attention::Latent(latent) if latent.indexer.is_some() => {
+                return refuse("sparse attention".into());
+            }
+            Attention::Latent(latent) if latent.has_bias && latent.query_rank.is_none() => {
+                return refuse("biases of latent attention without `q_lora_rank`".into());
+            }
+            Attention::Latent(_) => {}
             Attention::Recurrent(_) | Attention::Absent => return refuse("layers without attention".into()),
             Attention::GroupedQuery(grouped) if grouped.has_gate => return refuse("gated attention".into()),
-            Attention::GroupedQuery(grouped) if grouped.has_sinks => return refuse("attention sinks".into()),
             Attention::GroupedQuery(_) => {}
         }
         if layer.mlp == Mlp::Absent {
             return refuse("layers without an MLP".into());
         }
-        let head_dim = layer.attention.query_dim();
+        let head_dim = turned_dim(&layer.attention);
         if model.positions == Positions::Rotary && head_dim % 2 == 1 {
             return refuse(format!("rotary positions of heads of an odd size, {head_dim}"));
         }
         if matches!(layer.reach, Reach::Chunk(_)) {
             return refuse("chunked attention".into());
-        }
-        if let Mlp::Mixture(mixture) = &layer.mlp
-            && (mixture.has_router_bias || mixture.has_correction_bias || mixture.expert.has_bias)
-        {
-            return refuse("biases in a mixture of experts".into());
         }
     }
     Ok(())
@@ -178,8 +185,11 @@ impl Numerics {
         Ok(Self {
             norm_epsilon: epsilon as f32,
             norm_offset: page.norm_offset,
-            activation: activation(keys, model, page.activation)?,
-            attention_scale: attention_scale(keys, page.attention_scale)?,
+            activation: match page.gate_limits {
+                None => activation(keys, model, page.activation)?,
+                Some(limits) => limited_gate(keys, model, page.activation, limits)?,
+            },
+            attention_scale: attention_scale(keys, model, page.attention_scale)?,
             attention_cap: cap(keys, page.attention_cap)?,
             logit_cap: cap(keys, page.logit_cap)?,
             embedding_scale: (factors.embedding / factors.residual) as f32,
@@ -189,21 +199,34 @@ impl Numerics {
                 _ => RotaryPlan::none(model),
             },
             padding: padding(keys, model, page.padding)?,
-            normalises_experts: match page.expert_weights {
-                ExpertWeights::SumToOne => true,
-                ExpertWeights::ByKey => keys.flag("norm_topk_prob", false)?,
-            },
-            balance_coefficient: if model.is_mixture() { balance as f32 } else { 0.0 },
+            routing: routing(keys, model, page.expert_weights, remarks)?,
+            balance_coefficient: if model.is_mixture() && page.balance > 0.0 { balance as f32 } else { 0.0 },
             initial_deviation: keys.number_within("initializer_range", 0.02, 0.0..=100.0)?,
         })
     }
 
+    /// What gates of experts go through.
+    pub(crate) fn gate(&self) -> Gate {
+        match self.activation {
+            Activation::Gated(gate) => gate,
+            Activation::Gelu(_) => unreachable!("experts are gated"),
+        }
+    }
+
     /// What a GPU has no kernel for.
-    pub(crate) fn only_on_a_processor(&self) -> Option<&'static str> {
+    pub(crate) fn only_on_a_processor(&self, model: &Transformer) -> Option<&'static str> {
+        let has_sinks =
+            |layer: &Layer| matches!(layer.attention, Attention::GroupedQuery(grouped) if grouped.has_sinks);
+        let has_biases = |layer: &Layer| matches!(layer.mlp, Mlp::Mixture(mixture) if mixture.expert.has_bias || mixture.has_router_bias);
         let has_neighbours = self.rotary.schemes.iter().any(|scheme| scheme.pairing == Pairing::Neighbours);
         let odd = [
             (self.norm_offset != 0.0, "norms whose weights are kept less one"),
             (matches!(self.activation, Activation::Gated(Gate::Gelu(_))), "gates with GELU"),
+            (matches!(self.activation, Activation::Gated(Gate::Limited(_))), "gates with limits"),
+            (model.layers().any(has_sinks), "attention sinks"),
+            (model.layers().any(has_biases), "biases in a mixture of experts"),
+            (model.layers().any(|layer| matches!(layer.attention, Attention::Latent(_))), "latent attention"),
+            (!self.routing.is_plain(), "routing by groups or by sigmoids"),
             (
                 self.attention_cap > 0.0 || self.logit_cap > 0.0,
                 "scores and logits that are bent (`softcapping`)",
@@ -268,7 +291,103 @@ fn cap(keys: &Keys<'_>, key: Option<(&'static str, f64)>) -> Result<f32, ModelEr
     }
 }
 
-fn attention_scale(keys: &Keys<'_>, scale: Scale) -> Result<AttentionScale, ModelError> {
+/// How experts are chosen.
+fn routing(
+    keys: &Keys<'_>,
+    model: &Transformer,
+    weights: ExpertWeights,
+    remarks: &mut Vec<String>,
+) -> Result<RouteRule, NetworkError> {
+    let scale =
+        |usual| keys.number_within("routed_scaling_factor", usual, 1e-6..=1e6).map(|found| found as f32);
+    if matches!(weights, ExpertWeights::Scaled | ExpertWeights::Sigmoid { .. }) {
+        let loss = keys.number_within("aux_loss_alpha", 0.0, 0.0..=1e6)?;
+        keys.flag("seq_aux", true)?;
+        if loss > 0.0 {
+            remarks.push(format!("`aux_loss_alpha` = {loss} is left out of training, as in transformers"));
+        }
+    }
+    Ok(match weights {
+        ExpertWeights::SumToOne => RouteRule::softmax(true),
+        ExpertWeights::ByKey => RouteRule::softmax(keys.flag("norm_topk_prob", false)?),
+        ExpertWeights::Scaled => {
+            is_first_of(keys, "scoring_func", "softmax", &["softmax"])?;
+            let by_group = is_first_of(keys, "topk_method", "greedy", &["group_limited_greedy", "greedy"])?;
+            // transformers does not read it, published code does.
+            if keys.flag("norm_topk_prob", false)? {
+                return Err(NetworkError::Unsupported {
+                    feature: "`norm_topk_prob` = true in this family".into(),
+                });
+            }
+            let groups = route_groups(keys, model, [1, 1], GroupScore::Best)?.filter(|_| by_group);
+            RouteRule { groups, scale: scale(1.0)?, ..RouteRule::softmax(false) }
+        }
+        ExpertWeights::Sigmoid { scale: usual, groups, normalise } => {
+            is_first_of(keys, "scoring_func", "sigmoid", &["sigmoid"])?;
+            is_first_of(keys, "topk_method", "noaux_tc", &["noaux_tc"])?;
+            RouteRule {
+                scores: RouteScores::Sigmoid,
+                groups: route_groups(keys, model, groups, GroupScore::BestTwo)?,
+                normalise: keys.flag("norm_topk_prob", normalise)?,
+                scale: scale(usual)?,
+            }
+        }
+    })
+}
+
+/// Whether a word is the first of those that are known; an error where it is none of them.
+fn is_first_of(
+    keys: &Keys<'_>,
+    key: &'static str,
+    usual: &str,
+    known: &[&str],
+) -> Result<bool, NetworkError> {
+    match keys.word(key)?.unwrap_or(usual) {
+        found if known.contains(&found) => Ok(found == known[0]),
+        found => Err(NetworkError::Unsupported { feature: format!("`{key}` = `{found}`") }),
+    }
+}
+
+/// The groups of experts; none where all of them are chosen.
+fn route_groups(
+    keys: &Keys<'_>,
+    model: &Transformer,
+    usual: [u64; 2],
+    by: GroupScore,
+) -> Result<Option<RouteGroups>, NetworkError> {
+    let of = |key, usual: u64| match keys.number(key)? {
+        None if keys.is_null(key) => Ok(1),
+        None => Ok(usual),
+        Some(found) if found >= 1.0 && found.fract() == 0.0 && found <= 1e6 => Ok(found as u64),
+        Some(_) => Err(keys.wrong(key, "a whole number of at least 1")),
+    };
+    let (count, chosen) = (of("n_group", usual[0])?, of("topk_group", usual[1])?);
+    let Some(mixture) = model.layers().find_map(|layer| layer.mlp.mixture()) else { return Ok(None) };
+    if count <= chosen {
+        return Ok(None);
+    }
+    let least = if by == GroupScore::BestTwo { 2 } else { 1 };
+    let size = mixture.experts / count;
+    let is_fitting = mixture.experts.is_multiple_of(count)
+        && count <= RouteGroups::MOST as u64
+        && size >= least
+        && size * chosen >= mixture.per_token;
+    if !is_fitting {
+        let expected = format!(
+            "at most {} groups of equal size, at least {least}, of which {chosen} have the {} experts of a token",
+            RouteGroups::MOST,
+            mixture.per_token
+        );
+        return Err(keys.wrong("n_group", expected).into());
+    }
+    Ok(Some(RouteGroups { count: count as usize, chosen: chosen as usize, by }))
+}
+
+fn attention_scale(
+    keys: &Keys<'_>,
+    model: &Transformer,
+    scale: Scale,
+) -> Result<AttentionScale, NetworkError> {
     let fixed = |factor: f64| AttentionScale { factor: Some(factor as f32), by_layer: false };
     Ok(match scale {
         Scale::HeadSize => AttentionScale { factor: None, by_layer: false },
@@ -278,7 +397,26 @@ fn attention_scale(keys: &Keys<'_>, scale: Scale) -> Result<AttentionScale, Mode
         },
         Scale::RootOf(key) => fixed(keys.number_within(key, 256.0, 1e-6..=1e9)?.sqrt().recip()),
         Scale::Key(key) => fixed(keys.number_within(key, 1.0, 0.0..=1e6)?),
+        Scale::Latent => {
+            let dim = model.layers().next().map_or(1, |layer| layer.attention.query_dim());
+            fixed((dim as f64).sqrt().recip() * score_factor(keys)?)
+        }
     })
+}
+
+/// SiLU with a factor and a limit.
+fn limited_gate(
+    keys: &Keys<'_>,
+    model: &Transformer,
+    named: (&'static str, &'static str),
+    [alpha, limit]: [(&'static str, f64); 2],
+) -> Result<Activation, NetworkError> {
+    let plain = activation(keys, model, named)?;
+    if plain != Activation::Gated(Gate::Silu) {
+        return Err(NetworkError::Unsupported { feature: "limits of gates other than SiLU".into() });
+    }
+    let of = |(key, usual)| keys.number_within(key, usual, 0.0..=1e6).map(|found| found as f32);
+    Ok(Activation::Gated(Gate::Limited(LimitedGate { alpha: of(alpha)?, limit: of(limit)? })))
 }
 
 fn activation(

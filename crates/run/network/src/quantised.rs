@@ -1,8 +1,10 @@
-//! Weights that files hold in 8 bits with scales beside them, read as what they stand for.
+//! Weights that files hold in 8 or 4 bits with scales beside them, read as what they stand for.
 //!
 //! Published fp8 checkpoints keep a matrix as `F8_E4M3` and what to multiply it by in a tensor of its own: one number for the matrix, one for
 //! each output, or one for each block of 128 by 128 (DeepSeek, Qwen). Which of them it is follows from the shape of the scales. The activations,
 //! which some engines round as well, are not rounded here.
+//!
+//! gpt-oss keeps the matrices of its experts in MXFP4: two numbers of e2m1 in a byte, and for every 32 inputs of an output an exponent of two.
 
 use bedplate_transformer::{Keys, ModelError};
 
@@ -16,10 +18,39 @@ pub(crate) const ACTIVATION_SCALES: [&str; 2] = ["input_scale", "activation_scal
 /// Rows and columns that share a scale.
 const BLOCK: usize = 128;
 
+/// How files call bytes.
+pub(crate) const BYTES: &str = "U8";
+/// Inputs that share an exponent in MXFP4.
+pub(crate) const GROUP: usize = 32;
+/// The sizes that three bits stand for in e2m1.
+const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// The names of the blocks and of the exponents that stand for a tensor in MXFP4.
+pub(crate) fn packed_names(name: &str) -> [String; 2] {
+    ["blocks", "scales"].map(|part| format!("{name}_{part}"))
+}
+
+/// Numbers of MXFP4, the low half of each byte first.
+pub(crate) fn widen_packed(blocks: &[u8], scales: &[u8]) -> Vec<f32> {
+    let groups = blocks.as_chunks::<{ GROUP / 2 }>().0.iter().zip(scales);
+    // The largest exponent is beyond f32, what it gives for small numbers is not.
+    let number = |half: u8, scale: f64| {
+        let size = (E2M1[usize::from(half & 7)] * scale) as f32;
+        if half & 8 == 0 { size } else { -size }
+    };
+    let of_byte = |byte: u8, scale: f64| [number(byte & 0xf, scale), number(byte >> 4, scale)];
+    groups
+        .flat_map(|(group, scale)| {
+            let scale = 2f64.powi(i32::from(*scale) - 127);
+            group.iter().flat_map(move |byte| of_byte(*byte, scale))
+        })
+        .collect()
+}
+
 /// Whether the weights that `quantization_config` describes are among those that are read.
 pub(crate) fn is_read(section: &Keys<'_>) -> Result<bool, ModelError> {
     Ok(match section.word("quant_method")? {
-        Some("fp8") => true,
+        Some("fp8" | "mxfp4") => true,
         Some("compressed-tensors") => section.word("format")? == Some("float-quantized"),
         Some("modelopt") => section.word("quant_algo")? == Some("FP8"),
         _ => false,

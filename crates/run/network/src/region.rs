@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::table::{Block, Tensor};
+use crate::table::{Block, Storage, Tensor};
 
 /// A rectangle of a whole tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,7 +38,11 @@ impl Tensor {
     /// Rows and columns of the whole, as a matrix of outputs by inputs.
     pub fn matrix_shape(&self) -> [usize; 2] {
         let (first, second) = (self.shape[0], self.shape.get(1).copied().unwrap_or(1));
-        if self.is_transposed { [second, first] } else { [first, second] }
+        match self.storage {
+            Storage::AsIs => [first, second],
+            Storage::Transposed => [second, first],
+            Storage::Experts { inputs, outputs, .. } => [first * outputs, inputs],
+        }
     }
 }
 

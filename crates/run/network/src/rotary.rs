@@ -5,10 +5,10 @@ use std::f64::consts::TAU;
 use std::ops::RangeInclusive;
 
 use bedplate_kernels::Pairing;
-use bedplate_transformer::{Keys, ModelError, Reach, Transformer};
+use bedplate_transformer::{Attention, Keys, ModelError, Reach, Transformer};
 
 use crate::NetworkError;
-use crate::family::{RotaryLayers, RotaryPage};
+use crate::family::{RotaryLayers, RotaryPage, UsualYarn};
 
 /// The rotary positions of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +137,7 @@ impl Reader<'_> {
         theta: f64,
         remarks: &mut Vec<String>,
     ) -> Result<RotaryScheme, NetworkError> {
-        let head_dim = self.model.layers().next().map_or(0, |layer| layer.attention.query_dim());
+        let head_dim = self.model.layers().next().map_or(0, |layer| turned_dim(&layer.attention));
         let rotated = (head_dim as f64 * self.partial(section)?) as u64 / 2 * 2;
         let plain: Vec<f64> =
             (0..rotated / 2).map(|pair| theta.powf(-2.0 * pair as f64 / rotated as f64)).collect();
@@ -145,10 +145,26 @@ impl Reader<'_> {
         let max_context = self.model.max_context as f64;
         let stretch = Stretch { theta, rotated: rotated as f64, original, max_context };
         remarks.extend(section.ignored(self.page));
-        let (pairing, kind) = (self.page.pairing, section.kind(self.page));
+        let kind = section.kind(self.page);
+        let pairing = match self.page.pairing_switch {
+            Some(key) if !self.keys.flag(key, true)? => Pairing::Halves,
+            _ => self.page.pairing,
+        };
         let mut scheme =
             RotaryScheme { frequencies: plain, long: None, most: None, attention_factor: 1.0, pairing };
-        let Some(keys) = &section.keys else { return Ok(scheme) };
+        let Some(keys) = &section.keys else {
+            if let Some(UsualYarn { factor, original, is_truncated }) = self.page.usual {
+                let usual = Yarn {
+                    factor,
+                    is_truncated,
+                    fast: 32.0,
+                    slow: 1.0,
+                    attention_factor: growth(factor, 1.0),
+                };
+                Stretch { original, ..stretch }.yarn(&usual, &mut scheme);
+            }
+            return Ok(scheme);
+        };
         match kind {
             "default" => {}
             "linear" => {
@@ -160,7 +176,7 @@ impl Reader<'_> {
                 scheme.most = Some(self.model.max_context);
             }
             "llama3" => stretch.llama3(keys, &mut scheme)?,
-            "yarn" => stretch.yarn(keys, &mut scheme)?,
+            "yarn" => stretch.yarn(&Yarn::read(keys, max_context / original)?, &mut scheme),
             "longrope" => stretch.long(keys, &mut scheme, remarks)?,
             other => {
                 return Err(NetworkError::Unsupported { feature: format!("the rotary scheme `{other}`") });
@@ -194,6 +210,30 @@ impl Reader<'_> {
         let keys = section.keys.as_ref().unwrap_or(self.keys);
         let inside = keys.number_within(key, self.model.max_context as f64, range.clone())?;
         self.keys.number_within(key, inside, range)
+    }
+}
+
+/// Numbers of a query's head that may turn.
+pub(crate) fn turned_dim(attention: &Attention) -> u64 {
+    match attention {
+        Attention::Latent(latent) => latent.rope_dim,
+        other => other.query_dim(),
+    }
+}
+
+/// What scores of attention grow by where positions are stretched with `mscale_all_dim`.
+pub(crate) fn score_factor(keys: &Keys<'_>) -> Result<f64, NetworkError> {
+    let section = Section::of_all(keys)?;
+    let Some(keys) = &section.keys else { return Ok(1.0) };
+    let weight = keys.number_within("mscale_all_dim", 0.0, 0.0..=1e6)?;
+    match section.kind {
+        "default" => Ok(1.0),
+        _ if weight == 0.0 => Ok(1.0),
+        "yarn" => Ok(growth(required(keys, "factor", FACTORS)?, weight).powi(2)),
+        kind => {
+            let feature = format!("`mscale_all_dim` with the rotary scheme `{kind}`");
+            Err(NetworkError::Unsupported { feature })
+        }
     }
 }
 
@@ -298,6 +338,41 @@ fn required(keys: &Keys<'_>, key: &'static str, range: RangeInclusive<f64>) -> R
     keys.number_within(key, 0.0, range)
 }
 
+/// The constants of YaRN.
+struct Yarn {
+    factor: f64,
+    /// Pairs that make more turns over the original length than the first stay, those with fewer than the second are slowed.
+    fast: f64,
+    slow: f64,
+    is_truncated: bool,
+    attention_factor: f64,
+}
+
+impl Yarn {
+    fn read(keys: &Keys<'_>, usual_factor: f64) -> Result<Self, NetworkError> {
+        let factor = keys.number_within("factor", usual_factor, FACTORS)?;
+        let turns = |key, usual| {
+            keys.number_within(key, usual, 0.0..=1e6).map(|found| if found == 0.0 { usual } else { found })
+        };
+        let weight = |key| keys.number_within(key, 0.0, 0.0..=1e6);
+        let (one, all) = (weight("mscale")?, weight("mscale_all_dim")?);
+        let both = one != 0.0 && all != 0.0;
+        let usual = if both { growth(factor, one) / growth(factor, all) } else { growth(factor, 1.0) };
+        Ok(Self {
+            factor,
+            fast: turns("beta_fast", 32.0)?,
+            slow: turns("beta_slow", 1.0)?,
+            is_truncated: keys.flag("truncate", true)?,
+            attention_factor: keys.number_within("attention_factor", usual, 0.0..=1e6)?,
+        })
+    }
+}
+
+/// What YaRN lets grow with the factor by which it stretches.
+fn growth(factor: f64, weight: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 }
+}
+
 /// How frequencies are changed, with what all ways to do so need.
 struct Stretch {
     theta: f64,
@@ -325,16 +400,11 @@ impl Stretch {
     }
 
     /// YaRN: the same by the number of the pair, and turned numbers grow with the factor.
-    fn yarn(&self, keys: &Keys<'_>, scheme: &mut RotaryScheme) -> Result<(), NetworkError> {
-        let factor = keys.number_within("factor", self.max_context / self.original, FACTORS)?;
-        let turns = |key, usual| {
-            keys.number_within(key, usual, 0.0..=1e6).map(|found| if found == 0.0 { usual } else { found })
-        };
-        let (fast, slow) = (turns("beta_fast", 32.0)?, turns("beta_slow", 1.0)?);
+    fn yarn(&self, yarn: &Yarn, scheme: &mut RotaryScheme) {
         // The pair that makes so many turns over the original length.
         let pair = |turns: f64| self.rotated * (self.original / (turns * TAU)).ln() / (2.0 * self.theta.ln());
-        let (mut low, mut high) = (pair(fast), pair(slow));
-        if keys.flag("truncate", true)? {
+        let (mut low, mut high) = (pair(yarn.fast), pair(yarn.slow));
+        if yarn.is_truncated {
             (low, high) = (low.floor(), high.ceil());
         }
         (low, high) = (low.max(0.0), high.min(self.rotated - 1.0));
@@ -343,14 +413,9 @@ impl Stretch {
         }
         for (number, frequency) in scheme.frequencies.iter_mut().enumerate() {
             let slowed = ((number as f64 - low) / (high - low)).clamp(0.0, 1.0);
-            *frequency *= slowed / factor + (1.0 - slowed);
+            *frequency *= slowed / yarn.factor + (1.0 - slowed);
         }
-        let growth = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
-        let weight = |key| keys.number_within(key, 0.0, 0.0..=1e6);
-        let (one, all) = (weight("mscale")?, weight("mscale_all_dim")?);
-        let usual = if one != 0.0 && all != 0.0 { growth(one) / growth(all) } else { growth(1.0) };
-        scheme.attention_factor = keys.number_within("attention_factor", usual, 0.0..=1e6)?;
-        Ok(())
+        scheme.attention_factor = yarn.attention_factor;
     }
 
     /// LongRoPE: a factor for each pair, one list for short texts and one for long ones.

@@ -16,8 +16,8 @@ use half::f16;
 use serde_json::{Map, Value, json};
 
 use crate::names::TensorNames;
-use crate::quantised::{self, E4M3};
-use crate::table::Tensor;
+use crate::quantised::{self, BYTES, E4M3};
+use crate::table::{Storage, Tensor};
 use crate::{Network, NetworkError, Weights};
 
 /// A header longer than this is refused, as the reference implementation does.
@@ -140,6 +140,14 @@ impl SafetensorsFile {
         Ok(Some(len))
     }
 
+    /// The bytes of a tensor.
+    fn read_bytes(&self, tensor: &StoredTensor) -> Result<Vec<u8>, NetworkError> {
+        let mut bytes = vec![0; tensor.bytes];
+        let cannot = |source| NetworkError::ReadWeights { path: self.path.clone(), source };
+        self.file.read_exact_at(&mut bytes, tensor.start).map_err(cannot)?;
+        Ok(bytes)
+    }
+
     /// An odd format matters only where the tensor is read.
     fn format(&self, name: &str, tensor: &StoredTensor) -> Result<TensorFormat, NetworkError> {
         TensorFormat::named(&tensor.dtype).ok_or_else(|| NetworkError::BrokenWeights {
@@ -220,7 +228,7 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
     // Of a format that is not read the size of a number is not known.
     let bytes = match TensorFormat::named(dtype) {
         Some(format) => Some(format.bytes()),
-        None => (dtype == E4M3).then_some(1),
+        None => [E4M3, BYTES].contains(&dtype).then_some(1),
     };
     let expected = match bytes {
         Some(bytes) => Some(count.checked_mul(bytes as u64).ok_or("its shape is absurd")?),
@@ -269,6 +277,7 @@ impl Loader {
         for tensor in wanted {
             match loader.find(&tensor.name) {
                 Some((file, name)) => check_shape(file, name, tensor)?,
+                None if packed_parts(&loader.files, &tensor.name).is_some() => {}
                 None => missing.push(tensor),
             }
         }
@@ -299,8 +308,11 @@ impl Loader {
         mut numbers: ViewMut<'_, E>,
     ) -> Result<(), NetworkError> {
         for tensor in &network.blocks()[index].tensors {
-            let Some((file, name)) = self.find(&tensor.name) else { continue };
-            let whole = read_tensor(&self.files, file, name, tensor)?;
+            let whole = match (self.find(&tensor.name), packed_parts(&self.files, &tensor.name)) {
+                (Some((file, name)), _) => read_tensor(&self.files, file, name, tensor)?,
+                (None, Some(parts)) => read_packed(parts, tensor)?,
+                (None, None) => continue,
+            };
             // Runs of neighbours convert many times faster than numbers one by one.
             let mut values: Vec<E> = Vec::with_capacity(tensor.range.len());
             tensor.runs().for_each(|run| values.extend(whole[run].iter().map(|number| E::narrow(*number))));
@@ -316,6 +328,7 @@ impl Loader {
             used.extend(self.repeated_head(network)?);
         }
         for block in network.blocks() {
+            used.extend(block.tensors.iter().flat_map(|tensor| quantised::packed_names(&tensor.name)));
             let names = block.tensors.iter().map(|tensor| &tensor.name).chain(&block.elsewhere);
             for (file, name) in names.filter_map(|name| self.find(name)) {
                 used.insert(name.to_owned());
@@ -325,8 +338,11 @@ impl Loader {
                 }
             }
         }
+        let model = &network.architecture().transformer;
+        let predicting = TensorNames::of(model.family).layers_behind(model);
+        let is_skipped = |name: &str| predicting.iter().any(|layer| name.starts_with(layer));
         let all = self.files.iter().flat_map(|file| file.tensors.keys());
-        Ok(all.filter(|name| !used.contains(*name)).cloned().collect())
+        Ok(all.filter(|name| !used.contains(*name) && !is_skipped(name)).cloned().collect())
     }
 
     /// The head's name where the files hold it beside the embedding that serves as it. An error where the two differ: which of them is
@@ -414,15 +430,63 @@ pub(crate) fn read_tensor(
     let is_quantised = file.tensors[name].dtype == E4M3;
     let values = if is_quantised { read_quantised(files, file, name)? } else { file.read(name)? };
     let values = values.expect("the tensor is in this file");
-    if let Some(place) = values.iter().position(|value| !value.is_finite()) {
-        return Err(NetworkError::NotFinite {
+    check_finite(file, name, &values)?;
+    Ok(tensor.matrix_of(values))
+}
+
+fn check_finite(file: &SafetensorsFile, name: &str, values: &[f32]) -> Result<(), NetworkError> {
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(place) => Err(NetworkError::NotFinite {
             path: file.path.clone(),
             tensor: name.to_owned(),
             place,
             value: values[place],
-        });
+        }),
     }
-    Ok(if tensor.is_transposed { transpose(&values, tensor.shape[0], tensor.shape[1]) } else { values })
+}
+
+/// A tensor of a file, by its name there.
+type Named<'a> = (&'a SafetensorsFile, String);
+
+/// The blocks of 4 bits and the scales that stand for a tensor.
+pub(crate) fn packed_parts<'a>(files: &'a [SafetensorsFile], name: &str) -> Option<[Named<'a>; 2]> {
+    let find = |name: String| {
+        let file = files.iter().find(|file| file.tensors.contains_key(&name))?;
+        Some((file, name))
+    };
+    let [blocks, scales] = quantised::packed_names(name);
+    Some([find(blocks)?, find(scales)?])
+}
+
+/// Experts of 4 bits as what they stand for, as a matrix of outputs by inputs.
+pub(crate) fn read_packed(parts: [Named<'_>; 2], tensor: &Tensor) -> Result<Vec<f32>, NetworkError> {
+    let [(file, name), (of, scales)] = parts;
+    let (blocks, stored) = (&file.tensors[&name], &of.tensors[&scales]);
+    let broken = |what: String| NetworkError::BrokenWeights {
+        path: file.path.clone(),
+        what: format!("tensor `{name}`: {what}"),
+    };
+    let Storage::Experts { inputs, outputs, .. } = tensor.storage else {
+        return Err(broken("it has 4 bits, and only experts that are in one tensor are read so".to_owned()));
+    };
+    let groups = vec![tensor.shape[0], outputs, inputs.div_ceil(quantised::GROUP)];
+    let bytes = [groups.clone(), vec![quantised::GROUP / 2]].concat();
+    let are_bytes = [blocks, stored].iter().all(|tensor| tensor.dtype == BYTES);
+    if !are_bytes || blocks.shape != bytes || stored.shape != groups || inputs % quantised::GROUP > 0 {
+        return Err(broken(format!(
+            "blocks {:?} of {} and scales {:?} of {} are not {bytes:?} and {groups:?} of {BYTES}",
+            blocks.shape, blocks.dtype, stored.shape, stored.dtype
+        )));
+    }
+    let values = quantised::widen_packed(&file.read_bytes(blocks)?, &of.read_bytes(stored)?);
+    check_finite(file, &name, &values)?;
+    let mut matrix = vec![0.0; values.len()];
+    for (at, row) in values.chunks_exact(inputs).enumerate() {
+        let row_here = at / outputs * outputs + tensor.storage.row_of(at % outputs);
+        matrix[row_here * inputs..][..inputs].copy_from_slice(row);
+    }
+    Ok(matrix)
 }
 
 fn read_quantised(
@@ -444,25 +508,9 @@ fn read_quantised(
         return Err(broken(format!("it has {count} scales for {} numbers", stored.bytes)));
     }
     let scales = holder.read(&of)?.unwrap_or_default();
-    let mut bytes = vec![0; stored.bytes];
-    let cannot = |source| NetworkError::ReadWeights { path: file.path.clone(), source };
-    file.file.read_exact_at(&mut bytes, stored.start).map_err(cannot)?;
-    let mut values: Vec<f32> = bytes.into_iter().map(quantised::widen).collect();
+    let mut values: Vec<f32> = file.read_bytes(stored)?.into_iter().map(quantised::widen).collect();
     quantised::scale(&mut values, &stored.shape, (&scales, shape)).map_err(broken)?;
     Ok(Some(values))
-}
-
-fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let mut transposed = vec![0.0; values.len()];
-    transposed_piece(values, [rows, columns], 0, &mut transposed);
-    transposed
-}
-
-/// The numbers of the transposed matrix from `start` on.
-fn transposed_piece(values: &[f32], [rows, columns]: [usize; 2], start: usize, piece: &mut [f32]) {
-    for (place, value) in (start..).zip(piece) {
-        *value = values[place % rows * columns + place / rows];
-    }
 }
 
 /// Writes a folder that other tools read: `model.safetensors` and `config.json`.
@@ -493,12 +541,12 @@ pub fn save<E: Element>(
     let mut read = |index: usize, range: Range<usize>, values: &mut [f32]| {
         let (block, tensor) = tensors[index];
         let from = weights.block(block).range(tensor.range.clone());
-        if tensor.is_transposed {
+        if tensor.storage != Storage::AsIs {
             if range.start == 0 {
                 whole = read_whole(device, from);
             }
-            transposed_piece(&whole, [tensor.shape[1], tensor.shape[0]], range.start, values);
-            return;
+            let places = range.map(|place| tensor.place_in_matrix(place));
+            return values.iter_mut().zip(places).for_each(|(value, place)| *value = whole[place]);
         }
         let stored = &mut stored[..range.len()];
         device.read(from.range(range), stored);
@@ -622,13 +670,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transposing_twice_changes_nothing() {
-        let values: Vec<f32> = (0..6).map(|value| value as f32).collect();
-        assert_eq!(transpose(&values, 2, 3), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-        assert_eq!(transpose(&transpose(&values, 2, 3), 3, 2), values);
-    }
-
-    #[test]
     fn an_exported_configuration_says_the_format_of_its_weights() {
         for (config, key) in [
             (r#"{"model_type": "llama", "torch_dtype": "float32"}"#, "torch_dtype"),
@@ -659,6 +700,21 @@ mod tests {
         });
         assert_eq!((taken.unwrap(), longest), (Some(long.len()), PIECE));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Every number with every scale.
+    #[test]
+    fn numbers_of_four_bits_are_those_of_transformers_bit_by_bit() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/mxfp4.safetensors");
+        let file = SafetensorsFile::open(&path).unwrap();
+        let bytes = |name: &str| file.read_bytes(&file.tensors[name]).unwrap();
+        let found = quantised::widen_packed(&bytes("x_blocks"), &bytes("x_scales"));
+        let expected = file.read("x").unwrap().unwrap();
+        assert_eq!(found.len(), 256 * 32);
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
+            assert!(same, "scale {}, number {}: {found}, {expected}", at / 32, at % 32);
+        }
     }
 
     #[test]

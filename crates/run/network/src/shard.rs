@@ -143,18 +143,25 @@ impl ShardSpec {
 
     /// The shape of a layer as one rank has it. Routed experts stay as many, since tokens are routed to all of them.
     pub(crate) fn layer(&self, layer: &Layer) -> Result<Layer, NetworkError> {
-        let Attention::GroupedQuery(attention) = layer.attention else {
-            unreachable!("latent attention was refused with the architecture")
-        };
-        if attention.qk_norm == QkNorm::AllHeads && !self.tensor.is_whole() {
-            let feature = "norms over all heads of queries and keys on tensor-parallel ranks".to_owned();
-            return Err(NetworkError::Unsupported { feature });
-        }
         let divide = |what, count| divide(what, count, self.tensor.degree, "tensor-parallel ranks");
-        let attention = GroupedQuery {
-            heads: divide("query heads", attention.heads)?,
-            kv_heads: divide("key and value heads", attention.kv_heads)?,
-            ..attention
+        let refuse = |what: &str| {
+            let feature = format!("{what} on tensor-parallel ranks");
+            Err(NetworkError::Unsupported { feature })
+        };
+        let attention = match layer.attention {
+            _ if self.tensor.is_whole() => layer.attention,
+            Attention::GroupedQuery(attention) if attention.qk_norm == QkNorm::AllHeads => {
+                return refuse("norms over all heads of queries and keys");
+            }
+            Attention::GroupedQuery(attention) => Attention::GroupedQuery(GroupedQuery {
+                heads: divide("query heads", attention.heads)?,
+                kv_heads: divide("key and value heads", attention.kv_heads)?,
+                ..attention
+            }),
+            Attention::Latent(_) => return refuse("latent attention"),
+            Attention::Recurrent(_) | Attention::Absent => {
+                unreachable!("layers without attention were refused with the architecture")
+            }
         };
         let narrower = |what, dense: Dense| -> Result<Dense, NetworkError> {
             Ok(Dense { width: divide(what, dense.width)?, ..dense })
@@ -179,7 +186,7 @@ impl ShardSpec {
                 })
             }
         };
-        Ok(Layer { attention: Attention::GroupedQuery(attention), mlp, ..*layer })
+        Ok(Layer { attention, mlp, ..*layer })
     }
 
     /// Refuses sequences and micro-batches that cannot be cut into equal parts.

@@ -10,11 +10,11 @@ use std::ops::Range;
 use bedplate_kernels::Heads;
 use bedplate_transformer::workspace::Widths;
 use bedplate_transformer::{
-    Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, Norm, NormPlacement, Positions, QkNorm, Reach,
-    Transformer,
+    Attention, Dense, GroupedQuery, Latent, Layer, Mixture, Mlp, Norm, NormPlacement, Positions, QkNorm,
+    Reach, Transformer,
 };
 
-use crate::names::TensorNames;
+use crate::names::{ExpertNames, TensorNames};
 use crate::{Architecture, NetworkError, ShardSpec};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
@@ -24,8 +24,7 @@ pub struct Tensor {
     /// Of the whole tensor, as stored in files.
     pub shape: Vec<usize>,
     pub kind: TensorKind,
-    /// Files hold the transposed matrix (GPT-2).
-    pub is_transposed: bool,
+    pub storage: Storage,
     /// Where it lies in the block's buffer.
     pub range: Range<usize>,
     /// Rows and columns of the whole, as a matrix of outputs by inputs, that are here; a vector has one column.
@@ -35,7 +34,47 @@ pub struct Tensor {
     pub is_partial: bool,
 }
 
+/// How files hold a matrix of outputs by inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    AsIs,
+    /// As inputs by outputs (GPT-2).
+    Transposed,
+    /// For each expert inputs by outputs (gpt-oss), the matrices of all below each other; a bias has one input.
+    Experts {
+        inputs: usize,
+        outputs: usize,
+        /// Files have an output of the gate and one of up by turns; here all of the gate's come first.
+        takes_turns: bool,
+    },
+}
+
 impl Tensor {
+    /// Where the number at a place of the tensor in files lies in the matrix of outputs by inputs.
+    pub fn place_in_matrix(&self, stored: usize) -> usize {
+        match self.storage {
+            Storage::AsIs => stored,
+            Storage::Transposed => {
+                let [inputs, outputs] = [self.shape[0], self.shape[1]];
+                stored % outputs * inputs + stored / outputs
+            }
+            Storage::Experts { inputs, outputs, .. } => {
+                let (row, output) = (stored / outputs, stored % outputs);
+                (row / inputs * outputs + self.storage.row_of(output)) * inputs + row % inputs
+            }
+        }
+    }
+
+    /// The matrix of outputs by inputs, from the numbers in the order of files.
+    pub fn matrix_of(&self, stored: Vec<f32>) -> Vec<f32> {
+        if self.storage == Storage::AsIs {
+            return stored;
+        }
+        let mut matrix = vec![0.0; stored.len()];
+        stored.into_iter().enumerate().for_each(|(at, value)| matrix[self.place_in_matrix(at)] = value);
+        matrix
+    }
+
     /// Outputs and inputs that are here.
     pub fn size(&self) -> [usize; 2] {
         [self.rows.iter().map(Range::len).sum(), self.columns.len()]
@@ -51,9 +90,16 @@ impl Tensor {
         &self.columns
     }
 
-    /// Whether other ranks have other parts of it.
+    /// Whether other tensor ranks have other parts of it.
     pub fn is_cut(&self) -> bool {
-        self.size() != self.matrix_shape()
+        let Storage::Experts { inputs, outputs, .. } = self.storage else {
+            return self.size() != self.matrix_shape();
+        };
+        // Other experts may be on other ranks; those that are here are whole or not.
+        let expert = |rows: &Range<usize>| rows.start / outputs;
+        let Some(first) = self.rows.first().map(expert) else { return false };
+        let rows: usize = self.rows.iter().filter(|rows| expert(rows) == first).map(Range::len).sum();
+        rows < outputs || self.columns.len() < inputs
     }
 
     /// Where its numbers lie in the whole tensor, as a matrix of outputs by inputs: neighbours of the whole together, in the order
@@ -70,6 +116,16 @@ impl Tensor {
                 first * inputs + columns.start..(first + rows_of_piece - 1) * inputs + columns.end
             })
         })
+    }
+}
+
+impl Storage {
+    /// The row of its expert's matrix that an output of files is.
+    pub(crate) fn row_of(self, output: usize) -> usize {
+        match self {
+            Storage::Experts { outputs, takes_turns: true, .. } => output % 2 * (outputs / 2) + output / 2,
+            _ => output,
+        }
     }
 }
 
@@ -151,12 +207,74 @@ pub(crate) struct LayerParts {
     /// Norms before and behind the two halves, where there are any.
     pub(crate) before_attention: Option<NormParts>,
     pub(crate) after_attention: Option<NormParts>,
+    /// Of latent attention, what is projected down.
     pub(crate) qkv: LinearParts,
     pub(crate) head_norms: Option<HeadNorms>,
+    /// A score of each head that takes its share of the weights.
+    pub(crate) sinks: Option<Range<usize>>,
+    pub(crate) latent: Option<LatentParts>,
     pub(crate) output: LinearParts,
     pub(crate) before_mlp: Option<NormParts>,
     pub(crate) after_mlp: Option<NormParts>,
     pub(crate) mlp: MlpParts,
+}
+
+/// The parts of latent attention behind what is projected down.
+#[derive(Debug, Clone)]
+pub(crate) struct LatentParts {
+    pub(crate) shape: LatentShape,
+    pub(crate) query_norm: Option<Range<usize>>,
+    pub(crate) kv_norm: Range<usize>,
+    /// Absent where queries are not projected down.
+    pub(crate) query_up: Option<LinearParts>,
+    pub(crate) kv_up: LinearParts,
+}
+
+/// Sizes of latent attention.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LatentShape {
+    pub(crate) heads: usize,
+    /// Of a query or a key: what does not turn, and what turns behind it.
+    pub(crate) nope: usize,
+    pub(crate) rope: usize,
+    pub(crate) value: usize,
+    pub(crate) query_rank: Option<usize>,
+    pub(crate) kv_rank: usize,
+}
+
+impl LatentShape {
+    fn of(latent: &Latent) -> Self {
+        Self {
+            heads: latent.heads as usize,
+            nope: latent.nope_dim as usize,
+            rope: latent.rope_dim as usize,
+            value: latent.value_dim as usize,
+            query_rank: latent.query_rank.map(|rank| rank as usize),
+            kv_rank: latent.kv_rank as usize,
+        }
+    }
+
+    /// Numbers of a query or key of a head.
+    pub(crate) fn key(&self) -> usize {
+        self.nope + self.rope
+    }
+
+    /// Columns of all queries.
+    pub(crate) fn queries(&self) -> usize {
+        self.heads * self.key()
+    }
+
+    /// Numbers that are kept of a token.
+    pub(crate) fn kept(&self) -> usize {
+        self.kv_rank + self.rope
+    }
+
+    /// Columns of what is projected down: for queries, for keys and values, and for the part of keys that heads share.
+    pub(crate) fn down(&self) -> [Range<usize>; 3] {
+        let first = self.query_rank.unwrap_or(self.queries());
+        let second = first + self.kv_rank;
+        [0..first, first..second, second..second + self.rope]
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -189,10 +307,12 @@ pub(crate) struct MixtureParts {
     pub(crate) here: usize,
     pub(crate) per_token: usize,
     pub(crate) width: usize,
-    pub(crate) router: Range<usize>,
+    pub(crate) router: LinearParts,
+    /// What is added to the scores by which experts are chosen.
+    pub(crate) correction: Option<Range<usize>>,
     /// Of all experts that are here, one after the other.
-    pub(crate) gate_up: Range<usize>,
-    pub(crate) down: Range<usize>,
+    pub(crate) gate_up: LinearParts,
+    pub(crate) down: LinearParts,
     pub(crate) shared: Option<DenseParts>,
     pub(crate) shared_gate: Option<Range<usize>>,
 }
@@ -252,18 +372,17 @@ fn head(model: &Transformer, mut plan: Plan<'_>) -> Block {
 }
 
 fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut plan: Plan<'_>) -> Block {
-    let Attention::GroupedQuery(attention) = layer.attention else {
-        unreachable!("latent attention was refused with the architecture")
-    };
     let (hidden, names) = (model.hidden as usize, plan.names);
     let has_before = model.norm_placement != NormPlacement::After;
     let has_after = model.norm_placement != NormPlacement::Before;
     let before_attention = has_before.then(|| plan.norm(model.norm, names.before_attention(index), hidden));
-    let qkv = plan.qkv(&attention, hidden, index);
-    let head_norms = plan.head_norms(attention.qk_norm, &widths, index);
-    let inner = (attention.heads * attention.head_dim) as usize;
-    let output = (names.output(index), vec![hidden]);
-    let output = plan.linears(&[output], inner, attention.has_output_bias, TensorKind::Residual);
+    let AttentionParts { qkv, head_norms, sinks, latent, output } = match &layer.attention {
+        Attention::GroupedQuery(attention) => plan.grouped(attention, &widths, hidden, index),
+        Attention::Latent(latent) => plan.latent(latent, hidden, index),
+        Attention::Recurrent(_) | Attention::Absent => {
+            unreachable!("layers without attention were refused with the architecture")
+        }
+    };
     let after_attention = has_after.then(|| plan.norm(model.norm, names.after_attention(index), hidden));
     let before_mlp = has_before.then(|| plan.norm(model.norm, names.before_mlp(index), hidden));
     let mlp = match &layer.mlp {
@@ -278,6 +397,8 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
         before_attention,
         qkv,
         head_norms,
+        sinks,
+        latent,
         output,
         after_attention,
         before_mlp,
@@ -285,6 +406,15 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
         after_mlp,
     };
     plan.into_block(format!("layer {index}"), BlockParts::Layer(Box::new(parts)))
+}
+
+/// What the attention of a layer has.
+struct AttentionParts {
+    qkv: LinearParts,
+    head_norms: Option<HeadNorms>,
+    sinks: Option<Range<usize>>,
+    latent: Option<LatentParts>,
+    output: LinearParts,
 }
 
 /// A block under construction. Sizes that its functions take are those of the whole.
@@ -347,9 +477,9 @@ impl<'a> Plan<'a> {
         let len = rows.iter().map(Range::len).sum::<usize>() * columns.len();
         let range = self.len..self.len + len;
         self.len = range.end;
-        let (is_transposed, is_partial) = (false, false);
+        let (storage, is_partial) = (Storage::AsIs, false);
         let at = range.clone();
-        self.tensors.push(Tensor { name, shape, kind, is_transposed, range: at, rows, columns, is_partial });
+        self.tensors.push(Tensor { name, shape, kind, storage, range: at, rows, columns, is_partial });
         range
     }
 
@@ -394,7 +524,7 @@ impl<'a> Plan<'a> {
             self.matrix(format!("{stem}.weight"), sections, inputs, kind);
             if self.names.are_transposed() {
                 let tensor = self.tensors.last_mut().expect("just pushed");
-                tensor.is_transposed = true;
+                tensor.storage = Storage::Transposed;
                 tensor.shape.reverse();
             }
         }
@@ -415,6 +545,56 @@ impl<'a> Plan<'a> {
             start..self.len
         });
         LinearParts { weight, bias }
+    }
+
+    fn grouped(
+        &mut self,
+        attention: &GroupedQuery,
+        widths: &Widths,
+        hidden: usize,
+        index: usize,
+    ) -> AttentionParts {
+        let (names, heads) = (self.names, attention.heads as usize);
+        let qkv = self.qkv(attention, hidden, index);
+        let head_norms = self.head_norms(attention.qk_norm, widths, index);
+        let sinks = attention.has_sinks.then(|| {
+            self.align();
+            let here = self.spec.tensor.of(heads);
+            self.tensor(names.sinks(index), vec![heads], TensorKind::Bias, vec![here], 0..1)
+        });
+        let inner = heads * attention.head_dim as usize;
+        let output = (names.output(index), vec![hidden]);
+        let output = self.linears(&[output], inner, attention.has_output_bias, TensorKind::Residual);
+        AttentionParts { qkv, head_norms, sinks, latent: None, output }
+    }
+
+    /// Queries may be projected down first, or not; keys and values are, together with the part of keys that all heads share.
+    fn latent(&mut self, attention: &Latent, hidden: usize, index: usize) -> AttentionParts {
+        let names = self.names;
+        let shape = LatentShape::of(attention);
+        let LatentShape { heads, nope, value, kv_rank, query_rank, .. } = shape;
+        let down = match query_rank {
+            Some(rank) => (names.latent(index, "q_a_proj"), vec![rank]),
+            None => (names.latent(index, "q_proj"), vec![shape.queries()]),
+        };
+        let shared = (names.latent(index, "kv_a_proj_with_mqa"), vec![kv_rank + shape.rope]);
+        let qkv = self.linears(&[down, shared], hidden, attention.has_bias, TensorKind::Matrix);
+        let mut norm = |part: &str, width: usize| {
+            self.align();
+            self.whole(format!("{}.weight", names.latent(index, part)), &[width], TensorKind::Norm)
+        };
+        let query_norm = query_rank.map(|rank| norm("q_a_layernorm", rank));
+        let kv_norm = norm("kv_a_layernorm", kv_rank);
+        let mut up = |part: &str, outputs: usize, inputs: usize| {
+            let stem = names.latent(index, part);
+            self.linears(&[(stem, vec![outputs])], inputs, false, TensorKind::Matrix)
+        };
+        let query_up = query_rank.map(|rank| up("q_b_proj", shape.queries(), rank));
+        let kv_up = up("kv_b_proj", heads * (nope + value), kv_rank);
+        let output = (names.output(index), vec![hidden]);
+        let output = self.linears(&[output], heads * value, attention.has_bias, TensorKind::Residual);
+        let latent = Some(LatentParts { shape, query_norm, kv_norm, query_up, kv_up });
+        AttentionParts { qkv, head_norms: None, sinks: None, latent, output }
     }
 
     fn qkv(&mut self, attention: &GroupedQuery, hidden: usize, index: usize) -> LinearParts {
@@ -467,7 +647,11 @@ impl<'a> Plan<'a> {
     fn mixture(&mut self, mixture: &Mixture, hidden: usize, index: usize) -> MixtureParts {
         let (experts, width) = (mixture.experts as usize, mixture.expert.width as usize);
         self.align();
-        let router = self.whole(self.names.router(index), &[experts, hidden], TensorKind::Matrix);
+        let router = self.router(mixture, hidden, index);
+        self.align();
+        let correction = mixture
+            .has_correction_bias
+            .then(|| self.whole(self.names.correction(index), &[experts], TensorKind::Bias));
         let shared = mixture.shared.map(|shared| self.dense(&shared, hidden, self.names.shared(index)));
         self.align();
         let shared_gate = mixture
@@ -477,14 +661,27 @@ impl<'a> Plan<'a> {
         if is_cut {
             self.end_section(false);
         }
-        let [gate_up, down] = self.experts(here.clone(), width, hidden, index);
+        let [gate_up, down] = match self.names.experts(index) {
+            ExpertNames::Each { stem, page } => {
+                let elsewhere = (0..experts).filter(|expert| !here.contains(expert));
+                for MlpNames { gate, up, down } in
+                    elsewhere.map(|expert| ExpertNames::of(&stem, page, expert))
+                {
+                    let stems = gate.into_iter().chain([up, down]);
+                    self.elsewhere.extend(stems.map(|stem| format!("{stem}.weight")));
+                }
+                let of = |expert| ExpertNames::of(&stem, page, expert);
+                self.experts(here.clone().map(of).collect(), width, hidden)
+            }
+            ExpertNames::Together { gate_up, down } => {
+                let has_bias = mixture.expert.has_bias;
+                let sizes = ExpertSizes { count: experts, here: here.clone(), has_bias };
+                let gates = self.experts_together(gate_up, &sizes, [width, width], hidden);
+                [gates, self.experts_together(down, &sizes, [hidden, 0], width)]
+            }
+        };
         if is_cut {
             self.end_section(true);
-        }
-        for expert in (0..experts).filter(|expert| !here.contains(expert)) {
-            let MlpNames { gate, up, down } = self.names.expert(index, expert);
-            let stems = gate.into_iter().chain([up, down]);
-            self.elsewhere.extend(stems.map(|stem| format!("{stem}.weight")));
         }
         MixtureParts {
             experts,
@@ -492,6 +689,7 @@ impl<'a> Plan<'a> {
             per_token: mixture.per_token as usize,
             width: width / self.spec.tensor.degree,
             router,
+            correction,
             gate_up,
             down,
             shared,
@@ -499,31 +697,80 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The first and the second product of some routed experts.
-    fn experts(
-        &mut self,
-        here: Range<usize>,
-        width: usize,
-        hidden: usize,
-        index: usize,
-    ) -> [Range<usize>; 2] {
+    /// A product that every rank has as a whole.
+    fn router(&mut self, mixture: &Mixture, hidden: usize, index: usize) -> LinearParts {
+        let (stem, experts) = (self.names.router(index), mixture.experts as usize);
+        let weight = self.whole(format!("{stem}.weight"), &[experts, hidden], TensorKind::Matrix);
         self.align();
-        let start = self.len;
-        for expert in here.clone() {
-            let stems = self.names.expert(index, expert);
-            let gate = stems.gate.expect("experts of known families are gated");
-            self.matrix(format!("{gate}.weight"), &[width], hidden, TensorKind::Matrix);
-            self.matrix(format!("{}.weight", stems.up), &[width], hidden, TensorKind::Matrix);
-        }
-        let gate_up = start..self.len;
-        self.align();
-        let start = self.len;
-        for expert in here {
-            let stem = self.names.expert(index, expert).down;
-            self.matrix(format!("{stem}.weight"), &[hidden], width, TensorKind::Residual);
-        }
-        [gate_up, start..self.len]
+        let bias =
+            mixture.has_router_bias.then(|| self.whole(format!("{stem}.bias"), &[experts], TensorKind::Bias));
+        LinearParts { weight, bias }
     }
+
+    /// The first and the second product of some routed experts, by the stems of each.
+    fn experts(&mut self, stems: Vec<MlpNames>, width: usize, hidden: usize) -> [LinearParts; 2] {
+        self.align();
+        let start = self.len;
+        for MlpNames { gate, up, .. } in &stems {
+            let gate = gate.as_ref().expect("experts of known families are gated");
+            self.matrix(format!("{gate}.weight"), &[width], hidden, TensorKind::Matrix);
+            self.matrix(format!("{up}.weight"), &[width], hidden, TensorKind::Matrix);
+        }
+        let gate_up = LinearParts { weight: start..self.len, bias: None };
+        self.align();
+        let start = self.len;
+        for MlpNames { down, .. } in &stems {
+            self.matrix(format!("{down}.weight"), &[hidden], width, TensorKind::Residual);
+        }
+        [gate_up, LinearParts { weight: start..self.len, bias: None }]
+    }
+
+    /// One of the products of routed experts that files hold in one tensor. Its outputs are those of gate and up, of which ranks have a
+    /// share each, or those of the residual stream, and then ranks have a share of the inputs.
+    fn experts_together(
+        &mut self,
+        stem: String,
+        sizes: &ExpertSizes,
+        sections: [usize; 2],
+        inputs: usize,
+    ) -> LinearParts {
+        let outputs: usize = sections.iter().sum();
+        let takes_turns = sections[1] > 0;
+        let kind = if takes_turns { TensorKind::Matrix } else { TensorKind::Residual };
+        let shifted = |rows: &Range<usize>, by: usize| rows.start + by..rows.end + by;
+        let of_one = self.rows(&sections[..1 + usize::from(takes_turns)], kind);
+        let of_expert = |expert: usize| {
+            let of_one = &of_one;
+            of_one.iter().map(move |rows| shifted(rows, expert * outputs))
+        };
+        let rows: Vec<Range<usize>> = sizes.here.clone().flat_map(of_expert).collect();
+        let columns = if takes_turns { 0..inputs } else { self.spec.tensor.of(inputs) };
+        self.align();
+        let shape = vec![sizes.count, inputs, outputs];
+        let weight = self.tensor(stem.clone(), shape, kind, rows.clone(), columns);
+        self.store_as(Storage::Experts { inputs, outputs, takes_turns });
+        self.align();
+        let bias = sizes.has_bias.then(|| {
+            let shape = vec![sizes.count, outputs];
+            self.tensor(format!("{stem}_bias"), shape, TensorKind::Bias, rows, 0..1)
+        });
+        if bias.is_some() {
+            self.store_as(Storage::Experts { inputs: 1, outputs, takes_turns });
+        }
+        LinearParts { weight, bias }
+    }
+
+    /// Says how files hold the tensor that was planned last.
+    fn store_as(&mut self, storage: Storage) {
+        self.tensors.last_mut().expect("just pushed").storage = storage;
+    }
+}
+
+/// How many routed experts there are, which of them are here, and what they have.
+struct ExpertSizes {
+    count: usize,
+    here: Range<usize>,
+    has_bias: bool,
 }
 
 /// Stems of the names of a dense MLP.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use bedplate_transformer::Family;
 
 use crate::names::TensorNames;
-use crate::safetensors::{files_of, read_tensor};
+use crate::safetensors::{files_of, packed_parts, read_packed, read_tensor};
 use crate::table::Tensor;
 use crate::{NetworkError, SafetensorsFile};
 
@@ -32,6 +32,9 @@ impl WeightFiles {
             if let Some(file) = self.files.iter().find(|file| file.tensors().contains_key(name)) {
                 return read_tensor(&self.files, file, name, tensor);
             }
+        }
+        if let Some(parts) = packed_parts(&self.files, &tensor.name) {
+            return read_packed(parts, tensor);
         }
         Err(NetworkError::MissingTensors { path: self.path.clone(), first: tensor.name.clone(), count: 1 })
     }

@@ -120,6 +120,7 @@ pub(crate) type InnerGradients<E> = workspace::InnerGradients<DeviceMemory<E>>;
 type Head<E> = workspace::Head<DeviceMemory<E>>;
 pub(crate) type Partial<E> = workspace::Partial<DeviceMemory<E>>;
 pub(crate) type Gathered<E> = workspace::Gathered<DeviceMemory<E>>;
+pub(crate) type Expanded<E> = workspace::Expanded<DeviceMemory<E>>;
 pub(crate) type Ring<E> = workspace::Ring<DeviceMemory<E>>;
 pub(crate) type RingGradients<E> = workspace::RingGradients<DeviceMemory<E>>;
 pub(crate) type Travel<E> = workspace::Travel<DeviceMemory<E>>;
@@ -164,6 +165,8 @@ pub(crate) struct LayerRoom<'a, E: Element> {
     pub(crate) gathered: &'a mut Gathered<E>,
     /// Present where experts are.
     pub(crate) travel: Option<&'a mut Travel<E>>,
+    /// Present where attention is latent.
+    pub(crate) expanded: Option<&'a mut Expanded<E>>,
     /// Present where sequences are.
     pub(crate) ring: Option<&'a mut Ring<E>>,
     pub(crate) ring_gradients: Option<&'a mut RingGradients<E>>,
@@ -422,7 +425,17 @@ impl<E: Element> Room<'_, E> {
         let layer = self.layer_of(index);
         let (from, to) = (self.stream_index(layer), self.stream_index(layer + 1));
         let SharedRoom {
-            kept, cheap, gradients, inner, partial, gathered, travel, ring, ring_gradients, ..
+            kept,
+            cheap,
+            gradients,
+            inner,
+            partial,
+            gathered,
+            travel,
+            expanded,
+            ring,
+            ring_gradients,
+            ..
         } = &mut *self.shared;
         let BatchRoom { given, first_keys, streams, kept: own_kept, cheap: own_cheap } = &mut *self.batch;
         let [input, output] = streams.get_disjoint_mut([from, to]).expect("a layer's two streams");
@@ -437,6 +450,7 @@ impl<E: Element> Room<'_, E> {
             partial: partial.as_mut(),
             gathered,
             travel: travel.as_mut(),
+            expanded: expanded.as_mut(),
             ring: ring.as_mut(),
             ring_gradients: ring_gradients.as_mut(),
             behind: given.behind.view(),

@@ -230,10 +230,7 @@ fn check_gradients(reference: &Reference, device: &Device, gradients: &Weights<f
     for (index, block) in reference.network.blocks().iter().enumerate() {
         for tensor in &block.tensors {
             let mut expected = file.read(&tensor.name).unwrap().unwrap_or_else(|| panic!("{}", tensor.name));
-            if tensor.is_transposed {
-                let [rows, columns] = tensor.shape[..] else { panic!("a matrix") };
-                expected = (0..expected.len()).map(|at| expected[at % rows * columns + at / rows]).collect();
-            }
+            expected = tensor.matrix_of(expected);
             let mut found = vec![0.0; tensor.range.len()];
             device.read(gradients.block(index).range(tensor.range.clone()), &mut found);
             let apart = difference(&found, &expected);
@@ -318,12 +315,33 @@ fn olmo_is_what_transformers_computes() {
 
 #[test]
 fn glm_is_what_transformers_computes() {
-    ["glm", "glm4"].into_iter().for_each(check);
+    ["glm", "glm4", "glm4_moe"].into_iter().for_each(check);
 }
 
 #[test]
 fn families_close_to_llama_are_what_transformers_computes() {
     ["smollm3", "granite", "ministral"].into_iter().for_each(check);
+}
+
+#[test]
+fn gpt_oss_is_what_transformers_computes() {
+    ["gpt_oss", "gpt_oss_mxfp4"].into_iter().for_each(check);
+}
+
+#[test]
+fn deepseek_is_what_transformers_computes() {
+    ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v3_halves"].into_iter().for_each(check);
+}
+
+/// Two layers, each with a latent of 12 numbers and 4 that turn, for keys and values of all heads.
+#[test]
+fn latent_attention_keeps_its_latents_alone() {
+    let reference = Reference::read(&Device::cpu(1), "deepseek_v3");
+    let bytes = KvPool::<f32>::bytes_of_block(&reference.network, 8, KvFormat::Stored);
+    assert_eq!(bytes, 2 * 8 * (12 + 4) * size_of::<f32>());
+    let model = &reference.network.architecture().transformer;
+    let planned: u64 = model.layers().map(|layer| layer.attention.kv_values_per_token()).sum();
+    assert_eq!(bytes as u64, planned * 8 * size_of::<f32>() as u64);
 }
 
 /// The weights are what PyTorch makes of the numbers and their scales.
@@ -401,7 +419,7 @@ fn a_head_beside_a_tied_embedding_is_the_same_or_refused() {
 
 #[test]
 fn saved_weights_are_the_same_file_as_the_reference() {
-    for name in ["llama", "mixtral", "gpt2", "gemma3", "phi3", "olmo2", "glm4"] {
+    for name in ["llama", "mixtral", "gpt2", "gemma3", "phi3", "olmo2", "glm4", "gpt_oss", "deepseek_v3"] {
         let device = Device::cpu(1);
         let reference = Reference::read(&device, name);
         let folder = std::env::temp_dir().join(format!("bedplate-network-{}-{name}", std::process::id()));

@@ -99,14 +99,14 @@ impl EngineOptions {
         // In fp8 a key and a value of a head have a byte more, for their scales.
         let (size, more) = match (self.kv, self.activations) {
             (KvFormat::Fp8, _) => (1, 1),
-            (KvFormat::Stored, Activations::F32) => (4, 0),
-            (KvFormat::Stored, Activations::Bf16) => (2, 0),
+            (_, Activations::F32) => (4, 0),
+            (_, Activations::Bf16) => (2, 0),
         };
         let attention = |layer: &bedplate_transformer::Layer| match layer.attention {
             bedplate_transformer::Attention::GroupedQuery(attention) => {
                 2 * attention.kv_heads * (attention.head_dim + more)
             }
-            _ => 0,
+            other => other.kv_values_per_token(),
         };
         model.architecture.transformer.layers().map(attention).sum::<u64>() * size
     }

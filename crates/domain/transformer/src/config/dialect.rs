@@ -10,6 +10,8 @@ pub(super) struct Dialect {
     pub(super) output_bias: Switch,
     pub(super) mlp_bias: Switch,
     pub(super) qk_norm: QkNorm,
+    /// A switch without which there are no such norms.
+    pub(super) qk_norm_switch: Option<&'static str>,
     pub(super) has_sinks: bool,
     /// Attention has a gate, and other layers carry a state in its place.
     pub(super) is_hybrid: bool,
@@ -43,6 +45,7 @@ const PLAIN: Dialect = Dialect {
     output_bias: Switch::Never,
     mlp_bias: Switch::Never,
     qk_norm: QkNorm::Absent,
+    qk_norm_switch: None,
     has_sinks: false,
     is_hybrid: false,
     is_latent: false,
@@ -176,6 +179,13 @@ pub(super) fn of(family: Family) -> Dialect {
             norm_placement: NormPlacement::BeforeAndAfter,
             ..PLAIN
         },
+        Family::Glm4Moe => Dialect {
+            qkv_bias: ATTENTION_BIAS,
+            qk_norm: QkNorm::Head,
+            qk_norm_switch: Some("use_qk_norm"),
+            mixture: Some(MixtureKeys { has_correction_bias: true, ..DEEPSEEK }),
+            ..PLAIN
+        },
         Family::SmolLm3 => Dialect { mlp_bias: MLP_BIAS, is_tied: true, ..BIASED },
         Family::Granite => Dialect { mlp_bias: MLP_BIAS, ..BIASED },
         Family::Ministral => Dialect { windows: Windows::Listed, ..PLAIN },
@@ -260,6 +270,14 @@ pub(super) fn defaults(family: Family) -> Defaults {
         ],
         Family::Olmoe => &[("num_experts", 64), ("num_experts_per_tok", 8)],
         Family::Glm | Family::Glm4 => &[("num_key_value_heads", 2), ("head_dim", 128)],
+        Family::Glm4Moe => &[
+            ("num_key_value_heads", 8),
+            ("n_routed_experts", 128),
+            ("n_shared_experts", 1),
+            ("num_experts_per_tok", 8),
+            ("first_k_dense_replace", 1),
+            ("moe_intermediate_size", 1408),
+        ],
         Family::SmolLm3 => &[("num_key_value_heads", 4)],
         Family::Ministral => &[("num_key_value_heads", 8), ("sliding_window", 4096)],
         Family::Olmo3 => &[("sliding_window", 4096)],

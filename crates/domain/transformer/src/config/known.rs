@@ -61,7 +61,7 @@ pub(super) fn aliases(family: Family) -> &'static [(&'static str, &'static str)]
         Family::DeepseekV2 => {
             &[("n_routed_experts", "num_experts"), ("n_routed_experts", "num_local_experts")]
         }
-        Family::DeepseekV3 | Family::DeepseekV32 => &[
+        Family::DeepseekV3 | Family::DeepseekV32 | Family::Glm4Moe => &[
             ("n_routed_experts", "num_local_experts"),
             ("n_routed_experts", "num_experts"),
             ("num_nextn_predict_layers", "num_mtp_layers"),
@@ -96,6 +96,7 @@ fn rows(family: Family) -> &'static [Rows] {
         Family::Olmo2 => &[ROTARY, GROUPED, ATTENTION_BIAS],
         Family::Olmo3 => &[ROTARY, GROUPED, ATTENTION_BIAS, WINDOW, LAYER_TYPES],
         Family::Olmoe => &[OLMOE, ROTARY, GROUPED, ATTENTION_BIAS, EXPERTS],
+        Family::Glm4Moe => &[GLM4_MOE, ROTARY, GROUPED, ATTENTION_BIAS],
         Family::Glm | Family::Glm4 => &[ROTARY, GROUPED, ATTENTION_BIAS],
         Family::SmolLm3 => &[SMOLLM3, ROTARY, GROUPED, ATTENTION_BIAS],
         Family::Granite => &[GRANITE, ROTARY, GROUPED, ATTENTION_BIAS],
@@ -431,6 +432,23 @@ const DEEPSEEK: Rows = &[
     ("num_key_value_heads", Harmless),
     ("qk_head_dim", Harmless),
     ("ep_size", Harmless),
+];
+
+const GLM4_MOE: Rows = &[
+    ("use_qk_norm", Shape),
+    ("first_k_dense_replace", Shape),
+    ("moe_intermediate_size", Shape),
+    ("n_routed_experts", Shape),
+    ("num_experts", Shape),
+    ("num_local_experts", Shape),
+    ("n_shared_experts", Shape),
+    ("num_experts_per_tok", Shape),
+    ("num_nextn_predict_layers", Shape),
+    ("num_mtp_layers", Shape),
+    ("n_group", Arithmetic),
+    ("topk_group", Arithmetic),
+    ("norm_topk_prob", Arithmetic),
+    ("routed_scaling_factor", Arithmetic),
 ];
 
 const INDEXER: Rows = &[("index_n_heads", Shape), ("index_head_dim", Shape), ("index_topk", Shape)];

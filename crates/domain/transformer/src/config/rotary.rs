@@ -6,7 +6,8 @@ use super::dialect::{Dialect, Switch};
 use super::keys::Keys;
 use super::{Object, even_head_dim, latent, mixture, reach, recurrent};
 use crate::{
-    Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, ModelError, Positions, Shape, Transformer,
+    Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, ModelError, Positions, QkNorm, Shape,
+    Transformer,
 };
 
 pub(super) fn read(keys: &Keys<'_>, family: Family, dialect: &Dialect) -> Result<Shape, ModelError> {
@@ -79,7 +80,10 @@ fn read_attention(keys: &Keys<'_>, dialect: &Dialect, hidden: u64) -> Result<Att
         head_dim,
         has_qkv_bias: dialect.qkv_bias.read(keys)?,
         has_output_bias: dialect.output_bias.read(keys)?,
-        qk_norm: dialect.qk_norm,
+        qk_norm: match dialect.qk_norm_switch {
+            Some(key) if !keys.flag(key, false)? => QkNorm::Absent,
+            _ => dialect.qk_norm,
+        },
         has_sinks: dialect.has_sinks,
         has_gate: dialect.is_hybrid,
     }))
@@ -93,6 +97,9 @@ fn write_attention(object: &mut Object, dialect: &Dialect, attention: &Attention
             object.insert("head_dim".into(), grouped.head_dim.into());
             dialect.qkv_bias.write(object, grouped.has_qkv_bias);
             dialect.output_bias.write(object, grouped.has_output_bias);
+            if let Some(key) = dialect.qk_norm_switch {
+                object.insert(key.into(), (grouped.qk_norm != QkNorm::Absent).into());
+            }
         }
         Attention::Latent(attention) => {
             latent::write(object, attention);

@@ -17,7 +17,7 @@ from pathlib import Path
 import transformers
 
 TYPES = ("gpt2 bloom mpt llama llama4_text mistral mixtral qwen2 qwen2_moe qwen3 qwen3_moe deepseek_v2 deepseek_v3 "
-         "gpt_oss gemma gemma2 gemma3_text nemotron phi3 olmo2 olmo3 olmoe glm glm4 smollm3 granite ministral").split()
+         "gpt_oss gemma gemma2 gemma3_text nemotron phi3 olmo2 olmo3 olmoe glm glm4 glm4_moe smollm3 granite ministral").split()
 # Sections and objects of their own, and what differs between two runs.
 SKIPPED = {"transformers_version"}
 NO_DEFAULT = "no default"

@@ -3,7 +3,7 @@
 use super::Cpu;
 use super::elementary::{normal, sigmoid};
 use crate::device::ActivationBackward;
-use crate::{Element, Gelu, Matrix, MatrixMut};
+use crate::{Element, Gelu, LimitedGate, Matrix, MatrixMut};
 
 impl Cpu {
     pub(crate) fn swiglu<E: Element>(&self, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
@@ -99,6 +99,49 @@ impl Cpu {
                 let (share, slope) = share(kind, gate);
                 *d_gate = E::narrow(d * up.widen() * (share + gate * slope));
                 *d_up = E::narrow(d * gate * share);
+            }
+        }));
+    }
+}
+
+impl Cpu {
+    pub(crate) fn limited<E: Element>(
+        &self,
+        gate: LimitedGate,
+        gate_up: Matrix<'_, E>,
+        out: MatrixMut<'_, E>,
+    ) {
+        let (gate_up, shape, LimitedGate { alpha, limit }) = (self.rows(gate_up), out.shape(), gate);
+        inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
+            let (gates, ups) = gate_up.row(row).split_at(out.len());
+            for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
+                let (gate, up) = (gate.widen().min(limit), up.widen().clamp(-limit, limit));
+                *out = E::narrow(gate * sigmoid(alpha * gate) * (up + 1.0));
+            }
+        }));
+    }
+
+    pub(crate) fn limited_backward<E: Element>(
+        &self,
+        gate: LimitedGate,
+        activation: ActivationBackward<'_, E>,
+    ) {
+        let ActivationBackward { x: gate_up, d_out, d_x: d_gate_up } = activation;
+        let (gate_up, d_out, LimitedGate { alpha, limit }) = (self.rows(gate_up), self.rows(d_out), gate);
+        inlined!(self.in_rows(d_out.shape(), self.rows_mut(d_gate_up), |row, d_gate_up| {
+            let (gates, ups) = gate_up.row(row).split_at(d_out.columns);
+            let (d_gates, d_ups) = d_gate_up.split_at_mut(d_out.columns);
+            let outputs = d_gates.iter_mut().zip(d_ups).zip(d_out.row(row));
+            for (((d_gate, d_up), d), (gate, up)) in outputs.zip(gates.iter().zip(ups)) {
+                let (gate, up, d) = (gate.widen(), up.widen(), d.widen());
+                // Beyond the limits nothing changes; at them it does, as in PyTorch.
+                let passes =
+                    [gate <= limit, (-limit..=limit).contains(&up)].map(|is| if is { 1.0 } else { 0.0 });
+                let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+                let share = sigmoid(alpha * gate);
+                let slope = share + alpha * gate * (share * (1.0 - share));
+                *d_gate = E::narrow(passes[0] * d * (up + 1.0) * slope);
+                *d_up = E::narrow(passes[1] * d * gate * share);
             }
         }));
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Cpu;
 use super::multiply::{Operand, Product};
 use crate::device::{ExpertBackwardWeight, ExpertForward};
-use crate::{Accumulate, Element, Matrix, MatrixMut};
+use crate::{Accumulate, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Which rows belong to which expert.
 #[derive(Clone, Copy)]
@@ -22,6 +22,11 @@ impl<'a> Experts<'a> {
 
     fn count(self) -> usize {
         self.0.len() - 1
+    }
+
+    /// The expert of a row.
+    fn of(self, row: usize) -> usize {
+        self.0[1..].partition_point(|end| *end as usize <= row)
     }
 
     pub(crate) fn rows(self, expert: usize) -> Range<usize> {
@@ -71,6 +76,36 @@ impl Cpu {
             d_weights,
             |_, sums, out| Accumulate::Add.apply_all(sums, out)
         ));
+    }
+
+    pub(crate) fn add_expert_bias<E: Element>(
+        &self,
+        offsets: View<'_, u32>,
+        bias: View<'_, E>,
+        out: MatrixMut<'_, E>,
+    ) {
+        let (experts, shape) = (Experts::new(self.slice(offsets), out.rows), out.shape());
+        let bias = self.slice(bias);
+        inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
+            let bias = &bias[experts.of(row) * out.len()..][..out.len()];
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out = E::narrow(out.widen() + bias.widen()));
+        }));
+    }
+
+    /// An expert is a chunk of work, so that sums have one order.
+    pub(crate) fn expert_bias_backward<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        d_bias: ViewMut<'_, f32>,
+    ) {
+        let (experts, d_out) = (Experts::new(self.slice(offsets), d_out.rows), self.rows(d_out));
+        let outputs = self.shared(d_bias, d_out.columns);
+        inlined!(self.in_chunks(experts.count(), 1, outputs, |expert, sums| {
+            for row in experts.rows(expert.start) {
+                sums.iter_mut().zip(d_out.row(row)).for_each(|(sum, d)| *sum += d.widen());
+            }
+        }));
     }
 
     fn multiply_rows_of_experts<'a, E: Element>(

@@ -28,6 +28,7 @@ mod experts;
 mod fp8;
 #[cfg(test)]
 mod interleavings;
+mod latent;
 mod layer_norm;
 mod level;
 mod limit;
@@ -43,6 +44,7 @@ mod route;
 mod sampling;
 mod scratch;
 mod share;
+mod sinks;
 mod stream;
 mod sum;
 mod sync;

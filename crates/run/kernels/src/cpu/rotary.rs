@@ -6,13 +6,14 @@ use crate::{Element, Pairing, Turn};
 
 impl Cpu {
     pub(crate) fn rotate<E: Element>(&self, rotation: Rotation<'_, E>) {
-        let Rotation { heads, positions, rotary, turn, x } = rotation;
+        let Rotation { heads, skipped, positions, rotary, turn, x } = rotation;
         let (positions, pairs, shape) = (self.slice(positions), rotary.pairs, x.shape());
         let (cosines, sines) = (self.slice(rotary.cosines.view()), self.slice(rotary.sines.view()));
         inlined!(self.in_rows(shape, self.rows_mut(x), |row, x| {
             let start = positions[row] as usize * pairs;
             let (cosines, sines) = (&cosines[start..][..pairs], &sines[start..][..pairs]);
             for head in x.chunks_exact_mut(heads.dim.max(1)) {
+                let head = &mut head[skipped..];
                 if rotary.pairing == Pairing::Neighbours {
                     turn_neighbours(&mut head[..2 * pairs], turn, cosines, sines);
                     continue;

@@ -1,10 +1,10 @@
 //! Routing of tokens to experts.
 
 use super::Cpu;
-use super::elementary::exp;
+use super::elementary::{exp, sigmoid};
 use super::sum::{largest, sum, sum2};
-use crate::Rows;
 use crate::device::{ExpertShares, RouteBackward, RouteForward};
+use crate::{Element, GroupScore, RouteGroups, RouteRule, RouteScores, Rows, View};
 
 impl Cpu {
     pub(crate) fn route(&self, route: RouteForward<'_>) {
@@ -46,6 +46,60 @@ impl Cpu {
         }));
     }
 
+    pub(crate) fn route_by<C: Element>(
+        &self,
+        rule: &RouteRule,
+        correction: Option<View<'_, C>>,
+        route: RouteForward<'_>,
+    ) {
+        let RouteForward { logits, per_token, probabilities, experts, weights, .. } = route;
+        let (logits, correction) = (self.rows(logits), correction.map(|correction| self.slice(correction)));
+        let outputs =
+            (self.rows_mut(probabilities), self.shared(experts, per_token), self.shared(weights, per_token));
+        inlined!(self.in_rows(logits.shape(), outputs, |row, (scores, experts, weights)| {
+            score(rule.scores, logits.row(row), scores);
+            // What is chosen by lies where the scores do, which are then made again.
+            if let Some(correction) = correction {
+                scores.iter_mut().zip(correction).for_each(|(score, more)| *score += more.widen());
+            }
+            if let Some(groups) = &rule.groups {
+                hide_groups(groups, scores);
+            }
+            choose_largest(scores, experts);
+            score(rule.scores, logits.row(row), scores);
+            weigh(scores, experts, false, weights);
+            let total = if rule.normalise { weights.iter().sum::<f32>() + LEAST_TOTAL } else { 1.0 };
+            weights.iter_mut().for_each(|weight| *weight *= rule.scale / total);
+        }));
+    }
+
+    pub(crate) fn route_by_backward(&self, rule: &RouteRule, route: RouteBackward<'_>) {
+        let RouteBackward { probabilities, per_token, d_logits, .. } = route;
+        let (scores, experts) = (self.rows(probabilities), self.slice(route.experts));
+        let (weights, d_weights) = (self.slice(route.weights), self.slice(route.d_weights));
+        inlined!(self.in_rows(scores.shape(), self.rows_mut(d_logits), |row, d| {
+            let (choices, scores) = (row * per_token..(row + 1) * per_token, scores.row(row));
+            let (experts, d_weights) = (&experts[choices.clone()], &d_weights[choices.clone()]);
+            let (mut common, mut factor) = (0.0, rule.scale);
+            if rule.normalise {
+                let shares = weights[choices].iter().map(|weight| weight / rule.scale);
+                common = shares.zip(d_weights).map(|(share, d)| share * d).sum();
+                let total: f32 = experts.iter().map(|expert| scores[*expert as usize]).sum();
+                factor = rule.scale / (total + LEAST_TOTAL);
+            }
+            d.fill(0.0);
+            for (expert, d_weight) in experts.iter().zip(d_weights) {
+                d[*expert as usize] += (d_weight - common) * factor;
+            }
+            match rule.scores {
+                RouteScores::Softmax => softmax_backward(scores, d),
+                RouteScores::Sigmoid => {
+                    d.iter_mut().zip(scores).for_each(|(d, score)| *d *= score * (1.0 - score));
+                }
+            }
+        }));
+    }
+
     pub(crate) fn expert_shares(&self, counts: ExpertShares<'_>) {
         let ExpertShares { experts, per_token, counted, tokens, shares } = counts;
         let (experts, counted, shares) = (self.slice(experts), self.slice(counted), self.slice_mut(shares));
@@ -56,6 +110,46 @@ impl Cpu {
         let tokens = tokens.max(1) as f32;
         shares.iter_mut().for_each(|share| *share /= tokens);
     }
+}
+
+/// Added to what weights are divided by, as DeepSeek has it.
+const LEAST_TOTAL: f32 = 1e-20;
+
+#[inline(always)]
+fn score(by: RouteScores, logits: &[f32], scores: &mut [f32]) {
+    match by {
+        RouteScores::Softmax => softmax(logits, scores),
+        RouteScores::Sigmoid => {
+            scores.iter_mut().zip(logits).for_each(|(score, logit)| *score = sigmoid(*logit));
+        }
+    }
+}
+
+/// Makes the scores of all but the best groups so small that none is chosen; of equal groups the first is the better one.
+#[inline(always)]
+fn hide_groups(groups: &RouteGroups, scores: &mut [f32]) {
+    let size = scores.len() / groups.count;
+    let mut best = [f32::NEG_INFINITY; RouteGroups::MOST];
+    for (best, of_group) in best.iter_mut().zip(scores.chunks_exact(size)) {
+        let [first, second] = best_two(of_group);
+        *best = if groups.by == GroupScore::BestTwo { first + second } else { first };
+    }
+    let best = &best[..groups.count];
+    for (group, of_group) in scores.chunks_exact_mut(size).enumerate() {
+        let is_ahead =
+            |(other, score): (usize, &f32)| *score > best[group] || *score == best[group] && other < group;
+        if best.iter().enumerate().filter(|other| is_ahead(*other)).count() >= groups.chosen {
+            of_group.fill(f32::NEG_INFINITY);
+        }
+    }
+}
+
+/// The largest of some numbers, and the second; minus infinity where there is none.
+#[inline(always)]
+fn best_two(numbers: &[f32]) -> [f32; 2] {
+    numbers.iter().fold([f32::NEG_INFINITY; 2], |[first, second], number| {
+        if *number > first { [*number, first] } else { [first, second.max(*number)] }
+    })
 }
 
 /// Adds all rows, times a number.

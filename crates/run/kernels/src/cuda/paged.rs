@@ -130,7 +130,7 @@ impl Cuda {
     }
 
     pub(crate) fn paged_attention<E: Element>(&self, attention: PagedForward<'_, E>) {
-        let PagedForward { shape, queries, rows, sight, pool, out } = attention;
+        let PagedForward { shape, queries, rows, sight, pool, out, .. } = attention;
         let (mut q, out) = (self.rows(&queries), self.side_mut(&out));
         let mut to = out.lines;
         // Those of fp8 have no kernel for odd addresses, at which nothing lies but in tests.

@@ -8,7 +8,7 @@ use crate::{Element, Turn};
 
 impl Cuda {
     pub(crate) fn rotate<E: Element>(&self, rotation: Rotation<'_, E>) {
-        let Rotation { heads, positions, rotary, turn, x } = rotation;
+        let Rotation { heads, positions, rotary, turn, x, .. } = rotation;
         let (to, rows) = (self.rows_mut(&x), x.rows);
         let wide = to.is_aligned() && heads.dim.is_multiple_of(8) && rotary.pairs.is_multiple_of(8);
         let pieces = rows * heads.count * rotary.pairs;

@@ -14,11 +14,21 @@ pub enum Gelu {
 }
 
 /// What a gate goes through before it weighs what stands beside it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Gate {
     Silu,
     /// On the processor only.
     Gelu(Gelu),
+    /// On the processor only.
+    Limited(LimitedGate),
+}
+
+/// `g * sigmoid(alpha * g)` of gates up to the limit; it weighs one more than what stands beside it, which is kept between the limit and less
+/// than none of it (gpt-oss).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LimitedGate {
+    pub alpha: f32,
+    pub limit: f32,
 }
 
 pub(crate) struct ActivationBackward<'a, E> {
@@ -47,15 +57,19 @@ impl Device {
         on_backend!(self, Memory, swiglu_backward(activation));
     }
 
-    /// `out = gelu(gate) * up`, laid out as for [`swiglu`](Device::swiglu).
+    /// `out = activation(gate) * up`, laid out as for [`swiglu`](Device::swiglu).
     pub fn gated<E: Element>(&self, gate: Gate, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
         match (gate, &self.backend) {
             (Gate::Silu, _) => self.swiglu(gate_up, out),
-            (Gate::Gelu(kind), Backend::Cpu(cpu)) => {
+            (_, Backend::Cpu(cpu)) => {
                 assert_eq!(gate_up.shape(), (out.rows, 2 * out.columns), "the input of a gated activation");
-                cpu.time(Part::Memory, || cpu.geglu(kind, gate_up, out));
+                cpu.time(Part::Memory, || match gate {
+                    Gate::Silu => cpu.swiglu(gate_up, out),
+                    Gate::Gelu(kind) => cpu.geglu(kind, gate_up, out),
+                    Gate::Limited(gate) => cpu.limited(gate, gate_up, out),
+                });
             }
-            (Gate::Gelu(_), Backend::Cuda(_)) => unreachable!("a GPU has no gate with GELU"),
+            (_, Backend::Cuda(_)) => unreachable!("a GPU has SiLU alone as gate"),
         }
     }
 
@@ -69,14 +83,18 @@ impl Device {
     ) {
         match (gate, &self.backend) {
             (Gate::Silu, _) => self.swiglu_backward(gate_up, d_out, d_gate_up),
-            (Gate::Gelu(kind), Backend::Cpu(cpu)) => {
+            (_, Backend::Cpu(cpu)) => {
                 let input = (d_out.rows, 2 * d_out.columns);
                 let found = (gate_up.shape(), d_gate_up.shape());
                 assert_eq!(found, (input, input), "the input of a gated activation");
                 let activation = ActivationBackward { x: gate_up, d_out, d_x: d_gate_up };
-                cpu.time(Part::Memory, || cpu.geglu_backward(kind, activation));
+                cpu.time(Part::Memory, || match gate {
+                    Gate::Silu => cpu.swiglu_backward(activation),
+                    Gate::Gelu(kind) => cpu.geglu_backward(kind, activation),
+                    Gate::Limited(gate) => cpu.limited_backward(gate, activation),
+                });
             }
-            (Gate::Gelu(_), Backend::Cuda(_)) => unreachable!("a GPU has no gate with GELU"),
+            (_, Backend::Cuda(_)) => unreachable!("a GPU has SiLU alone as gate"),
         }
     }
 

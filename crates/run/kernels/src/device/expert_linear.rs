@@ -3,6 +3,9 @@
 //! Rows are sorted by expert; `offsets[e]..offsets[e + 1]` are those of expert `e`, possibly none. Operators panic unless
 //! the offsets ascend from zero to the number of rows.
 
+use bedplate_breakdown::Part;
+
+use super::Backend;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// What the layers of all experts take and give; backward, gradients. `W` is the weights, as one tall matrix or packed.
@@ -62,6 +65,36 @@ impl Device {
         let d_weights = d_weights.matrix(experts * d_out.columns, x.columns);
         let layer = ExpertBackwardWeight { d_out, x, offsets, d_weights };
         on_backend!(self, Compute, expert_linear_backward_weight(layer));
+    }
+}
+
+impl Device {
+    /// `out[r] += bias[e]` for the rows `r` of each expert `e`. On the processor only.
+    pub fn add_expert_bias<E: Element>(
+        &self,
+        offsets: View<'_, u32>,
+        bias: View<'_, E>,
+        out: MatrixMut<'_, E>,
+    ) {
+        assert_eq!(bias.len(), offsets.len().saturating_sub(1) * out.columns, "biases of experts");
+        match &self.backend {
+            Backend::Cpu(cpu) => cpu.time(Part::Memory, || cpu.add_expert_bias(offsets, bias, out)),
+            Backend::Cuda(_) => unreachable!("a GPU has no biases of experts"),
+        }
+    }
+
+    /// `d_bias[e] += ` the sum of `d_out[r]` over the rows of each expert `e`. On the processor only.
+    pub fn expert_bias_backward<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        d_bias: ViewMut<'_, f32>,
+    ) {
+        assert_eq!(d_bias.len(), offsets.len().saturating_sub(1) * d_out.columns, "biases of experts");
+        match &self.backend {
+            Backend::Cpu(cpu) => cpu.time(Part::Memory, || cpu.expert_bias_backward(d_out, offsets, d_bias)),
+            Backend::Cuda(_) => unreachable!("a GPU has no biases of experts"),
+        }
     }
 }
 

@@ -32,6 +32,8 @@ pub enum KvFormat {
     Stored,
     /// Two to a place of bf16: numbers of e4m3, and for each token's key and value of a head a power of two as scale.
     Fp8,
+    /// One vector for each token, which is its key and its value (latent attention): there is one key head. On the processor only.
+    Latent,
 }
 
 impl PagedShape {
@@ -40,6 +42,7 @@ impl PagedShape {
         match self.format {
             KvFormat::Stored => 2 * self.kv_heads * self.head_dim * self.block_tokens,
             KvFormat::Fp8 => self.kv_heads * (self.head_dim + 1) * self.block_tokens,
+            KvFormat::Latent => self.head_dim * self.block_tokens,
         }
     }
 }
@@ -99,6 +102,8 @@ pub(crate) struct PagedForward<'a, E> {
     pub(crate) rows: PagedRows<'a>,
     pub(crate) sight: Sight,
     pub(crate) pool: View<'a, E>,
+    /// A score of each head that takes its share of the weights and gives nothing.
+    pub(crate) sinks: Option<View<'a, E>>,
     pub(crate) out: MatrixMut<'a, E>,
 }
 
@@ -106,8 +111,10 @@ impl Device {
     /// Whether this device has attention over a pool of this shape and format, with activations of `E`.
     pub fn has_kv<E: Element>(&self, shape: &PagedShape) -> bool {
         match &self.backend {
-            Backend::Cpu(_) => shape.format == KvFormat::Stored,
-            Backend::Cuda(cuda) => shape.cap == 0.0 && cuda.has_kv::<E>(shape),
+            Backend::Cpu(_) => shape.format != KvFormat::Fp8,
+            Backend::Cuda(cuda) => {
+                shape.cap == 0.0 && shape.format != KvFormat::Latent && cuda.has_kv::<E>(shape)
+            }
         }
     }
 
@@ -117,7 +124,7 @@ impl Device {
         assert_eq!(pool % shape.block_len(), 0, "a pool has whole blocks");
     }
 
-    /// Puts the keys and values of all rows into the blocks of their sequences. Panics where a table lacks a block.
+    /// Puts the keys and values of all rows into the blocks of their sequences; of latents the keys alone. Panics where a table lacks a block.
     pub fn store_kv<E: Element>(
         &self,
         shape: &PagedShape,
@@ -174,12 +181,29 @@ impl Device {
         pool: View<'_, E>,
         out: MatrixMut<'_, E>,
     ) {
+        self.paged_attention_with(shape, queries, rows, sight, pool, None, out);
+    }
+
+    /// The same where each head may have a [sink](Device::sink), on the processor only.
+    #[expect(clippy::too_many_arguments, reason = "what attention reads and writes")]
+    pub fn paged_attention_with<E: Element>(
+        &self,
+        shape: &PagedShape,
+        queries: Matrix<'_, E>,
+        rows: PagedRows<'_>,
+        sight: Sight,
+        pool: View<'_, E>,
+        sinks: Option<View<'_, E>>,
+        out: MatrixMut<'_, E>,
+    ) {
         rows.check();
+        assert!(sinks.is_none_or(|sinks| sinks.len() == shape.heads), "a sink for each head");
+        assert!(sinks.is_none() || self.is_cpu(), "a GPU has no attention sinks");
         assert_eq!(shape.heads % shape.kv_heads, 0, "query heads per key head");
         assert_eq!(queries.columns, shape.heads * shape.head_dim, "columns of queries");
         assert_eq!(out.shape(), queries.shape(), "attention's output");
         self.check_kv::<E>(shape, pool.len());
-        let attention = PagedForward { shape, queries, rows, sight, pool, out };
+        let attention = PagedForward { shape, queries, rows, sight, pool, sinks, out };
         on_backend!(self, Compute, paged_attention(attention));
     }
 

@@ -75,6 +75,8 @@ impl Rotary {
 
 pub(crate) struct Rotation<'a, E> {
     pub(crate) heads: &'a Heads,
+    /// Elements of a head before those that turn.
+    pub(crate) skipped: usize,
     pub(crate) positions: View<'a, u32>,
     pub(crate) rotary: &'a Rotary,
     pub(crate) turn: Turn,
@@ -91,11 +93,31 @@ impl Device {
         turn: Turn,
         x: MatrixMut<'_, E>,
     ) {
+        self.rotate_behind(heads, 0, positions, rotary, turn, x);
+    }
+
+    /// The same where the elements that turn lie behind others of their head, on the processor only.
+    pub fn rotate_behind<E: Element>(
+        &self,
+        heads: &Heads,
+        skipped: usize,
+        positions: View<'_, u32>,
+        rotary: &Rotary,
+        turn: Turn,
+        x: MatrixMut<'_, E>,
+    ) {
         let x = x.columns(heads.columns());
         assert_eq!(positions.len(), x.rows, "a position for each row");
-        assert!(rotary.rotated() <= heads.dim, "heads of {} cannot turn {}", heads.dim, rotary.rotated());
+        let least = skipped + rotary.rotated();
+        assert!(
+            least <= heads.dim,
+            "heads of {} cannot turn {} behind {skipped}",
+            heads.dim,
+            rotary.rotated()
+        );
+        assert!(skipped == 0 || self.is_cpu(), "a GPU turns the first elements of heads");
         assert!(rotary.pairing == Pairing::Halves || self.is_cpu(), "a GPU does not turn neighbours");
-        let rotation = Rotation { heads, positions, rotary, turn, x };
+        let rotation = Rotation { heads, skipped, positions, rotary, turn, x };
         on_backend!(self, Memory, rotate(rotation));
     }
 }

@@ -1,6 +1,9 @@
 //! Routing of tokens to experts: probabilities, choices, and the loss that keeps experts equally busy.
 
-use crate::{Device, Matrix, MatrixMut, View, ViewMut};
+use bedplate_breakdown::Part;
+
+use super::Backend;
+use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// How much unequal use of experts counts in the loss.
 ///
@@ -18,6 +21,60 @@ pub struct Balance<'a> {
     pub counted: View<'a, u32>,
     /// Tokens that count, here and wherever else the same sequences are.
     pub tokens: usize,
+}
+
+/// How experts are chosen by their logits, and weighed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouteRule {
+    pub scores: RouteScores,
+    /// Experts are chosen from the best groups.
+    pub groups: Option<RouteGroups>,
+    /// Weights of the chosen experts have the sum 1 before they are scaled.
+    pub normalise: bool,
+    /// What weights are multiplied by.
+    pub scale: f32,
+}
+
+/// What experts are weighed by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteScores {
+    /// Their probabilities among all.
+    Softmax,
+    /// Each by itself (DeepSeek V3).
+    Sigmoid,
+}
+
+/// Groups of neighbouring experts, at most [`RouteGroups::MOST`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouteGroups {
+    /// Divides the number of experts.
+    pub count: usize,
+    pub chosen: usize,
+    pub by: GroupScore,
+}
+
+/// What a group is as good as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupScore {
+    Best,
+    /// The sum of its best two.
+    BestTwo,
+}
+
+impl RouteGroups {
+    pub const MOST: usize = 64;
+}
+
+impl RouteRule {
+    /// A softmax over all experts.
+    pub fn softmax(normalise: bool) -> Self {
+        Self { scores: RouteScores::Softmax, groups: None, normalise, scale: 1.0 }
+    }
+
+    /// Whether every device has it.
+    pub fn is_plain(&self) -> bool {
+        *self == Self::softmax(self.normalise)
+    }
 }
 
 pub(crate) struct RouteForward<'a> {
@@ -66,6 +123,83 @@ impl Device {
         assert!(per_token <= logits.columns, "{per_token} of {} experts", logits.columns);
         let route = RouteForward { logits, per_token, normalise, probabilities, experts, weights };
         on_backend!(self, Memory, route(route));
+    }
+
+    /// The same by any rule; the scores of all experts go to `probabilities`. A `correction` is added to the scores by which experts are
+    /// chosen, not to those that they are weighed by. What is not [plain](RouteRule::is_plain) is on the processor only.
+    #[expect(clippy::too_many_arguments, reason = "what is chosen by, and what comes out")]
+    pub fn route_by<C: Element>(
+        &self,
+        rule: &RouteRule,
+        logits: Matrix<'_, f32>,
+        correction: Option<View<'_, C>>,
+        per_token: usize,
+        probabilities: MatrixMut<'_, f32>,
+        experts: ViewMut<'_, u32>,
+        weights: ViewMut<'_, f32>,
+    ) {
+        if rule.is_plain() && correction.is_none() {
+            return self.route(logits, per_token, rule.normalise, probabilities, experts, weights);
+        }
+        let Backend::Cpu(cpu) = &self.backend else { unreachable!("a GPU has the plain rule alone") };
+        assert_eq!(probabilities.shape(), logits.shape(), "scores of experts");
+        assert_eq!([experts.len(), weights.len()], [logits.rows * per_token; 2], "chosen experts");
+        assert!(correction.is_none_or(|correction| correction.len() == logits.columns), "corrected scores");
+        let eligible = rule.groups.map_or(logits.columns, |groups| {
+            assert!(
+                groups.count <= RouteGroups::MOST && logits.columns.is_multiple_of(groups.count),
+                "groups"
+            );
+            logits.columns / groups.count * groups.chosen
+        });
+        assert!(per_token <= eligible, "{per_token} of {eligible} experts");
+        let normalise = rule.normalise;
+        let route = RouteForward { logits, per_token, normalise, probabilities, experts, weights };
+        cpu.time(Part::Memory, || cpu.route_by(rule, correction, route));
+    }
+
+    /// The way back through [`route_by`](Device::route_by).
+    #[expect(clippy::too_many_arguments, reason = "what the forward pass gave, and how")]
+    pub fn route_by_backward(
+        &self,
+        rule: &RouteRule,
+        probabilities: Matrix<'_, f32>,
+        experts: View<'_, u32>,
+        weights: View<'_, f32>,
+        per_token: usize,
+        d_weights: View<'_, f32>,
+        balance: Option<Balance<'_>>,
+        d_logits: MatrixMut<'_, f32>,
+    ) {
+        if rule.is_plain() {
+            return self.route_backward(
+                probabilities,
+                experts,
+                weights,
+                per_token,
+                rule.normalise,
+                d_weights,
+                balance,
+                d_logits,
+            );
+        }
+        let Backend::Cpu(cpu) = &self.backend else { unreachable!("a GPU has the plain rule alone") };
+        assert!(balance.is_none(), "only the plain rule is balanced");
+        assert_eq!(d_logits.shape(), probabilities.shape(), "logits of experts");
+        let choices = probabilities.rows * per_token;
+        assert_eq!([experts.len(), weights.len(), d_weights.len()], [choices; 3], "chosen experts");
+        let normalise = rule.normalise;
+        let route = RouteBackward {
+            probabilities,
+            experts,
+            weights,
+            per_token,
+            normalise,
+            d_weights,
+            balance,
+            d_logits,
+        };
+        cpu.time(Part::Memory, || cpu.route_by_backward(rule, route));
     }
 
     /// Replaces `d_logits` by the gradient of what follows the weights, and of `balance` where it counts.

@@ -48,6 +48,8 @@ pub(super) enum AdapterTarget {
     /// The first columns of `Qkv`, where they have a product of their own.
     QueriesKeys,
     Values,
+    /// Queries from what they are projected down to, in latent attention.
+    QueriesUp,
     Output,
     GateUp,
     Down,
@@ -160,9 +162,11 @@ fn adaptable<'a>(
         MlpParts::Dense(dense) => Some(dense),
         MlpParts::Mixture(_) => None,
     };
+    let query_up = parts.latent.as_ref().and_then(|latent| latent.query_up.as_ref());
     let linears: Vec<(AdapterTarget, &LinearParts)> =
         [(AdapterTarget::Qkv, &parts.qkv), (AdapterTarget::Output, &parts.output)]
             .into_iter()
+            .chain(query_up.map(|up| (AdapterTarget::QueriesUp, up)))
             .chain(dense.map(|dense| (AdapterTarget::GateUp, &dense.gate_up)))
             .chain(dense.map(|dense| (AdapterTarget::Down, &dense.down)))
             .collect();

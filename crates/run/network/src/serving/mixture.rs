@@ -1,10 +1,11 @@
 //! The mixture of experts of a layer in a step of serving: only the experts that a token of the step visits are read.
 
-use bedplate_kernels::{Element, ExpertRows};
+use bedplate_kernels::{Buffer, Element, ExpertRows, Gate, MatrixMut, View};
 
 use super::packed::{PackedDense, PackedMixture};
 use super::pass::{LayerPass, first_rows};
 use super::room::{MixtureRoom, ServingRoom};
+use crate::mixture::slotted;
 use crate::table::{DenseParts, MixtureParts};
 
 impl<E: Element> LayerPass<'_, E> {
@@ -57,11 +58,13 @@ impl<E: Element> LayerPass<'_, E> {
         let mixture = mixture.as_mut().expect(HAS_EXPERTS);
         let normed = self.matrix(normed, self.hidden());
         let logits = self.matrix_mut(&mut mixture.router_logits, experts);
-        self.device.linear_packed(normed, &weights.router, None, None, logits);
-        self.device.route(
+        let bias = weights.router.bias.as_ref().map(Buffer::view);
+        self.device.linear_packed(normed, &weights.router.weight, bias, None, logits);
+        self.device.route_by(
+            &self.network.architecture().numerics.routing,
             self.matrix(&mixture.router_logits, experts),
+            weights.correction.as_ref().map(Buffer::view),
             parts.per_token,
-            self.network.architecture().numerics.normalises_experts,
             self.matrix_mut(&mut mixture.probabilities, experts),
             mixture.experts.range_mut(0..choices),
             mixture.choice_weights.range_mut(0..choices),
@@ -81,12 +84,34 @@ impl<E: Element> LayerPass<'_, E> {
         let MixtureRoom { order, offsets, gathered, gate_up, activated, outputs, .. } =
             mixture.as_mut().expect(HAS_EXPERTS);
         let offsets = offsets.range(0..parts.experts + 1);
-        let rows = ExpertRows { order: order.range(0..slots), per_token: parts.per_token, offsets };
-        let rooms = (first_rows(gathered, slots, hidden), first_rows(gate_up, slots, 2 * width));
-        let to = first_rows(&mut *activated, slots, width);
-        self.device.swiglu_experts(self.matrix(normed, hidden), rows, &weights.gate_up, rooms, to);
-        let from = activated.range(0..slots * width).matrix(slots, width);
-        self.device.expert_linear_packed(from, offsets, &weights.down, first_rows(outputs, slots, hidden));
+        let order = order.range(0..slots);
+        let gate = self.network.architecture().numerics.gate();
+        if gate == Gate::Silu && weights.gate_up_bias.is_none() {
+            let rows = ExpertRows { order, per_token: parts.per_token, offsets };
+            let rooms = (first_rows(gathered, slots, hidden), first_rows(gate_up, slots, 2 * width));
+            let to = first_rows(&mut *activated, slots, width);
+            self.device.swiglu_experts(self.matrix(normed, hidden), rows, &weights.gate_up, rooms, to);
+        } else {
+            let to = first_rows(&mut *gathered, slots, hidden);
+            self.device.gather_rows(self.matrix(normed, hidden), order, parts.per_token, to);
+            let (from, to) = (slotted(gathered, slots, hidden), first_rows(&mut *gate_up, slots, 2 * width));
+            self.device.expert_linear_packed(from, offsets, &weights.gate_up, to);
+            self.add_bias(&weights.gate_up_bias, offsets, first_rows(&mut *gate_up, slots, 2 * width));
+            let from = slotted(gate_up, slots, 2 * width);
+            self.device.gated(gate, from, first_rows(&mut *activated, slots, width));
+        }
+        let to = first_rows(&mut *outputs, slots, hidden);
+        self.device.expert_linear_packed(slotted(activated, slots, width), offsets, &weights.down, to);
+        // The ranks' parts are added up, so one of them has the bias.
+        if self.network.part().tensor.rank == 0 {
+            self.add_bias(&weights.down_bias, offsets, first_rows(outputs, slots, hidden));
+        }
+    }
+
+    fn add_bias(&self, bias: &Option<Buffer<E>>, offsets: View<'_, u32>, out: MatrixMut<'_, E>) {
+        if let Some(bias) = bias {
+            self.device.add_expert_bias(offsets, bias.view(), out);
+        }
     }
 
     /// Adds what the shared expert gives.

@@ -5,6 +5,7 @@
 //! products once. The tables, the constants and the operators are those of training; a row's result does not depend on the rows beside it.
 
 mod adapters;
+mod latent;
 mod mixture;
 mod packed;
 mod pass;

@@ -7,7 +7,8 @@ use bedplate_kernels::{Buffer, Device, Element, Packed, PackedExperts, View, Wei
 
 use crate::safetensors::Loader;
 use crate::table::{
-    Block, BlockParts, DenseParts, LayerParts, LinearParts, MixtureParts, MlpParts, NormParts,
+    Block, BlockParts, DenseParts, LatentParts, LatentShape, LayerParts, LinearParts, MixtureParts, MlpParts,
+    NormParts,
 };
 use crate::{Network, NetworkError, Weights};
 
@@ -31,10 +32,22 @@ pub(crate) struct PackedLayer<E: Element> {
     pub(crate) qkv: PackedLinear<E>,
     pub(crate) values: Option<PackedLinear<E>>,
     pub(crate) head_norms: Option<[Buffer<E>; 2]>,
+    pub(crate) sinks: Option<Buffer<E>>,
+    pub(crate) latent: Option<PackedLatent<E>>,
     pub(crate) output: PackedLinear<E>,
     pub(crate) before_mlp: Option<PackedNorm<E>>,
     pub(crate) after_mlp: Option<PackedNorm<E>>,
     pub(crate) mlp: PackedMlp<E>,
+}
+
+/// The matrices of latent attention behind what is projected down.
+pub(crate) struct PackedLatent<E: Element> {
+    /// The norm and the product of queries, where they are projected down.
+    pub(crate) queries: Option<(Buffer<E>, PackedLinear<E>)>,
+    pub(crate) norm: Buffer<E>,
+    /// Of each head: from a query to where the latents are, and from latents to its values.
+    pub(crate) keys: Vec<Packed>,
+    pub(crate) values: Vec<Packed>,
 }
 
 pub(crate) struct PackedNorm<E: Element> {
@@ -58,9 +71,12 @@ pub(crate) struct PackedDense<E: Element> {
 }
 
 pub(crate) struct PackedMixture<E: Element> {
-    pub(crate) router: Packed,
+    pub(crate) router: PackedLinear<E>,
     pub(crate) gate_up: PackedExperts,
+    pub(crate) gate_up_bias: Option<Buffer<E>>,
     pub(crate) down: PackedExperts,
+    pub(crate) down_bias: Option<Buffer<E>>,
+    pub(crate) correction: Option<Buffer<f32>>,
     pub(crate) shared: Option<PackedDense<E>>,
     pub(crate) shared_gate: Option<Packed>,
 }
@@ -194,6 +210,7 @@ impl<'a, E: Element> Packer<'a, E> {
             (norm(&parts.before_attention), norm(&parts.after_attention));
         let (before_mlp, after_mlp) = (norm(&parts.before_mlp), norm(&parts.after_mlp));
         let (qkv, values) = match &parts.head_norms {
+            None if parts.latent.is_some() => (self.linear(&parts.qkv, flat, parts.widths.unnormed), None),
             None => (self.linear(&parts.qkv, flat, parts.widths.qkv), None),
             Some(_) => {
                 let unnormed = parts.widths.unnormed;
@@ -205,6 +222,8 @@ impl<'a, E: Element> Packer<'a, E> {
         let head_norms = parts.head_norms.as_ref();
         let head_norms =
             head_norms.map(|norms| [&norms.queries, &norms.keys].map(|range| self.vector(flat, range)));
+        let sinks = parts.sinks.as_ref().map(|sinks| self.vector(flat, sinks));
+        let latent = parts.latent.as_ref().map(|parts| self.latent(parts, flat));
         let output = self.linear(&parts.output, flat, hidden);
         let mlp = match &parts.mlp {
             MlpParts::Dense(dense) => PackedMlp::Dense(Box::new(self.dense(dense, flat, hidden))),
@@ -215,12 +234,35 @@ impl<'a, E: Element> Packer<'a, E> {
             qkv,
             values,
             head_norms,
+            sinks,
+            latent,
             output,
             after_attention,
             before_mlp,
             mlp,
             after_mlp,
         }
+    }
+
+    /// The matrix of keys and values is taken apart by heads, and that of each head's keys is turned around.
+    fn latent<F: Element>(&mut self, parts: &LatentParts, flat: View<'_, F>) -> PackedLatent<E> {
+        let LatentShape { heads, nope, value, kv_rank, .. } = parts.shape;
+        let start = parts.kv_up.weight.start;
+        let rows = |first: usize, count: usize| start + first * kv_rank..start + (first + count) * kv_rank;
+        let (mut keys, mut values) = (Vec::with_capacity(heads), Vec::with_capacity(heads));
+        let (mut up, mut turned) =
+            (vec![F::default(); nope * kv_rank], self.device.zeros::<F>(nope * kv_rank));
+        for first in (0..heads).map(|head| head * (nope + value)) {
+            self.device.read(flat.range(rows(first, nope)), &mut up);
+            let of_latent = |at: usize| up[at % nope * kv_rank + at / nope];
+            self.device.write(turned.view_mut(), &(0..up.len()).map(of_latent).collect::<Vec<F>>());
+            keys.push(self.matrix(turned.view(), &(0..up.len()), kv_rank, self.format));
+            values.push(self.matrix(flat, &rows(first + nope, value), value, self.format));
+        }
+        let queries = parts.query_norm.as_ref().zip(parts.query_up.as_ref());
+        let queries =
+            queries.map(|(norm, up)| (self.vector(flat, norm), self.linear(up, flat, parts.shape.queries())));
+        PackedLatent { queries, norm: self.vector(flat, &parts.kv_norm), keys, values }
     }
 
     fn dense<F: Element>(&mut self, dense: &DenseParts, flat: View<'_, F>, hidden: usize) -> PackedDense<E> {
@@ -235,7 +277,8 @@ impl<'a, E: Element> Packer<'a, E> {
         hidden: usize,
     ) -> PackedMixture<E> {
         let plain = self.plain_format();
-        let mut experts = |all: &Range<usize>, outputs: usize| {
+        let mut experts = |linear: &LinearParts, outputs: usize| {
+            let all = &linear.weight;
             let each = all.len() / parts.here.max(1);
             let range = |expert| all.start + expert * each..all.start + (expert + 1) * each;
             let each = (0..parts.here).map(|expert| self.matrix(flat, &range(expert), outputs, self.format));
@@ -243,11 +286,18 @@ impl<'a, E: Element> Packer<'a, E> {
             self.device.pack_experts(each)
         };
         let (gate_up, down) = (experts(&parts.gate_up, 2 * parts.width), experts(&parts.down, hidden));
+        let mut bias = |linear: &LinearParts| linear.bias.as_ref().map(|bias| self.vector(flat, bias));
+        let [gate_up_bias, down_bias, router_bias] =
+            [&parts.gate_up, &parts.down, &parts.router].map(&mut bias);
+        // Which experts a token visits is decided by small differences.
+        let router = self.matrix(flat, &parts.router.weight, parts.experts, plain);
         PackedMixture {
-            // Which experts a token visits is decided by small differences.
-            router: self.matrix(flat, &parts.router, parts.experts, plain),
+            router: PackedLinear { weight: router, bias: router_bias },
             gate_up,
+            gate_up_bias,
             down,
+            down_bias,
+            correction: parts.correction.as_ref().map(|correction| self.numbers(flat, correction)),
             shared: parts.shared.as_ref().map(|shared| self.dense(shared, flat, hidden)),
             shared_gate: parts.shared_gate.as_ref().map(|gate| self.matrix(flat, gate, 1, plain)),
         }
@@ -281,6 +331,10 @@ impl<'a, E: Element> Packer<'a, E> {
     }
 
     fn vector<F: Element>(&mut self, flat: View<'_, F>, range: &Range<usize>) -> Buffer<E> {
+        self.numbers(flat, range)
+    }
+
+    fn numbers<F: Element, O: Element>(&mut self, flat: View<'_, F>, range: &Range<usize>) -> Buffer<O> {
         let mut vector = self.device.zeros(range.len());
         self.device.convert(flat.range(range.clone()), vector.view_mut());
         self.bytes += vector.bytes();

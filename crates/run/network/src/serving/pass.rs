@@ -196,8 +196,8 @@ pub(super) struct LayerPass<'a, E: Element> {
     pub(super) parts: &'a LayerParts,
     pub(super) weights: &'a PackedLayer<E>,
     shape: PagedShape,
-    layer: usize,
-    adapters: RowAdapters<'a>,
+    pub(super) layer: usize,
+    pub(super) adapters: RowAdapters<'a>,
     pub(super) rows: usize,
 }
 
@@ -220,8 +220,16 @@ impl<E: Element> LayerPass<'_, E> {
 
     /// From the stream before the layer to the one after it; both are the first of the room's two.
     fn run(&self, pool: &mut Buffer<E>, room: &mut ServingRoom<E>) {
-        self.project(room);
-        self.attend(pool, room);
+        match (&self.parts.latent, &self.weights.latent) {
+            (Some(parts), Some(weights)) => {
+                self.project_latent(parts, weights, room);
+                self.attend_latent(parts, weights, &self.shape, pool, room);
+            }
+            _ => {
+                self.project(room);
+                self.attend(pool, room);
+            }
+        }
         self.add_attended(room);
         room.streams.swap(0, 1);
         match (&self.weights.mlp, &self.parts.mlp) {
@@ -236,7 +244,7 @@ impl<E: Element> LayerPass<'_, E> {
     }
 
     /// The stream as it is where there is no norm.
-    fn norm_into(&self, norm: Option<&PackedNorm<E>>, room: &mut ServingRoom<E>) {
+    pub(super) fn norm_into(&self, norm: Option<&PackedNorm<E>>, room: &mut ServingRoom<E>) {
         let ServingRoom { streams, normed, statistics, .. } = room;
         let Some(norm) = norm else {
             let numbers = 0..self.rows * self.hidden();
@@ -338,18 +346,25 @@ impl<E: Element> LayerPass<'_, E> {
             }
         }
         let qkv = self.matrix(&room.qkv, columns);
-        let sight = match self.parts.reach {
+        let sight = self.sight();
+        let out = self.matrix_mut(&mut room.attended, self.parts.widths.attended);
+        let (queries, sinks) = (qkv.columns(0..first), self.weights.sinks.as_ref().map(Buffer::view));
+        self.device.paged_attention_with(&self.shape, queries, rows, sight, pool.view(), sinks, out);
+    }
+
+    pub(super) fn sight(&self) -> Sight {
+        match self.parts.reach {
             Reach::Full => Sight::All,
             Reach::Window(size) => Sight::Window(size as usize),
             Reach::Chunk(size) => Sight::Chunk(size as usize),
-        };
-        let out = self.matrix_mut(&mut room.attended, self.parts.widths.attended);
-        self.device.paged_attention(&self.shape, qkv.columns(0..first), rows, sight, pool.view(), out);
+        }
     }
 
     fn add_attended(&self, room: &mut ServingRoom<E>) {
         let ServingRoom { attended, streams, partial, adapters, branch, statistics, .. } = room;
-        let attended = self.matrix(attended, self.parts.widths.attended);
+        let latent = self.parts.latent.as_ref().map(|parts| parts.shape);
+        let columns = latent.map_or(self.parts.widths.attended, |shape| shape.heads * shape.value);
+        let attended = self.matrix(attended, columns);
         let (linear, after) = (&self.weights.output, self.weights.after_attention.as_ref());
         let rooms = (streams, partial, adapters, branch, statistics);
         self.add_half(linear, after, AdapterTarget::Output, attended, rooms);

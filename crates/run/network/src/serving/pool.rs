@@ -97,19 +97,35 @@ fn shapes(network: &Network, block_tokens: usize, format: KvFormat) -> Vec<Paged
     network
         .layers(&all)
         .enumerate()
-        .map(|(layer, parts)| PagedShape { format, ..shape(network, layer, parts, block_tokens) })
+        .map(|(layer, parts)| shape(network, layer, parts, block_tokens, format))
         .collect()
 }
 
-fn shape(network: &Network, layer: usize, parts: &LayerParts, block_tokens: usize) -> PagedShape {
-    let widths = &parts.widths;
-    PagedShape {
+fn shape(
+    network: &Network,
+    layer: usize,
+    parts: &LayerParts,
+    block_tokens: usize,
+    format: KvFormat,
+) -> PagedShape {
+    let (widths, numerics) = (&parts.widths, &network.architecture().numerics);
+    let plain = PagedShape {
         heads: widths.heads,
         kv_heads: widths.kv_heads,
         head_dim: widths.head_dim,
-        scale: network.architecture().numerics.attention_scale.of(widths.head_dim, layer),
-        cap: network.architecture().numerics.attention_cap,
+        scale: numerics.attention_scale.of(widths.head_dim, layer),
+        cap: numerics.attention_cap,
         block_tokens,
-        format: KvFormat::Stored,
+        format,
+    };
+    match &parts.latent {
+        None => plain,
+        // Latents in another format than their own are possible on no device.
+        Some(latent) => PagedShape {
+            kv_heads: 1,
+            head_dim: latent.shape.kept(),
+            format: if format == KvFormat::Stored { KvFormat::Latent } else { format },
+            ..plain
+        },
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_kernels::{Buffer, CudaGraph, Device, Element, PagedRows, SampleParams, View};
 
 use crate::Network;
-use crate::table::MlpParts;
+use crate::table::{LatentShape, MlpParts};
 
 /// The largest step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub struct ServingRoom<E: Element> {
     pub(crate) attended: Buffer<E>,
     pub(crate) gate_up: Buffer<E>,
     pub(crate) activated: Buffer<E>,
+    pub(crate) latent: Option<LatentRoom<E>>,
     pub(crate) mixture: Option<MixtureRoom<E>>,
     /// Sums that ranks add up, where there are others.
     pub(crate) partial: Option<Buffer<f32>>,
@@ -113,6 +114,17 @@ pub(crate) struct MixtureRoom<E: Element> {
     pub(crate) shared_logits: Buffer<f32>,
 }
 
+/// Rows of latent attention.
+pub(crate) struct LatentRoom<E: Element> {
+    /// Queries that are projected down, behind their norm.
+    pub(crate) queries: Buffer<E>,
+    /// What is kept of each row.
+    pub(crate) kept: Buffer<E>,
+    /// Queries of all heads where the latents are, and what attention gives for them.
+    pub(crate) absorbed: Buffer<E>,
+    pub(crate) found: Buffer<E>,
+}
+
 pub(crate) struct AdapterRoom<E: Element> {
     pub(crate) small: Buffer<E>,
     pub(crate) large: Buffer<f32>,
@@ -130,6 +142,7 @@ impl<E: Element> ServingRoom<E> {
             MlpParts::Mixture(mixture) => mixture.shared.as_ref().map_or(0, |shared| shared.outputs()),
         });
         let qkv = most(&|layer| layer.widths.qkv);
+        let unnormed = most(&|layer| layer.widths.unnormed);
         let heads = most(&|layer| layer.widths.heads.max(layer.widths.kv_heads));
         let has_others = !network.part().tensor.is_whole();
         let vocab = network.architecture().transformer.vocab as usize;
@@ -143,15 +156,16 @@ impl<E: Element> ServingRoom<E> {
             statistics: maker.numbers(statistics),
             branch: maker.numbers(rows * most(&|layer| layer.widths.branch)),
             qkv: maker.numbers(rows * qkv),
-            unnormed: maker.numbers(rows * most(&|layer| layer.widths.unnormed)),
+            unnormed: maker.numbers(rows * unnormed),
             attended: maker.numbers(rows * most(&|layer| layer.widths.attended)),
             gate_up: maker.numbers(rows * widest),
             activated: maker.numbers(rows * widest),
+            latent: LatentRoom::new(&maker, network, rows),
             mixture: MixtureRoom::new(&maker, network, rows),
             partial: has_others.then(|| maker.numbers(rows * hidden)),
             adapters: (shape.adapter_rank > 0).then(|| AdapterRoom {
                 small: maker.numbers(rows * shape.adapter_rank),
-                large: maker.numbers(rows * qkv.max(widest).max(hidden)),
+                large: maker.numbers(rows * qkv.max(unnormed).max(widest).max(hidden)),
             }),
             wanted_rows: maker.numbers(shape.wanted * hidden),
             logits: maker.numbers(shape.wanted * vocab),
@@ -268,6 +282,21 @@ impl Given {
             table_starts: self.list(5, self.sequences + 1),
             tables: self.list(6, self.entries),
         }
+    }
+}
+
+impl<E: Element> LatentRoom<E> {
+    fn new(maker: &Maker<'_>, network: &Network, rows: usize) -> Option<Self> {
+        let all = 0..network.blocks().len();
+        let shapes = || network.layers(&all).filter_map(|layer| Some(layer.latent.as_ref()?.shape));
+        let most = |of: &dyn Fn(LatentShape) -> usize| shapes().map(of).max();
+        let all_heads = most(&|shape| shape.heads * shape.kept())?;
+        Some(Self {
+            queries: maker.numbers(rows * most(&|shape| shape.query_rank.unwrap_or(0))?),
+            kept: maker.numbers(rows * most(&|shape| shape.kept())?),
+            absorbed: maker.numbers(rows * all_heads),
+            found: maker.numbers(rows * all_heads),
+        })
     }
 }
 

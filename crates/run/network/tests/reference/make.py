@@ -28,9 +28,11 @@ MAJOR = int(transformers.__version__.split(".")[0])
 # depends on the implementation of attention.
 ONLY_SINCE_5 = {"qwen2_moe_windows"}
 # Tokens of padding at the end of each sequence; these models also learn from the load-balancing loss.
-PADDING = {"mixtral_balance": [0, 5], "qwen3_moe_balance": [3, 0]}
+PADDING = {"mixtral_balance": [0, 5], "qwen3_moe_balance": [3, 0], "gpt_oss": [4, 0]}
 COMMON = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
               max_position_embeddings=64, attn_implementation="eager", use_cache=False)
+
+COMMON_LATENT = {**COMMON, "num_key_value_heads": 4}
 
 CONFIGS = {
     "llama": lambda: transformers.LlamaConfig(**COMMON, intermediate_size=40, tie_word_embeddings=False,
@@ -113,6 +115,10 @@ CONFIGS = {
         pad_token_id=None),
     "glm": lambda: transformers.GlmConfig(**COMMON, intermediate_size=40, head_dim=8, pad_token_id=None),
     "glm4": lambda: transformers.Glm4Config(**COMMON, intermediate_size=40, head_dim=8, pad_token_id=None),
+    "glm4_moe": lambda: transformers.Glm4MoeConfig(
+        **COMMON, intermediate_size=40, moe_intermediate_size=8, head_dim=8, n_routed_experts=6, n_shared_experts=1,
+        num_experts_per_tok=2, n_group=2, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5,
+        use_qk_norm=True, attention_bias=True, partial_rotary_factor=0.5),
     "smollm3": lambda: transformers.SmolLM3Config(
         **COMMON, intermediate_size=40, pad_token_id=None, no_rope_layers=[1, 0]),
     "granite": lambda: transformers.GraniteConfig(
@@ -121,6 +127,38 @@ CONFIGS = {
     "ministral": lambda: transformers.MinistralConfig(
         **COMMON, intermediate_size=40, head_dim=8, sliding_window=5,
         layer_types=["sliding_attention", "full_attention"]),
+    "gpt_oss": lambda: transformers.GptOssConfig(
+        **COMMON, intermediate_size=16, head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,
+        swiglu_limit=1.5, swiglu_alpha=1.5, pad_token_id=None, router_aux_loss_coef=0.5,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "beta_fast": 24.0,
+                         "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}),
+    "gpt_oss_mxfp4": lambda: transformers.GptOssConfig(
+        **{**COMMON, "hidden_size": 32}, intermediate_size=32, head_dim=8, num_local_experts=3, num_experts_per_tok=2,
+        sliding_window=5, pad_token_id=None),
+    # Groups of experts by their best one, values wider than keys.
+    "deepseek_v2": lambda: transformers.DeepseekV2Config(
+        **COMMON_LATENT, intermediate_size=40, moe_intermediate_size=8, kv_lora_rank=12, q_lora_rank=16,
+        qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=14, n_routed_experts=6, n_shared_experts=2,
+        num_experts_per_tok=3, n_group=3, topk_group=2, topk_method="group_limited_greedy", first_k_dense_replace=1,
+        routed_scaling_factor=1.75, pad_token_id=None),
+    "deepseek_v2_lite": lambda: transformers.DeepseekV2Config(
+        **COMMON_LATENT, intermediate_size=40, moe_intermediate_size=8, kv_lora_rank=12, q_lora_rank=None,
+        qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, n_routed_experts=4, n_shared_experts=1,
+        num_experts_per_tok=2, topk_method="greedy", first_k_dense_replace=1, pad_token_id=2,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 24.0, "mscale": 0.707,
+                         "mscale_all_dim": 0.707, "original_max_position_embeddings": 16}),
+    # Groups by their two best, scores that are sigmoids, and a correction of the choice.
+    "deepseek_v3": lambda: transformers.DeepseekV3Config(
+        **COMMON_LATENT, intermediate_size=40, moe_intermediate_size=8, kv_lora_rank=12, q_lora_rank=16,
+        qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, n_routed_experts=8, n_shared_experts=1,
+        num_experts_per_tok=3, n_group=4, topk_group=2, first_k_dense_replace=1, attention_bias=True,
+        rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 24.0, "mscale": 1.0,
+                         "mscale_all_dim": 1.0, "original_max_position_embeddings": 16}),
+    "deepseek_v3_halves": lambda: transformers.DeepseekV3Config(
+        **COMMON_LATENT, intermediate_size=40, moe_intermediate_size=8, kv_lora_rank=12, q_lora_rank=None,
+        qk_nope_head_dim=4, qk_rope_head_dim=8, v_head_dim=12, n_routed_experts=4, n_shared_experts=1,
+        num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=False,
+        rope_interleave=False, num_nextn_predict_layers=0),
     "qwen3_fp8": lambda: transformers.Qwen3Config(**COMMON, intermediate_size=160, head_dim=8, tie_word_embeddings=True),
     "llama_fp8": lambda: transformers.LlamaConfig(**COMMON, intermediate_size=40, tie_word_embeddings=False),
     "gpt2_scales": lambda: transformers.GPT2Config(
@@ -140,6 +178,9 @@ def random_model(config):
             spread = 0.3 if parameter.dim() > 1 else 0.1
             centre = 1.0 if parameter.dim() == 1 and parameter.abs().sum() > 0 else 0.0
             parameter.copy_(centre + spread * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.2 * torch.randn_like(buffer))
     return model
 
 
@@ -150,8 +191,41 @@ FP8 = {
 }
 
 
+# Experts in 4 bits, as gpt-oss publishes them.
+MXFP4 = {"gpt_oss_mxfp4": dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])}
+
+
+def pack_experts(model):
+    """Gives the experts random weights of 4 bits; returns the tensors of files in their place."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    files = {}
+    for stem, experts in model.named_modules():
+        if not stem.endswith("mlp.experts"):
+            continue
+        for part in ["gate_up_proj", "down_proj"]:
+            count, inputs, outputs = getattr(experts, part).shape
+            blocks = torch.randint(0, 256, (count, outputs, inputs // 32, 16), dtype=torch.uint8)
+            scales = torch.randint(122, 126, (count, outputs, inputs // 32), dtype=torch.uint8)
+            getattr(experts, part).data.copy_(convert_moe_packed_tensors(blocks, scales).float())
+            files[f"{stem}.{part}_blocks"], files[f"{stem}.{part}_scales"] = blocks, scales
+            files[f"{stem}.{part}"] = None
+    return files
+
+
+def make_mxfp4(folder):
+    """Every number of MXFP4 with every scale, and what transformers makes of them."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    low, high = torch.arange(16, dtype=torch.uint8), torch.arange(16, dtype=torch.uint8).flip(0)
+    blocks = (low | high << 4).expand(1, 32, 8, 16).contiguous()
+    scales = torch.arange(256, dtype=torch.uint8).reshape(1, 32, 8)
+    wide = convert_moe_packed_tensors(blocks, scales).transpose(1, 2).contiguous()
+    save_file({"x_blocks": blocks, "x_scales": scales, "x": wide}, folder / "mxfp4.safetensors")
+
+
 def quantise(model, name):
-    """Gives the model the weights that 8 bits stand for; returns the tensors of files in their place."""
+    """Gives the model the weights that 8 or 4 bits stand for; returns the tensors of files in their place."""
+    if name in MXFP4:
+        return pack_experts(model)
     files = {}
     for stem, layer in model.named_modules():
         if not isinstance(layer, torch.nn.Linear) or stem == "lm_head":
@@ -212,6 +286,8 @@ def gradients_of(model, folder):
     with torch.no_grad():
         for of, parameter in zip(model.parameters(), twin.parameters()):
             parameter.copy_(of.grad)
+        for buffer in twin.buffers():
+            buffer.zero_()  # what has no gradient
     return saved(twin, folder)[0]
 
 
@@ -227,7 +303,7 @@ def make(name, config, folder):
     torch.manual_seed(len(name))
     folder.mkdir(parents=True, exist_ok=True)
     model = random_model(config)
-    in_files = quantise(model, name) if name in FP8 else {}
+    in_files = quantise(model, name) if name in FP8 | MXFP4 else {}
     tokens = torch.randint(0, VOCAB, (BATCH, SEQUENCE + 1))
     if config.pad_token_id is not None:
         tokens[0, 2] = config.pad_token_id  # whose row of the embedding is not learned
@@ -238,8 +314,9 @@ def make(name, config, folder):
     logits, loss = computed(model, tokens, padding)
     tensors, written = saved(model, folder)
     tensors.update(in_files)
-    if name in FP8:
-        written["quantization_config"] = FP8[name]
+    tensors = {key: tensor for key, tensor in tensors.items() if tensor is not None}
+    if name in FP8 | MXFP4:
+        written["quantization_config"] = (FP8 | MXFP4)[name]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(written, indent=1) + "\n")
     save_file(gradients_of(model, folder), folder / "gradients.safetensors")
@@ -363,6 +440,8 @@ if __name__ == "__main__":
     action, root, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or list(CONFIGS)
     if action == "make":
         for name in names:
+            if name in MXFP4:
+                make_mxfp4(root)
             model = make(name, CONFIGS[name](), root / name)
             if name in CURVES:
                 (root / name / "curve.json").write_text(json.dumps(curve(model)) + "\n")
@@ -370,8 +449,8 @@ if __name__ == "__main__":
         for name, targets in ADAPTERS.items():
             adapter(name, targets, root)
     else:
-        # transformers has kernels for fp8 on GPUs alone.
-        names = [name for name in names if (MAJOR > 4 or name not in ONLY_SINCE_5) and name not in FP8]
+        # transformers has kernels for fp8 and MXFP4 on GPUs alone.
+        names = [name for name in names if (MAJOR > 4 or name not in ONLY_SINCE_5) and name not in FP8 | MXFP4]
         apart = {name: check(name, root / name) for name in names}
         curves = {name: check_curve(root / name) for name in CURVES if name in names}
         print(f"transformers {transformers.__version__}, torch {torch.__version__}: {len(apart)} models, largest "

@@ -12,7 +12,9 @@ use bedplate_network::{
 pub(crate) const SEQUENCE: usize = 16;
 const SEQUENCES: usize = 2;
 const ROWS: usize = SEQUENCES * SEQUENCE;
-pub(crate) const MODELS: [&str; 11] = [
+pub(crate) const MODELS: [&str; 12] = [
+    // Sinks, and experts in one tensor with biases.
+    "gpt_oss",
     "llama",
     "qwen2",
     "qwen3",

@@ -22,12 +22,6 @@ struct Found {
     values: Vec<f32>,
 }
 
-impl Found {
-    fn is_cut(&self) -> bool {
-        self.tensor.range.len() < self.tensor.shape.iter().product()
-    }
-}
-
 fn found(network: &Network, outcome: &Outcome) -> Vec<Found> {
     let blocks = network.blocks().iter().zip(&outcome.gradients);
     let tensors = blocks.flat_map(|(block, values)| block.tensors.iter().map(move |tensor| (tensor, values)));
@@ -74,7 +68,7 @@ fn check_by(name: &str, layout: Layout, recompute: Recompute, learn: Learn) {
     for (place, parts, _) in &ranks {
         let first = ranks.iter().find(|(of, ..)| *of == Place { tensor: 0, ..*place }).unwrap();
         for (part, of_first) in parts.iter().zip(&first.1) {
-            if part.is_cut() || part.tensor.is_partial || place.tensor == 0 {
+            if part.tensor.is_cut() || part.tensor.is_partial || place.tensor == 0 {
                 join(&mut joined, part);
             } else {
                 let name = &part.tensor.name;
@@ -114,8 +108,15 @@ fn tensor_ranks_with_their_own_rows_learn_what_one_learns() {
     }
 }
 
-const MIXTURES: [&str; 6] =
-    ["mixtral", "qwen2_moe", "qwen3_moe", "mixtral_balance", "qwen3_moe_balance", "qwen3_moe_windows"];
+const MIXTURES: [&str; 7] = [
+    "gpt_oss",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "mixtral_balance",
+    "qwen3_moe_balance",
+    "qwen3_moe_windows",
+];
 
 #[test]
 fn ranks_with_their_own_experts_learn_what_one_learns() {

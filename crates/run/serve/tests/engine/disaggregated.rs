@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bedplate_serve::{Disaggregated, Engine, EngineOptions, KvServer, Replica, Secret, WorkerFlaw};
 
 use crate::fixture::{
-    LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, greedy, kv_bytes, listen, options,
+    DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, greedy, kv_bytes, listen,
+    options,
 };
 
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -26,7 +27,7 @@ fn pair(config: &str, prefill: &EngineOptions, secret: &[u8]) -> (Arc<Engine>, D
 
 #[test]
 fn prompts_computed_elsewhere_are_continued_as_if_they_had_been_computed_here() {
-    for config in [LLAMA, QWEN3, MIXTRAL] {
+    for config in [LLAMA, QWEN3, MIXTRAL, GPT_OSS, DEEPSEEK] {
         let tiny = Tiny::new(config);
         let chunked = EngineOptions { chunk_tokens: 20, token_budget: 24, ..options() };
         let (decode, both, _server) = pair(config, &chunked, b"kv");

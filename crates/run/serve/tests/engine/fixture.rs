@@ -25,6 +25,15 @@ pub(crate) const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 32,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 131, "max_position_embeddings": 320, "num_local_experts": 4,
     "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.3, "sliding_window": null}"#;
 
+pub(crate) const GPT_OSS: &str = r#"{"model_type": "gpt_oss", "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 131, "max_position_embeddings": 320,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24, "initializer_range": 0.3}"#;
+pub(crate) const DEEPSEEK: &str = r#"{"model_type": "deepseek_v3", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "vocab_size": 131, "max_position_embeddings": 320, "q_lora_rank": 16, "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 4,
+    "topk_group": 2, "n_shared_experts": 1, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0, "initializer_range": 0.3}"#;
+
 /// A model in memory.
 pub(crate) struct Tiny {
     pub(crate) device: Device,

@@ -9,8 +9,8 @@ use bedplate_kernels::WeightFormat;
 use bedplate_serve::{Activations, Engine, EngineOptions, Model, Replica, WorkerGroup, follow};
 
 use crate::fixture::{
-    LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, folder, greedy, kv_bytes, listen, options, prompts,
-    tokens,
+    GPT_OSS, LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, folder, greedy, kv_bytes, listen, options,
+    prompts, tokens,
 };
 
 /// A model's folder with the weights of [`Tiny`], for as long as it is used.
@@ -56,7 +56,7 @@ fn on_ranks(model: &Model, ranks: u32, options: &EngineOptions, work: impl FnOnc
 
 #[test]
 fn two_ranks_give_the_tokens_of_the_whole_model_however_they_are_computed() {
-    for config in [LLAMA, QWEN3, MIXTRAL] {
+    for config in [LLAMA, QWEN3, MIXTRAL, GPT_OSS] {
         let (tiny, saved) = (Tiny::new(config), Saved::new(config));
         let expected: Vec<_> = prompts(4).iter().map(|prompt| tiny.continued(prompt, 60)).collect();
         let few = kv_bytes(config, 26, &options()) / 2;

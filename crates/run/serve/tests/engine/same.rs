@@ -4,8 +4,8 @@ use bedplate_batching::PreemptionMode;
 use bedplate_serve::{Activations, Ask, Continuation, Engine, EngineOptions, Replica, Sampling};
 
 use crate::fixture::{
-    LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, engine_with_draft, folder, greedy, kv_bytes,
-    listen, options, prompts, tokens,
+    DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, engine_with_draft, folder,
+    greedy, kv_bytes, listen, options, prompts, tokens,
 };
 
 /// Asks for all prompts at once and gives the answers.
@@ -18,7 +18,7 @@ fn at_once(engine: &Engine, prompts: &[Vec<u32>], most: u32) -> Vec<Vec<u32>> {
 
 #[test]
 fn two_hundred_tokens_are_those_of_the_whole_text_computed_anew() {
-    for config in [LLAMA, QWEN3, MIXTRAL] {
+    for config in [LLAMA, QWEN3, MIXTRAL, GPT_OSS, DEEPSEEK] {
         let (tiny, engine) = (Tiny::new(config), engine(config, &options()));
         let prompt = &prompts(1)[0];
         assert_eq!(tokens(engine.ask(greedy(prompt, 200)).unwrap()), tiny.continued(prompt, 200));
@@ -56,7 +56,7 @@ fn ways(config: &str, base: &EngineOptions) -> Vec<(&'static str, EngineOptions)
 #[test]
 fn batching_chunks_preemption_swaps_and_speculation_change_nothing() {
     let prompts = prompts(6);
-    for config in [LLAMA, QWEN3, MIXTRAL] {
+    for config in [LLAMA, QWEN3, MIXTRAL, GPT_OSS, DEEPSEEK] {
         let tiny = Tiny::new(config);
         let expected: Vec<_> = prompts.iter().map(|prompt| tiny.continued(prompt, 60)).collect();
         for (way, options) in ways(config, &options()) {

@@ -165,7 +165,9 @@ pub(super) fn entries(
         return Err(TrainError::TiedTarget { target: target.clone() });
     }
     let is_wanted = |tensor: &Tensor, target: &String| {
-        tensor.shape.len() == 2 && module(tensor).rsplit('.').next() == Some(target)
+        tensor.kind.is_matrix()
+            && tensor.shape.len() == 2
+            && module(tensor).rsplit('.').next() == Some(target)
     };
     let all = || network.blocks().iter().flat_map(|block| &block.tensors);
     if let Some(unknown) = targets.iter().find(|target| !all().any(|tensor| is_wanted(tensor, target))) {

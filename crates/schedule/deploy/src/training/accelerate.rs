@@ -64,6 +64,7 @@ pub(super) fn block_class(family: Family) -> Option<&'static str> {
         Family::Olmoe => "OlmoeDecoderLayer",
         Family::Glm => "GlmDecoderLayer",
         Family::Glm4 => "Glm4DecoderLayer",
+        Family::Glm4Moe => "Glm4MoeDecoderLayer",
         Family::SmolLm3 => "SmolLM3DecoderLayer",
         Family::Granite => "GraniteDecoderLayer",
         Family::Ministral => "MinistralDecoderLayer",

@@ -52,6 +52,8 @@ struct Setting<'a, E> {
     steps: Steps<'a>,
     sight: Sight,
     pool: &'a [E],
+    /// One for each head, where they have any.
+    sinks: Option<&'a [E]>,
     order: BlockOrder,
     level: Level,
 }
@@ -88,10 +90,11 @@ impl Cpu {
         &self,
         shape: &PagedShape,
         (queries, steps, sight, pool): Input<'_, E>,
+        sinks: Option<&[E]>,
         out: &SharedRows<'_, E>,
     ) {
         let (order, level) = (self.block_order::<E>(shape), self.level);
-        let setting = Setting { shape, queries, steps, sight, pool, order, level };
+        let setting = Setting { shape, queries, steps, sight, pool, sinks, order, level };
         let Scratch { panels, sums, sequences, .. } = &mut *self.scratch.borrow_mut();
         sequences.clear();
         for sequence in 0..steps.sequences() {
@@ -147,7 +150,7 @@ impl<E: Element> Setting<'_, E> {
     /// Cells of one lane of packed queries.
     fn query_cells(&self) -> usize {
         match self.order {
-            BlockOrder::Plain => self.shape.head_dim,
+            BlockOrder::Plain | BlockOrder::Rows => self.shape.head_dim,
             BlockOrder::Tiles => self.shape.head_dim / 2,
         }
     }
@@ -316,7 +319,7 @@ impl<E: Element> Setting<'_, E> {
             for (index, lane) in tile.clone().enumerate() {
                 let query = self.query(lanes, lane);
                 match self.order {
-                    BlockOrder::Plain => lanes::pack_query(self.level, query, index, to),
+                    BlockOrder::Plain | BlockOrder::Rows => lanes::pack_query(self.level, query, index, to),
                     #[cfg(target_arch = "x86_64")]
                     BlockOrder::Tiles => tiles::pack_query(query, (index, tile.len()), to),
                     #[cfg(not(target_arch = "x86_64"))]
@@ -372,13 +375,25 @@ impl<E: Element> Setting<'_, E> {
         let (table, start) = (self.steps.table(lanes.sequence), 2 * lanes.kv_head * half);
         let block = |index: usize| {
             let at = table[index] as usize * self.shape.block_len() + start;
-            self.pool[at..at + 2 * half].split_at(half)
+            match self.order {
+                BlockOrder::Rows => (&self.pool[at..at + half], &self.pool[at..at + half]),
+                _ => self.pool[at..at + 2 * half].split_at(half),
+            }
         };
         let columns = tokens.len().next_multiple_of(softmax::LANES);
         match self.order {
             BlockOrder::Plain => {
                 lanes::score(self.level, self.shape, &tokens, &block, (tile.len(), queries), weights, scores)
             }
+            BlockOrder::Rows => lanes::score_rows(
+                self.level,
+                self.shape,
+                &tokens,
+                &block,
+                (tile.len(), queries),
+                weights,
+                scores,
+            ),
             #[cfg(target_arch = "x86_64")]
             BlockOrder::Tiles => tiles::score(self.shape, &tokens, &block, (tile.len(), queries), scores),
             #[cfg(not(target_arch = "x86_64"))]
@@ -402,7 +417,7 @@ impl<E: Element> Setting<'_, E> {
             *seen = [now.most, now.sum];
         }
         match self.order {
-            BlockOrder::Plain => {
+            BlockOrder::Plain | BlockOrder::Rows => {
                 lanes::add_values(self.level, self.shape, &tokens, &block, (tile.len(), scores), weights, out)
             }
             #[cfg(target_arch = "x86_64")]
@@ -419,9 +434,11 @@ impl<E: Element> Setting<'_, E> {
         let dim = self.shape.head_dim;
         let first_row = self.steps.rows(lanes.sequence).start;
         for (index, lane) in lanes.range.clone().enumerate() {
-            let inverse = 1.0 / state.seen[2 * index + 1];
-            let sums = &mut state.out[index * dim..][..dim];
             let head = lanes.kv_head * self.group() + lane % self.group();
+            let most = state.seen[2 * index];
+            let sink = self.sinks.map_or(0.0, |sinks| (sinks[head].widen() * LOG2_E - most).exp2());
+            let inverse = 1.0 / (state.seen[2 * index + 1] + sink);
+            let sums = &mut state.out[index * dim..][..dim];
             #[expect(unsafe_code, reason = "the output is shared out by rows and heads")]
             // SAFETY: each lane is finished once, and no two of them have the same row and head.
             let to = unsafe { out.part_of_row(first_row + self.row(lane), head * dim, dim) };

@@ -6,7 +6,7 @@
 //! of their values sixteen dimensions at a time, of these pairs of tokens, in these the dimensions with two elements each.
 
 use crate::device::Elements;
-use crate::{Element, PagedRows, PagedShape};
+use crate::{Element, KvFormat, PagedRows, PagedShape};
 
 use crate::cpu::Cpu;
 
@@ -17,6 +17,8 @@ pub(super) const GROUP: usize = 16;
 pub(super) enum BlockOrder {
     Plain,
     Tiles,
+    /// Token by token, and keys are values.
+    Rows,
 }
 
 impl BlockOrder {
@@ -29,6 +31,7 @@ impl BlockOrder {
                 let group = slot / GROUP * GROUP * shape.head_dim;
                 group + dim / 2 * 2 * GROUP + 2 * (slot % GROUP) + dim % 2
             }
+            BlockOrder::Rows => slot * shape.head_dim + dim,
         }
     }
 
@@ -36,7 +39,7 @@ impl BlockOrder {
     #[inline(always)]
     fn value(self, shape: &PagedShape, slot: usize, dim: usize) -> usize {
         match self {
-            BlockOrder::Plain => slot * shape.head_dim + dim,
+            BlockOrder::Plain | BlockOrder::Rows => slot * shape.head_dim + dim,
             BlockOrder::Tiles => {
                 let (group, slot) = (slot / GROUP * GROUP * shape.head_dim, slot % GROUP);
                 group + dim / GROUP * GROUP * GROUP + slot / 2 * 2 * GROUP + 2 * (dim % GROUP) + slot % 2
@@ -64,6 +67,9 @@ impl BlockOrder {
 impl Cpu {
     /// The order of blocks of this shape.
     pub(super) fn block_order<E: Element>(&self, shape: &PagedShape) -> BlockOrder {
+        if shape.format == KvFormat::Latent {
+            return BlockOrder::Rows;
+        }
         let is_narrow = matches!(E::elements(&[]), Elements::Bf16(_));
         let fits = shape.block_tokens.is_multiple_of(GROUP) && shape.head_dim.is_multiple_of(2 * GROUP);
         if is_narrow && fits && self.has_tiles { BlockOrder::Tiles } else { BlockOrder::Plain }

@@ -75,6 +75,28 @@ pub(super) fn score<'a, E: Element>(
     }
 }
 
+/// The same of keys that lie token by token.
+pub(super) fn score_rows<'a, E: Element>(
+    level: Level,
+    shape: &PagedShape,
+    tokens: &Range<usize>,
+    block: &dyn Fn(usize) -> (&'a [E], &'a [E]),
+    lanes: (usize, &[f32]),
+    buffer: &mut [f32],
+    scores: &mut [f32],
+) {
+    let dim = shape.head_dim;
+    for (index, slots, before) in parts(tokens, shape.block_tokens) {
+        let keys = &block(index).0[slots.start * dim..slots.end * dim];
+        inlined!(level.vectorized(|| {
+            for (at, to) in buffer.as_chunks_mut::<TOKENS>().0.iter_mut().enumerate().take(dim) {
+                to.iter_mut().zip(keys[at..].iter().step_by(dim)).for_each(|(to, key)| *to = key.widen());
+            }
+        }));
+        at_level!(level, score_all((&*buffer, TOKENS), dim, lanes, (before, slots.len()), scores));
+    }
+}
+
 /// The keys of some slots: dimension by dimension, room for sixteen tokens each.
 #[inline(always)]
 fn widen_keys<E: Element>(keys: &[E], stride: usize, slots: &Range<usize>, to: &mut [f32]) {

@@ -28,6 +28,7 @@ impl Cpu {
         let (keys, values, shape) = (self.rows(store.keys), self.rows(store.values), store.shape);
         let (steps, order) = (Steps::new(self, store.rows, keys.rows), self.block_order::<E>(shape));
         let (half, pool) = (shape.head_dim * shape.block_tokens, self.shared(store.pool, 1));
+        let parts = shape.block_len() / half;
         // A part is the keys or the values of a head: whatever the tables say, no two parts meet in a block.
         let store = |part: usize| {
             let head = part / 2 * shape.head_dim..(part / 2 + 1) * shape.head_dim;
@@ -48,17 +49,17 @@ impl Cpu {
             }
         };
         match keys.rows * keys.columns {
-            0..FEW => (0..2 * shape.kv_heads).for_each(store),
-            _ => self.pool.run(2 * shape.kv_heads, &|part, _| store(part)),
+            0..FEW => (0..parts).for_each(store),
+            _ => self.pool.run(parts, &|part, _| store(part)),
         }
     }
 
     pub(crate) fn paged_attention<E: Element>(&self, attention: PagedForward<'_, E>) {
-        let PagedForward { shape, queries, rows, sight, pool, out } = attention;
+        let PagedForward { shape, queries, rows, sight, pool, sinks, out } = attention;
         let (queries, pool) = (self.rows(queries), self.slice(pool));
         let steps = Steps::new(self, rows, queries.rows);
         let out: SharedRows<'_, E> = self.rows_mut(out);
-        self.attend(shape, (queries, steps, sight, pool), &out);
+        self.attend(shape, (queries, steps, sight, pool), sinks.map(|sinks| self.slice(sinks)), &out);
     }
 
     pub(crate) fn copy_blocks<E: Element>(
