@@ -13,13 +13,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::account::Account;
-use crate::choice::Delta;
+use crate::choice::{Delta, TokenShown};
 use crate::gateway::{Gateway, Visitor};
 use crate::generation::{Generation, Streaming};
 use crate::refusal::ApiError;
 use crate::responding;
 use crate::running::{ChoiceStep, RunningChoices, Sources};
-use crate::wire::{ChoiceShape, Form, Head, Usage, Whole};
+use crate::wire::{ChoiceShape, Form, Head, ShownEcho, Usage, Whole};
 
 /// Events that may wait for a client that reads slowly; the engine does not wait for it.
 const MOST_WAITING: usize = 64;
@@ -68,11 +68,7 @@ async fn whole(
     let mut running = RunningChoices::new(generation, sources, account);
     let mut deltas: Vec<Delta> = running.choices.iter().map(|_| Delta::default()).collect();
     while let Some(ChoiceStep { choice, delta }) = running.next().await? {
-        let collected = &mut deltas[choice];
-        collected.text.push_str(&delta.text);
-        collected.calls.extend(delta.calls);
-        collected.tokens.extend(delta.tokens);
-        collected.finish = delta.finish.or(collected.finish.take());
+        deltas[choice].extend(delta);
     }
     let usage = usage(generation, &running);
     let body = match form {
@@ -97,14 +93,30 @@ fn best(generation: &Generation, running: &RunningChoices<'_>, deltas: Vec<Delta
         }
         for at in order.into_iter().take(shown) {
             let delta = all[at].take().unwrap_or_default();
-            choices.push(Whole { index: choices.len(), echo: echo(generation, prompt), delta });
+            let index = choices.len();
+            let scores = generation.prompt_logprobs.map(|_| running.prompts[prompt].clone());
+            let scores = scores.map(|scores| (prompt, scores));
+            choices.push(Whole { index, echo: echo(generation, running, prompt), scores, delta });
         }
     }
     choices
 }
 
-fn echo(generation: &Generation, prompt: usize) -> String {
-    generation.echoes.as_ref().map(|echoes| echoes[prompt].clone()).unwrap_or_default()
+/// The prompt in front of its choices, with log-probabilities where they are shown.
+fn echo(generation: &Generation, running: &RunningChoices<'_>, prompt: usize) -> ShownEcho {
+    let Some(echo) = generation.echoes.as_ref().map(|echoes| &echoes[prompt]) else {
+        return ShownEcho::default();
+    };
+    let mut scores = running.prompts[prompt].iter();
+    let shown = |(at, (token, offset)): (usize, (&u32, &usize))| {
+        let logprobs = if at == 0 { None } else { scores.next().cloned() };
+        TokenShown { token: *token, offset: *offset, logprobs }
+    };
+    let tokens = match generation.logprobs {
+        Some(_) => generation.prompts[prompt].iter().zip(&echo.offsets).enumerate().map(shown).collect(),
+        None => Vec::new(),
+    };
+    ShownEcho { text: echo.text.clone(), tokens }
 }
 
 pub(crate) fn usage(generation: &Generation, running: &RunningChoices<'_>) -> Usage {
@@ -197,16 +209,16 @@ async fn tell(
                 return events.send_text("[DONE]").await;
             }
         };
-        let whole = Whole { index: choice, echo: String::new(), delta };
+        let whole = Whole { index: choice, delta, ..Whole::default() };
         let place = match &mut places[choice] {
             Some(place) => place,
             begun => {
                 let first = Whole {
                     index: choice,
-                    echo: echo(generation, choice / samples),
-                    delta: Delta::default(),
+                    echo: echo(generation, &running, choice / samples),
+                    ..Whole::default()
                 };
-                if let Some(beginning) = shape.beginning(head, &first) {
+                if let Some(beginning) = shape.beginning(head, generation, &first) {
                     events.send(&beginning).await?;
                 }
                 begun.insert(0)

@@ -3,7 +3,7 @@
 use bedplate_data::{Pieces, Tokenizer};
 use bedplate_serve::{EndReason, Logprobs};
 
-use crate::calls::{CallPart, CallSearch, FunctionCall};
+use crate::calls::{CallHead, CallPart, CallSearch};
 use crate::generation::Generation;
 use crate::stops::{StopSearch, Stops};
 
@@ -11,7 +11,10 @@ use crate::stops::{StopSearch, Stops};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct TokenShown {
     pub(crate) token: u32,
-    pub(crate) logprobs: Logprobs,
+    /// Where its text begins in that of the choice, in characters.
+    pub(crate) offset: usize,
+    /// The first token of a prompt has none.
+    pub(crate) logprobs: Option<Logprobs>,
 }
 
 /// How a choice ended.
@@ -33,11 +36,19 @@ impl Finish {
     }
 }
 
+/// A call, or more of the arguments of the one before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CallDelta {
+    /// Where it begins here.
+    pub(crate) head: Option<CallHead>,
+    pub(crate) arguments: String,
+}
+
 /// What a choice has to show since it was last asked.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Delta {
     pub(crate) text: String,
-    pub(crate) calls: Vec<FunctionCall>,
+    pub(crate) calls: Vec<CallDelta>,
     pub(crate) tokens: Vec<TokenShown>,
     pub(crate) finish: Option<Finish>,
 }
@@ -45,6 +56,23 @@ pub(crate) struct Delta {
 impl Delta {
     pub(crate) fn is_empty(&self) -> bool {
         self.text.is_empty() && self.calls.is_empty() && self.finish.is_none()
+    }
+
+    /// What comes after it, so that both are one.
+    pub(crate) fn extend(&mut self, later: Delta) {
+        self.text.push_str(&later.text);
+        for call in later.calls {
+            self.add_call(call);
+        }
+        self.tokens.extend(later.tokens);
+        self.finish = later.finish.or(self.finish.take());
+    }
+
+    fn add_call(&mut self, call: CallDelta) {
+        match self.calls.last_mut() {
+            Some(last) if call.head.is_none() => last.arguments.push_str(&call.arguments),
+            _ => self.calls.push(call),
+        }
     }
 }
 
@@ -60,13 +88,18 @@ pub(crate) struct AnswerChoice<'a> {
     has_called: bool,
     /// Tokens whose text has not been shown yet.
     waiting: Vec<TokenShown>,
+    /// Characters of the choice so far, with those of a prompt that is repeated.
+    characters: usize,
     pub(crate) tokens: u32,
     logprob_sum: f64,
     pub(crate) has_ended: bool,
 }
 
 impl<'a> AnswerChoice<'a> {
-    pub(crate) fn new(generation: &'a Generation, prompt: &[u32]) -> Self {
+    /// A choice after the prompt with this number.
+    pub(crate) fn new(generation: &'a Generation, number: usize) -> Self {
+        let prompt = &generation.prompts[number];
+        let echo = generation.echoes.as_ref().map(|echoes| &echoes[number]);
         let tokenizer = generation.model.tokenizer();
         Self {
             tokenizer,
@@ -74,11 +107,12 @@ impl<'a> AnswerChoice<'a> {
             shows_special: generation.shows_special,
             shows_logprobs: generation.logprobs.is_some(),
             least: generation.continuation.least,
-            pieces: tokenizer.pieces_after(if generation.continues { prompt } else { &[] }),
+            pieces: tokenizer.pieces_after(if generation.continues { prompt.as_slice() } else { &[] }),
             search: StopSearch::default(),
-            calls: generation.calls.map(CallSearch::new),
+            calls: generation.calls.clone().map(CallSearch::new),
             has_called: false,
             waiting: Vec::new(),
+            characters: echo.map_or(0, |echo| echo.text.chars().count()),
             tokens: 0,
             logprob_sum: 0.0,
             has_ended: false,
@@ -95,10 +129,12 @@ impl<'a> AnswerChoice<'a> {
         self.tokens += 1;
         self.logprob_sum += logprobs.as_ref().map_or(0.0, |logprobs| f64::from(logprobs.of_token));
         if let Some(logprobs) = logprobs.filter(|_| self.shows_logprobs) {
-            self.waiting.push(TokenShown { token, logprobs });
+            let offset = self.characters;
+            self.waiting.push(TokenShown { token, offset, logprobs: Some(logprobs) });
         }
         let is_shown = self.shows_special || !self.tokenizer.is_special(token);
         let piece = if is_shown { self.pieces.push(token) } else { String::new() };
+        self.characters += piece.chars().count();
         let none = Stops::default();
         let stops = if self.tokens > self.least { self.stops } else { &none };
         let released = self.search.push(&piece, stops);
@@ -152,10 +188,11 @@ impl<'a> AnswerChoice<'a> {
         for part in parts {
             match part {
                 CallPart::Text(text) => delta.text.push_str(&text),
-                CallPart::Call(call) => {
+                CallPart::Begin(head) => {
                     self.has_called = true;
-                    delta.calls.push(call);
+                    delta.add_call(CallDelta { head: Some(head), arguments: String::new() });
                 }
+                CallPart::Arguments(arguments) => delta.add_call(CallDelta { head: None, arguments }),
             }
         }
     }

@@ -222,6 +222,7 @@ async fn handle(
         RouteAction::Metrics => return Ok(status::metrics(gateway)),
         RouteAction::Version => return Ok(status::version()),
         RouteAction::Models => return status::models(gateway, name.as_deref()),
+        RouteAction::TokenizerInfo => return tokens::info(gateway),
         _ => {}
     }
     let arrived = Instant::now();

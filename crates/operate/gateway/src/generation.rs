@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bedplate_data::Tokenizer;
 use bedplate_serve::Continuation;
 
-use crate::calls::CallStyle;
+use crate::calls::CallSettings;
 use crate::model::ServedModel;
 use crate::refusal::ApiError;
 use crate::stops::Stops;
@@ -18,15 +19,17 @@ pub(crate) struct Generation {
     pub(crate) prompts: Vec<Vec<u32>>,
     /// Whether an answer continues the text of its prompt.
     pub(crate) continues: bool,
-    /// Texts in front of the choices of each prompt, where prompts are repeated.
-    pub(crate) echoes: Option<Vec<String>>,
+    /// What stands in front of the choices of each prompt, where prompts are repeated.
+    pub(crate) echoes: Option<Vec<Echo>>,
     pub(crate) continuation: Continuation,
     /// Choices of a prompt that are shown, the best ones of the samples.
     pub(crate) shown: u16,
     pub(crate) stops: Stops,
     pub(crate) shows_special: bool,
-    pub(crate) calls: Option<CallStyle>,
+    pub(crate) calls: Option<CallSettings>,
     pub(crate) logprobs: Option<LogprobsShown>,
+    /// The most likely tokens that are shown beside each token of the prompt.
+    pub(crate) prompt_logprobs: Option<u8>,
     pub(crate) streaming: Option<Streaming>,
     pub(crate) priority: i8,
 }
@@ -35,6 +38,34 @@ pub(crate) struct Generation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LogprobsShown {
     pub(crate) top: u8,
+    /// Whether tokens are named by their numbers instead of their text.
+    pub(crate) names_ids: bool,
+}
+
+/// A prompt that is repeated in front of its choices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    /// Where the text of each token begins, in characters.
+    pub(crate) offsets: Vec<usize>,
+}
+
+impl Echo {
+    /// The text of a prompt without its marks.
+    pub(crate) fn of(tokenizer: &Tokenizer, prompt: &[u32]) -> Self {
+        let (mut pieces, mut text, mut characters) = (tokenizer.pieces(), String::new(), 0);
+        let mut offsets = Vec::with_capacity(prompt.len());
+        for token in prompt {
+            offsets.push(characters);
+            if !tokenizer.is_special(*token) {
+                let piece = pieces.push(*token);
+                characters += piece.chars().count();
+                text.push_str(&piece);
+            }
+        }
+        text.push_str(&pieces.finish());
+        Self { text, offsets }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -45,6 +45,8 @@ const MOST_FORCED: usize = 256;
 pub(crate) enum Language {
     /// A value of a JSON schema.
     Schema(Value),
+    /// The same with at most one space between its parts: nobody reads it but a program.
+    Calls(Value),
     Regex(String),
     /// A grammar in Lark's notation.
     Lark(String),
@@ -60,7 +62,7 @@ impl Language {
 
     fn check(&self) -> Result<(), String> {
         let (bytes, depth) = match self {
-            Language::Schema(schema) => (schema.to_string().len(), 0),
+            Language::Schema(schema) | Language::Calls(schema) => (schema.to_string().len(), 0),
             Language::Regex(text) | Language::Lark(text) => (text.len(), nesting(text)),
             Language::Choice(texts) if texts.is_empty() => {
                 return Err("there is nothing to choose from".into());
@@ -79,7 +81,10 @@ impl Language {
 
     fn into_grammar(self) -> TopLevelGrammar {
         match self {
-            Language::Schema(schema) => TopLevelGrammar::from_json_schema(with_white_space(schema)),
+            Language::Schema(schema) => {
+                TopLevelGrammar::from_json_schema(with_white_space(schema, WHITE_SPACE))
+            }
+            Language::Calls(schema) => TopLevelGrammar::from_json_schema(with_white_space(schema, " ")),
             Language::Regex(text) => TopLevelGrammar::from_regex(&text),
             Language::Lark(text) => TopLevelGrammar::from_lark(text),
             Language::Choice(texts) => {
@@ -92,9 +97,9 @@ impl Language {
 }
 
 /// The schema with llguidance's own key for its options.
-fn with_white_space(mut schema: Value) -> Value {
+fn with_white_space(mut schema: Value, white_space: &str) -> Value {
     if let Some(object) = schema.as_object_mut() {
-        object.insert("x-guidance".into(), serde_json::json!({ "whitespace_pattern": WHITE_SPACE }));
+        object.insert("x-guidance".into(), serde_json::json!({ "whitespace_pattern": white_space }));
     }
     schema
 }
@@ -359,6 +364,8 @@ mod tests {
         assert!(takes(person(), "{\n  \"name\": \"Ada\",\n  \"age\": 36\n}"));
         assert!(takes(person(), "{\"name\":\"Ada\",\"age\":36}"));
         assert!(!takes(person(), "{  \"name\": \"Ada\", \"age\": 36}"), "white space has an end");
+        assert!(takes(Language::Calls(json!({ "type": "array" })), "[1, {\"a\": 2}]"));
+        assert!(!takes(Language::Calls(json!({ "type": "array" })), "[\n1]"));
         assert!(takes(Language::any_object(), r#"{"a": [1, {"b": null}]}"#));
         assert!(takes(Language::Regex("a{2,3}[0-9]".into()), "aaa7"));
         assert!(!takes(Language::Regex("a{2,3}[0-9]".into()), "a7"));

@@ -2,7 +2,7 @@
 
 use bedplate_data::{ChatTemplate, Tokenizer};
 use bedplate_host::clock;
-use bedplate_serve::{About, Answer, Ask, EngineState, Grammar, Refusal, Replica};
+use bedplate_serve::{About, Answer, Ask, EngineState, Grammar, Refusal, Replica, Sampling};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -20,6 +20,7 @@ pub struct ServedModel {
     tokenizer: Arc<Tokenizer>,
     template: Option<ChatTemplate>,
     call_style: CallStyle,
+    sampling: Sampling,
     guide: OnceLock<Result<Guide, String>>,
     turn: AtomicUsize,
     /// Seconds since 1970.
@@ -47,6 +48,7 @@ impl ServedModel {
             template,
             call_style: CallStyle::of_template(source.as_deref().unwrap_or_default()),
             tokenizer,
+            sampling: Sampling::default(),
             guide: OnceLock::new(),
             turn: AtomicUsize::new(0),
             created: clock::unix_time().as_secs(),
@@ -57,6 +59,16 @@ impl ServedModel {
     pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
         self.aliases = aliases;
         self
+    }
+
+    /// Settings of samples for requests that leave them out.
+    pub fn with_sampling(mut self, sampling: Sampling) -> Self {
+        self.sampling = sampling;
+        self
+    }
+
+    pub(crate) fn sampling(&self) -> &Sampling {
+        &self.sampling
     }
 
     pub fn name(&self) -> &str {

@@ -3,30 +3,33 @@
 use serde_json::{Value, json};
 
 use crate::answering::{ClientEvents, Gone};
-use crate::calls::FunctionCall;
-use crate::choice::{Delta, Finish};
+use crate::calls::CallHead;
+use crate::choice::{CallDelta, Delta, Finish};
 use crate::generation::Generation;
 use crate::refusal::ApiError;
 use crate::running::RunningChoices;
 use crate::wire::response::{self, ResponseProgress};
 use crate::wire::{Head, Usage};
 
-/// Items that are complete, and the text that is being written.
+/// Items that are complete, and the text or the call that is being written.
 struct Draft<'a> {
     head: &'a Head,
     items: Vec<Value>,
     text: Option<String>,
+    /// The call that is being written, with its arguments.
+    call: Option<(CallHead, String)>,
     /// What has happened since this was last asked: types and contents of events.
     news: Vec<(&'static str, Value)>,
 }
 
 impl<'a> Draft<'a> {
     fn new(head: &'a Head) -> Self {
-        Self { head, items: Vec::new(), text: None, news: Vec::new() }
+        Self { head, items: Vec::new(), text: None, call: None, news: Vec::new() }
     }
 
     fn take(&mut self, delta: &Delta) {
         if !delta.text.is_empty() {
+            self.end_call();
             self.write(&delta.text);
         }
         for call in &delta.calls {
@@ -35,6 +38,7 @@ impl<'a> Draft<'a> {
         }
         if delta.finish.is_some() {
             self.end_text();
+            self.end_call();
         }
     }
 
@@ -75,16 +79,31 @@ impl<'a> Draft<'a> {
         self.items.push(item);
     }
 
-    fn call(&mut self, call: &FunctionCall) {
+    fn call(&mut self, call: &CallDelta) {
+        if call.head.is_some() {
+            self.end_call();
+        }
         let index = self.index();
-        let item = response::call(self.head, index, call, true);
-        let id = &item["id"];
-        let begun = response::call(self.head, index, call, false);
-        self.news.push(("response.output_item.added", json!({ "output_index": index, "item": begun })));
+        if let Some(head) = &call.head {
+            let item = response::call(self.head, index, head, None);
+            self.news.push(("response.output_item.added", json!({ "output_index": index, "item": item })));
+            self.call = Some((head.clone(), String::new()));
+        }
+        let Some((head, arguments)) = &mut self.call else { return };
+        if call.arguments.is_empty() {
+            return;
+        }
+        arguments.push_str(&call.arguments);
+        let id = &response::call(self.head, index, head, None)["id"];
         let delta = json!({ "item_id": id, "output_index": index, "delta": call.arguments });
         self.news.push(("response.function_call_arguments.delta", delta));
-        let done =
-            json!({ "item_id": id, "output_index": index, "name": call.name, "arguments": call.arguments });
+    }
+
+    fn end_call(&mut self) {
+        let Some((head, arguments)) = self.call.take() else { return };
+        let index = self.index();
+        let item = response::call(self.head, index, &head, Some(&arguments));
+        let done = json!({ "item_id": item["id"], "output_index": index, "name": head.name, "arguments": arguments });
         self.news.push(("response.function_call_arguments.done", done));
         self.news.push(("response.output_item.done", json!({ "output_index": index, "item": item })));
         self.items.push(item);
@@ -96,6 +115,7 @@ pub(crate) fn whole(head: &Head, generation: &Generation, delta: &Delta, usage: 
     let mut draft = Draft::new(head);
     draft.take(delta);
     draft.end_text();
+    draft.end_call();
     let progress =
         ResponseProgress { items: &draft.items, finish: delta.finish.as_ref(), usage: Some(usage) };
     response::object(head, generation, &progress)

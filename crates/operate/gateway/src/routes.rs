@@ -25,10 +25,11 @@ pub(crate) enum RouteAction {
     Embeddings,
     Tokenize,
     Detokenize,
+    TokenizerInfo,
 }
 
 /// Method, path, and whether a key is needed.
-const ROUTES: [(Method, &str, RouteAction, bool); 16] = [
+const ROUTES: [(Method, &str, RouteAction, bool); 17] = [
     (Method::GET, "/", RouteAction::Page, false),
     (Method::GET, "/health", RouteAction::Health, false),
     (Method::GET, "/ping", RouteAction::Health, false),
@@ -42,6 +43,7 @@ const ROUTES: [(Method, &str, RouteAction, bool); 16] = [
     (Method::POST, "/v1/embeddings", RouteAction::Embeddings, true),
     (Method::POST, "/tokenize", RouteAction::Tokenize, true),
     (Method::POST, "/detokenize", RouteAction::Detokenize, true),
+    (Method::GET, "/tokenizer_info", RouteAction::TokenizerInfo, true),
     (Method::POST, "/v1/tokenize", RouteAction::Tokenize, true),
     (Method::POST, "/v1/detokenize", RouteAction::Detokenize, true),
     (Method::GET, "/models", RouteAction::Models, true),

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bedplate_batching::TenantId;
-use bedplate_serve::{Answer, Ask, Ender, SampleEvent, Wants};
+use bedplate_serve::{Answer, Ask, Ender, Logprobs, SampleEvent, Wants};
 use tokio::sync::mpsc;
 
 use crate::account::Account;
@@ -86,18 +86,17 @@ pub(crate) struct RunningChoices<'a> {
     sources: Sources,
     samples: usize,
     pub(crate) choices: Vec<AnswerChoice<'a>>,
+    /// Log-probabilities of each prompt's tokens but the first, where they are wanted.
+    pub(crate) prompts: Vec<Vec<Logprobs>>,
     pub(crate) account: Account,
 }
 
 impl<'a> RunningChoices<'a> {
     pub(crate) fn new(generation: &'a Generation, sources: Sources, account: Account) -> Self {
         let samples = usize::from(generation.continuation.samples);
-        let choices = generation
-            .prompts
-            .iter()
-            .flat_map(|prompt| (0..samples).map(|_| AnswerChoice::new(generation, prompt)))
-            .collect();
-        Self { sources, samples, choices, account }
+        let prompts = generation.prompts.len();
+        let choices = (0..prompts * samples).map(|at| AnswerChoice::new(generation, at / samples)).collect();
+        Self { sources, samples, choices, prompts: vec![Vec::new(); prompts], account }
     }
 
     /// The next step; none once every choice has ended.
@@ -116,6 +115,7 @@ impl<'a> RunningChoices<'a> {
     fn take(&mut self, prompt: usize, event: SampleEvent) -> Result<Option<ChoiceStep>, ApiError> {
         match event {
             SampleEvent::Admitted { cached_tokens } => self.account.admitted(cached_tokens, Instant::now()),
+            SampleEvent::Prompt { logprobs, .. } => self.prompts[prompt].extend(logprobs),
             SampleEvent::Token { sample, token, logprobs } => {
                 let at = prompt * self.samples + usize::from(sample);
                 // A choice that ended by its text has no more tokens, though some may be on their way.

@@ -28,32 +28,23 @@ pub(crate) fn continuation(
         most: 1,
         least: fields.whole("min_tokens", 0..=i64::from(u32::MAX))?.unwrap_or(0) as u32,
         samples: samples as u16,
-        sampling: sampling(fields, model.about().vocabulary)?,
+        sampling: sampling(fields, model)?,
         stop_tokens: stop_tokens(fields)?,
         ignores_end: fields.flag("ignore_eos")?.unwrap_or(false),
         logprobs: None,
+        prompt_logprobs: None,
+        allowed: allowed(fields, model)?,
+        bad_words: bad_words(fields, model)?,
         grammar: None,
     })
 }
 
 /// Fields of OpenAI and vLLM that change an answer and that this server does not know.
-const CHANGING: [&str; 12] = [
-    "allowed_token_ids",
-    "bad_words",
-    "continue_final_message",
-    "documents",
-    "function_call",
-    "functions",
-    "prompt_logprobs",
-    "return_tokens_as_token_ids",
-    "truncate_prompt_tokens",
-    "use_beam_search",
-    "length_penalty",
-    "prompt_embeds",
-];
+const CHANGING: [&str; 6] =
+    ["documents", "function_call", "functions", "use_beam_search", "length_penalty", "prompt_embeds"];
 
 /// What is asked for is done or refused.
-fn refuse_ignored(fields: &Fields<'_>) -> Result<(), ApiError> {
+pub(crate) fn refuse_ignored(fields: &Fields<'_>) -> Result<(), ApiError> {
     let is_asked = |value: &Value| match value {
         Value::Bool(is_asked) => *is_asked,
         Value::Array(listed) => !listed.is_empty(),
@@ -74,21 +65,23 @@ fn refuse_ignored(fields: &Fields<'_>) -> Result<(), ApiError> {
     }
 }
 
-fn sampling(fields: &Fields<'_>, vocabulary: u32) -> Result<Sampling, ApiError> {
-    let defaults = Sampling::default();
+fn sampling(fields: &Fields<'_>, model: &ServedModel) -> Result<Sampling, ApiError> {
+    let defaults = model.sampling();
     let number = |key, range, default: f32| {
         Ok::<f32, ApiError>(fields.number(key, range)?.map_or(default, |read| read as f32))
     };
     Ok(Sampling {
         temperature: number("temperature", 0.0..=2.0, defaults.temperature)?,
         // vLLM spells "all of them" as -1.
-        top_k: fields.whole("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as u32,
+        top_k: fields
+            .whole("top_k", -1..=i64::from(u32::MAX))?
+            .map_or(defaults.top_k, |top_k| top_k.max(0) as u32),
         top_p: number("top_p", 0.0..=1.0, defaults.top_p)?.max(f32::MIN_POSITIVE),
         min_p: number("min_p", 0.0..=1.0, defaults.min_p)?,
         repetition_penalty: number("repetition_penalty", 1e-3..=100.0, defaults.repetition_penalty)?,
         presence_penalty: number("presence_penalty", -2.0..=2.0, defaults.presence_penalty)?,
         frequency_penalty: number("frequency_penalty", -2.0..=2.0, defaults.frequency_penalty)?,
-        bias: bias(fields, vocabulary)?,
+        bias: bias(fields, model.about().vocabulary)?,
         seed: fields.whole("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
     })
 }
@@ -113,6 +106,72 @@ fn bias(fields: &Fields<'_>, vocabulary: u32) -> Result<Vec<(u32, f32)>, ApiErro
         Ok((token, fields::number(value, &path, &(-100.0..=100.0))? as f32))
     };
     biases.map().iter().map(one).collect()
+}
+
+/// The mask of the only tokens that may be sampled.
+fn allowed(fields: &Fields<'_>, model: &ServedModel) -> Result<Option<Arc<[u32]>>, ApiError> {
+    let Some(listed) = fields.list("allowed_token_ids")? else { return Ok(None) };
+    let vocabulary = model.about().vocabulary;
+    let mut mask = vec![0; vocabulary.div_ceil(32) as usize];
+    for (at, token) in tokens(listed, "allowed_token_ids")?.into_iter().enumerate() {
+        if token >= vocabulary {
+            let path = format!("allowed_token_ids[{at}]");
+            let message = format!("`{path}` is {token}: the model's tokens are numbered below {vocabulary}");
+            return Err(ApiError::field(path, message));
+        }
+        mask[token as usize / 32] |= 1 << (token % 32);
+    }
+    if listed.is_empty() {
+        return Err(ApiError::field(
+            "allowed_token_ids",
+            "`allowed_token_ids` is empty: nothing could be sampled",
+        ));
+    }
+    Ok(Some(mask.into()))
+}
+
+const MOST_BAD_WORDS: usize = 256;
+
+/// The tokens of words that no answer has: as they are, and where that is another token behind a space.
+fn bad_words(fields: &Fields<'_>, model: &ServedModel) -> Result<Vec<Vec<u32>>, ApiError> {
+    let listed = fields.list("bad_words")?.unwrap_or_default();
+    if listed.len() > MOST_BAD_WORDS {
+        let message = format!("`bad_words` has {} words, more than {MOST_BAD_WORDS}", listed.len());
+        return Err(ApiError::field("bad_words", message));
+    }
+    let mut runs: Vec<Vec<u32>> = Vec::new();
+    for (at, word) in listed.iter().enumerate() {
+        let path = format!("bad_words[{at}]");
+        let word = fields::text(word, &path)?;
+        if word.trim().is_empty() || word.len() > LONGEST_STOP {
+            let message =
+                format!("`{path}` must have 1 to {LONGEST_STOP} bytes that are not all white space");
+            return Err(ApiError::field(path, message));
+        }
+        let encode = |text: &str| model.encode(text, false, LONGEST_STOP, &path);
+        let (plain, spaced) = (encode(word)?, encode(&format!(" {}", word.trim_start()))?);
+        let is_one_word = spaced.len() == plain.len() && spaced.first() != plain.first();
+        runs.extend([plain].into_iter().chain(is_one_word.then_some(spaced)).filter(|run| !run.is_empty()));
+    }
+    Ok(runs)
+}
+
+/// How many of the last tokens of a prompt are kept, where not all are.
+pub(crate) fn kept_tokens(fields: &Fields<'_>, model: &ServedModel) -> Result<Option<usize>, ApiError> {
+    let limit = i64::from(model.about().context_limit);
+    let kept = fields.whole("truncate_prompt_tokens", -1..=i64::from(u32::MAX))?;
+    match kept {
+        Some(0) => {
+            Err(ApiError::field("truncate_prompt_tokens", "`truncate_prompt_tokens` is 0: no prompt is left"))
+        }
+        // vLLM's word for as many as the model takes, of which one place is for the answer.
+        Some(-1) => Ok(Some((limit - 1).max(1) as usize)),
+        Some(kept) if kept > limit => {
+            let message = format!("`truncate_prompt_tokens` is {kept}, and the model takes {limit} tokens");
+            Err(ApiError::field("truncate_prompt_tokens", message))
+        }
+        kept => Ok(kept.map(|kept| kept as usize)),
+    }
 }
 
 fn stop_tokens(fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
@@ -171,6 +230,18 @@ pub(crate) fn streaming(fields: &Fields<'_>) -> Result<Option<Streaming>, ApiErr
     }
     let always = always.unwrap_or(false);
     Ok(Some(Streaming { shows_usage: usage.unwrap_or(false), shows_usage_always: always }))
+}
+
+/// How many most likely tokens are shown beside each token of the prompt.
+pub(crate) fn prompt_logprobs(fields: &Fields<'_>) -> Result<Option<u8>, ApiError> {
+    let top = fields.whole("prompt_logprobs", 0..=20)?.map(|top| top as u8);
+    match top {
+        Some(_) if fields.flag("stream")? == Some(true) => Err(ApiError::field(
+            "prompt_logprobs",
+            "`prompt_logprobs` cannot be streamed; ask without `stream`, or for `echo` with `logprobs`",
+        )),
+        top => Ok(top),
+    }
 }
 
 pub(crate) fn priority(fields: &Fields<'_>) -> Result<i8, ApiError> {

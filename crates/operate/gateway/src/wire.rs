@@ -7,7 +7,9 @@ pub(crate) mod response;
 
 use serde_json::{Value, json};
 
-use crate::choice::Delta;
+use bedplate_serve::Logprobs;
+
+use crate::choice::{Delta, TokenShown};
 use crate::generation::Generation;
 
 /// What every object of an answer repeats.
@@ -67,44 +69,62 @@ impl Usage {
 #[derive(Debug, Default)]
 pub(crate) struct Whole {
     pub(crate) index: usize,
-    /// The text in front of it, where the prompt is repeated.
-    pub(crate) echo: String,
+    /// What stands in front of it, where the prompt is repeated.
+    pub(crate) echo: ShownEcho,
+    /// The number of its prompt and the log-probabilities of that, where they are shown by themselves.
+    pub(crate) scores: Option<(usize, Vec<Logprobs>)>,
     pub(crate) delta: Delta,
+}
+
+/// A prompt in front of a choice.
+#[derive(Debug, Default)]
+pub(crate) struct ShownEcho {
+    pub(crate) text: String,
+    /// Where log-probabilities are shown.
+    pub(crate) tokens: Vec<TokenShown>,
+}
+
+impl ShownEcho {
+    fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.tokens.is_empty()
+    }
 }
 
 impl ChoiceShape {
     /// The whole answer.
-    pub(crate) fn whole(
-        self,
-        head: &Head,
-        generation: &Generation,
-        choices: &[Whole],
-        usage: Usage,
-    ) -> Value {
+    pub(crate) fn whole(self, head: &Head, generation: &Generation, all: &[Whole], usage: Usage) -> Value {
         let (object, choices): (_, Vec<Value>) = match self {
-            ChoiceShape::Chat => (
-                "chat.completion",
-                choices.iter().map(|whole| chat::message(head, generation, whole)).collect(),
-            ),
-            ChoiceShape::Completion => (
-                "text_completion",
-                choices.iter().map(|whole| completion::choice(generation, whole, &mut 0)).collect(),
-            ),
+            ChoiceShape::Chat => {
+                ("chat.completion", all.iter().map(|whole| chat::message(head, generation, whole)).collect())
+            }
+            ChoiceShape::Completion => {
+                ("text_completion", all.iter().map(|whole| completion::choice(generation, whole)).collect())
+            }
         };
-        json!({ "id": head.id, "object": object, "created": head.created, "model": head.model,
-                "choices": choices, "usage": usage.to_json(), "system_fingerprint": null })
+        let mut answer = json!({ "id": head.id, "object": object, "created": head.created, "model": head.model,
+                                 "choices": choices, "usage": usage.to_json(), "system_fingerprint": null });
+        // A chat has one prompt for all choices, a completion one for each.
+        for (at, whole) in all.iter().enumerate() {
+            if let Some(scores) = logprobs::of_prompt(generation, whole) {
+                match self {
+                    ChoiceShape::Chat => answer["prompt_logprobs"] = scores,
+                    ChoiceShape::Completion => answer["choices"][at]["prompt_logprobs"] = scores,
+                }
+            }
+        }
+        answer
     }
 
     /// What announces a choice of a stream.
-    pub(crate) fn beginning(self, head: &Head, whole: &Whole) -> Option<Value> {
+    pub(crate) fn beginning(self, head: &Head, generation: &Generation, whole: &Whole) -> Option<Value> {
         match self {
             ChoiceShape::Chat => Some(self.chunk(head, chat::role(whole.index))),
             ChoiceShape::Completion if whole.echo.is_empty() => None,
-            ChoiceShape::Completion => Some(self.chunk(head, completion::echo(whole))),
+            ChoiceShape::Completion => Some(self.chunk(head, completion::choice(generation, whole))),
         }
     }
 
-    /// What a step adds. `place` is where the choice's text and calls have got to.
+    /// What a step adds. `place` is where the choice's calls have got to.
     pub(crate) fn addition(
         self,
         head: &Head,
@@ -114,7 +134,7 @@ impl ChoiceShape {
     ) -> Value {
         match self {
             ChoiceShape::Chat => self.chunk(head, chat::delta(head, generation, whole, place)),
-            ChoiceShape::Completion => self.chunk(head, completion::choice(generation, whole, place)),
+            ChoiceShape::Completion => self.chunk(head, completion::choice(generation, whole)),
         }
     }
 

@@ -28,6 +28,12 @@ pub enum SampleEvent {
     Admitted {
         cached_tokens: u32,
     },
+    /// Log-probabilities of the prompt's tokens from the one with this number on; the first token has none. All of them are told before the
+    /// first sampled token.
+    Prompt {
+        first: usize,
+        logprobs: Vec<Logprobs>,
+    },
     Token {
         sample: u16,
         token: u32,
@@ -51,10 +57,12 @@ pub enum SampleEvent {
     Failed(String),
 }
 
-/// Log-probabilities where a token was sampled, after penalties and temperature have had no say in them.
+/// Log-probabilities where a token was sampled or stands in the prompt; penalties and temperature have had no say in them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     pub of_token: f32,
+    /// How many tokens are more likely.
+    pub above: u32,
     /// The most likely tokens first.
     pub top: Vec<(u32, f32)>,
 }

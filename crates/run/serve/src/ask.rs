@@ -31,7 +31,7 @@ pub enum Wants {
 /// How a prompt is continued.
 #[derive(Debug, Clone)]
 pub struct Continuation {
-    /// Most tokens of a sample.
+    /// Most tokens of a sample; with 0 a sample ends when the prompt has been computed.
     pub most: u32,
     /// Tokens before which no end is sampled.
     pub least: u32,
@@ -44,11 +44,25 @@ pub struct Continuation {
     pub ignores_end: bool,
     /// With each token, its log-probability and that of this many most likely ones.
     pub logprobs: Option<u8>,
+    /// The same for the tokens of the prompt, which is then computed anew, whatever is cached of it.
+    pub prompt_logprobs: Option<u8>,
+    /// The only tokens that are sampled, the ends among them or not, where not all are: bit `t % 32` of word `t / 32`.
+    pub allowed: Option<Arc<[u32]>>,
+    /// Runs of tokens of which no answer has the last behind the others.
+    pub bad_words: Vec<Vec<u32>>,
     /// What may be sampled next, where not everything may.
     pub grammar: Option<Arc<dyn Grammar>>,
 }
 
 impl Ask {
+    /// How many most likely tokens are wanted beside each of the prompt's, where its log-probabilities are.
+    pub(crate) fn wants_prompt(&self) -> Option<u8> {
+        match &self.wants {
+            Wants::Text(text) => text.prompt_logprobs,
+            Wants::Embedding | Wants::Blocks => None,
+        }
+    }
+
     pub fn text(prompt: Vec<u32>, continuation: Continuation) -> Self {
         Self {
             prompt,
@@ -57,6 +71,13 @@ impl Ask {
             priority: 0,
             adapter: None,
         }
+    }
+}
+
+impl Continuation {
+    /// Tokens for which the scheduler makes room: the step that computes the prompt counts as one.
+    pub(crate) fn counted_tokens(&self) -> u32 {
+        self.most.max(1)
     }
 }
 
@@ -70,6 +91,9 @@ impl Default for Continuation {
             stop_tokens: Vec::new(),
             ignores_end: false,
             logprobs: None,
+            prompt_logprobs: None,
+            allowed: None,
+            bad_words: Vec::new(),
             grammar: None,
         }
     }

@@ -8,6 +8,7 @@
 mod blocks;
 #[cfg(test)]
 mod predicted_tests;
+mod prompt;
 mod sample;
 mod speculation;
 
@@ -53,6 +54,8 @@ pub(crate) struct EngineParts<E: Element> {
     pub(crate) end_tokens: Vec<u32>,
     pub(crate) draft: Option<DraftModel<E>>,
     pub(crate) speculative: usize,
+    /// Rows of a step that have room for logits.
+    pub(crate) wanted: usize,
     pub(crate) seed: u64,
     /// The other ranks, where the model is cut.
     pub(crate) group: Option<WorkerGroup>,
@@ -65,6 +68,8 @@ pub(crate) struct Core<E: Element> {
     swapped: BTreeMap<u32, Vec<Box<[u8]>>>,
     spares: Vec<u32>,
     composed: Composed,
+    /// A piece of a prompt whose log-probabilities are wanted.
+    piece: Composed,
     logits: Logits,
     /// Requests that have finished and were not asked for.
     finished: u32,
@@ -109,6 +114,7 @@ impl<E: Element> Core<E> {
             swapped: BTreeMap::new(),
             spares: (blocks..blocks + spares as u32).collect(),
             composed: Composed::default(),
+            piece: Composed::default(),
             logits,
             finished: 0,
             began: Instant::now(),
@@ -129,11 +135,14 @@ impl<E: Element> Core<E> {
     /// Takes a request that the handle has checked.
     pub(crate) fn submit(&mut self, id: u64, ask: Ask, adapter: Option<usize>, teller: Teller) {
         let (output_tokens, samples, seed) = match &ask.wants {
-            Wants::Text(text) => (text.most, text.samples, text.sampling.seed),
+            Wants::Text(text) => (text.counted_tokens(), text.samples, text.sampling.seed),
             Wants::Embedding | Wants::Blocks => (1, 1, None),
         };
         let keys = self.parts.keys.of(&ask.prompt, adapter);
-        self.restore(&keys);
+        let computes_all = ask.wants_prompt().is_some();
+        if !computes_all {
+            self.restore(&keys);
+        }
         let request = Request {
             id: RequestId(id),
             tenant: ask.tenant,
@@ -143,6 +152,7 @@ impl<E: Element> Core<E> {
             samples,
             deadline: None,
             keys: keys.clone(),
+            computes_all,
             start: SequenceStart::Prompt,
         };
         let now = self.now();
@@ -165,6 +175,7 @@ impl<E: Element> Core<E> {
                     left: samples,
                     is_admitted: false,
                     told_blocks: 0,
+                    told_prompt: 1,
                 };
                 let live = job.begin_sample(id, &keys);
                 self.put(sequence, live);
@@ -274,12 +285,15 @@ impl<E: Element> Core<E> {
         }
         let decoding = self.decoding();
         let mut runs = self.runs(&decoding);
+        let pieces = self.take_pieces(&mut runs);
         self.composed.fill(&self.parts.scheduler, &mut runs);
         let prepared = begun.elapsed();
+        self.compute_pieces(pieces);
         self.compute(&runs);
         if self.trouble().is_err() {
             return;
         }
+        self.tell_last_of_pieces(&runs);
         let computed = begun.elapsed();
         self.finish_step(&decoding, &runs);
         let whole = begun.elapsed();

@@ -297,7 +297,7 @@ impl Engine {
 /// A request as the scheduler counts it.
 fn to_request(ask: &Ask) -> Request {
     let (output_tokens, samples) = match &ask.wants {
-        Wants::Text(text) => (text.most, text.samples),
+        Wants::Text(text) => (text.counted_tokens(), text.samples),
         Wants::Embedding | Wants::Blocks => (1, 1),
     };
     let prompt = u32::try_from(ask.prompt.len()).unwrap_or(u32::MAX);
@@ -494,6 +494,7 @@ impl<E: Element> Prepared<E> {
             end_tokens: end_tokens.to_vec(),
             draft,
             speculative,
+            wanted: shape.wanted,
             seed: options.seed,
             group,
         };
@@ -658,6 +659,9 @@ fn blocks_for(options: &EngineOptions, context: u32, block_bytes: u64) -> Result
     Ok(blocks.min(u64::from(u32::MAX / 2)) as u32)
 }
 
+/// Rows of a step that have room for logits at least: a prompt whose log-probabilities are wanted is computed in pieces of as many.
+const LEAST_WANTED: usize = 32;
+
 fn room_shape(
     options: &EngineOptions,
     context: u32,
@@ -670,7 +674,7 @@ fn room_shape(
         rows: options.token_budget as usize + speculated,
         sequences: max_seqs,
         table_entries: max_seqs * (context.div_ceil(options.block_tokens) as usize + 1),
-        wanted: max_seqs + speculated,
+        wanted: (max_seqs + speculated).max(LEAST_WANTED),
         adapter_rank: adapters.iter().map(|(_, adapter)| adapter.rank()).max().unwrap_or(0),
     }
 }

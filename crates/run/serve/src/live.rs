@@ -19,6 +19,8 @@ pub(crate) struct LiveRequest {
     pub(crate) is_admitted: bool,
     /// Blocks that were told to whoever wants them.
     pub(crate) told_blocks: usize,
+    /// Tokens of the prompt whose log-probabilities were told. The first has none.
+    pub(crate) told_prompt: usize,
 }
 
 impl LiveRequest {

@@ -1,6 +1,7 @@
 //! A model's folder in Hugging Face's format: its configuration, its weights and where texts end.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bedplate_diag::Source;
@@ -8,7 +9,9 @@ use bedplate_host::read_regular_text;
 use bedplate_network::{Architecture, CONFIG_FILE, MOST_JSON_BYTES, NetworkError};
 use serde_json::Value;
 
-use crate::ServeError;
+use crate::{Sampling, ServeError};
+
+const GENERATION_FILE: &str = "generation_config.json";
 
 /// A folder whose configuration has been read.
 #[derive(Debug, Clone)]
@@ -17,6 +20,8 @@ pub struct Model {
     pub architecture: Architecture,
     /// Tokens that end an answer.
     pub end_tokens: Vec<u32>,
+    /// How its makers sample from it, as `generation_config.json` says; where that says nothing, as usual.
+    pub sampling: Sampling,
     /// The format that the configuration names for the weights.
     pub dtype: Option<String>,
 }
@@ -28,12 +33,17 @@ impl Model {
             .map_err(|source| ServeError::ReadModel { path: path.clone(), source })?;
         let architecture = Architecture::from_config(Source::new(&path.display().to_string(), &text))?;
         let config: Value = serde_json::from_str(&text).unwrap_or_default();
-        let mut end_tokens = ends(&read_generation(folder)?);
+        let generation = read_generation(folder)?;
+        let mut end_tokens = ends(&generation);
         if end_tokens.is_empty() {
             end_tokens = ends(&config);
         }
         let dtype = ["dtype", "torch_dtype"].iter().find_map(|key| config[*key].as_str().map(str::to_owned));
-        Ok(Self { folder: folder.to_owned(), architecture, end_tokens, dtype })
+        let sampling = sampling(&generation).map_err(|reason| ServeError::ReadModel {
+            path: folder.join(GENERATION_FILE),
+            source: io::Error::new(ErrorKind::InvalidData, reason),
+        })?;
+        Ok(Self { folder: folder.to_owned(), architecture, end_tokens, sampling, dtype })
     }
 
     /// Most tokens of prompt and answer for which the model was made.
@@ -44,7 +54,7 @@ impl Model {
 
 /// The defaults of generation, of a folder that has them.
 fn read_generation(folder: &Path) -> Result<Value, ServeError> {
-    let path = folder.join("generation_config.json");
+    let path = folder.join(GENERATION_FILE);
     match read_regular_text(&path, MOST_JSON_BYTES) {
         Ok(text) => {
             serde_json::from_str(&text).map_err(|error| ServeError::ReadModel { path, source: error.into() })
@@ -52,6 +62,30 @@ fn read_generation(folder: &Path) -> Result<Value, ServeError> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Value::Null),
         Err(source) => Err(ServeError::ReadModel { path, source }),
     }
+}
+
+/// The settings that requests may leave out. As vLLM does, `do_sample` is not looked at: a request that wants the most likely tokens says so.
+fn sampling(config: &Value) -> Result<Sampling, String> {
+    let number = |key: &str, range: RangeInclusive<f64>, usual: f32| match &config[key] {
+        Value::Null => Ok(usual),
+        value => match value.as_f64().filter(|number| range.contains(number)) {
+            Some(number) => Ok(number as f32),
+            None => {
+                Err(format!("`{key}` is {value} and must be between {} and {}", range.start(), range.end()))
+            }
+        },
+    };
+    let usual = Sampling::default();
+    let top_k = number("top_k", -1.0..=f64::from(u32::MAX), 0.0)?;
+    let top_p = number("top_p", 0.0..=1.0, usual.top_p)?.max(f32::MIN_POSITIVE);
+    Ok(Sampling {
+        temperature: number("temperature", 0.0..=100.0, usual.temperature)?,
+        top_k: top_k.max(0.0) as u32,
+        top_p,
+        min_p: number("min_p", 0.0..=1.0, usual.min_p)?,
+        repetition_penalty: number("repetition_penalty", 1e-3..=100.0, usual.repetition_penalty)?,
+        ..usual
+    })
 }
 
 /// `eos_token_id`: a number or a list of them.
@@ -101,5 +135,21 @@ mod tests {
         assert!(matches!(Model::open(folder.path()), Err(ServeError::ReadModel { .. })));
         fs::write(&generation, r#"{"eos_token_id": [3, 4]}"#).unwrap();
         assert_eq!(Model::open(folder.path()).unwrap().end_tokens, [3, 4]);
+        assert_eq!(Model::open(folder.path()).unwrap().sampling, Sampling::default());
+        let qwen = r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05}"#;
+        fs::write(&generation, qwen).unwrap();
+        let sampling = Model::open(folder.path()).unwrap().sampling;
+        let expected = Sampling {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            repetition_penalty: 1.05,
+            ..Sampling::default()
+        };
+        assert_eq!(sampling, expected);
+        for wrong in [r#"{"temperature": -1}"#, r#"{"top_p": "x"}"#, r#"{"repetition_penalty": 0}"#] {
+            fs::write(&generation, wrong).unwrap();
+            assert!(Model::open(folder.path()).unwrap_err().to_string().contains("generation_config.json"));
+        }
     }
 }

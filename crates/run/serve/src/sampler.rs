@@ -185,7 +185,8 @@ pub(crate) fn logprobs(logits: &[f32], token: u32, top: u8) -> Logprobs {
             }
         }
     }
-    Logprobs { of_token: of(token), top: order.into_iter().map(|token| (token, of(token))).collect() }
+    let above = logits.iter().filter(|logit| **logit > logits[token as usize]).count() as u32;
+    Logprobs { of_token: of(token), above, top: order.into_iter().map(|token| (token, of(token))).collect() }
 }
 
 #[cfg(test)]
@@ -264,6 +265,7 @@ mod tests {
     fn log_probabilities_are_those_of_the_model() {
         let found = logprobs(&[0.0, 1.0, 2.0], 1, 2);
         assert!((found.of_token + 1.4076).abs() < 1e-3);
+        assert_eq!(found.above, 1);
         assert_eq!(found.top.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 1]);
     }
 }

@@ -264,7 +264,9 @@ impl Replica for Disaggregated {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.workers.len().max(1);
         let mut in_turn = self.workers[turn..].iter().chain(&self.workers[..turn]);
         let worker = in_turn.find(|worker| worker.is_usable()).cloned();
-        let Some(worker) = worker.filter(|_| ask.prompt.len() >= self.least_tokens) else {
+        let Some(worker) =
+            worker.filter(|_| ask.prompt.len() >= self.least_tokens && ask.wants_prompt().is_none())
+        else {
             return self.engine.ask(ask);
         };
         let adapter = self.engine.take(&ask)?;

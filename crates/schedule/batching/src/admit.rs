@@ -68,7 +68,10 @@ impl<B: BlockList> Scheduler<B> {
         let computes = matches!(sequence.phase, SequencePhase::Waiting(Resume::Prompt | Resume::Recompute));
         // A prompt computes at least its last token; a sequence with its KV present writes one more.
         let tokens = if computes { sequence.target } else { sequence.target + 1 };
-        let shareable = (tokens - 1) / self.options.block_tokens;
+        let shareable = match computes && sequence.computes_all {
+            true => 0,
+            false => (tokens - 1) / self.options.block_tokens,
+        };
         let cached = self.cache.cached(&sequence.keys, shareable);
         let total = self.options.blocks_for(tokens);
         let reserve = self.options.reserve_for(sequence.prompt_tokens, sequence.output_tokens);

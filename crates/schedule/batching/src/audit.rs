@@ -67,13 +67,15 @@ struct Planned {
     deadline: Option<u8>,
     family: u8,
     is_transferred: bool,
+    computes_all: bool,
 }
 
 fn planned() -> impl Strategy<Value = Planned> {
-    let who = (0u8..3, -1i8..3, prop::option::weighted(0.2, 0u8..40), 0u8..4, prop::bool::weighted(0.1));
+    let flags = (prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    let who = (0u8..3, -1i8..3, prop::option::weighted(0.2, 0u8..40), 0u8..4, flags);
     let what = (0u8..4, 1u8..60, 1u8..25, prop_oneof![4 => Just(1u8), 1 => 2u8..4]);
-    (what, who).prop_map(
-        |((gap, prompt, output, samples), (tenant, priority, deadline, family, is_transferred))| Planned {
+    (what, who).prop_map(|((gap, prompt, output, samples), (tenant, priority, deadline, family, flags))| {
+        Planned {
             gap,
             prompt,
             output,
@@ -82,9 +84,10 @@ fn planned() -> impl Strategy<Value = Planned> {
             priority,
             deadline,
             family,
-            is_transferred: is_transferred && output > 1,
-        },
-    )
+            is_transferred: flags.0 && output > 1,
+            computes_all: flags.1,
+        }
+    })
 }
 
 fn options() -> impl Strategy<Value = SchedulerOptions> {
@@ -130,6 +133,7 @@ fn request(id: usize, planned: &Planned, now: u64, block_tokens: u32) -> Request
         samples: planned.samples.into(),
         deadline: planned.deadline.map(|after| now + u64::from(after)),
         keys: if planned.family == 3 { BlockKeys::default() } else { keys.collect() },
+        computes_all: planned.computes_all,
         start: if planned.is_transferred { SequenceStart::Transferred } else { SequenceStart::Prompt },
         ..Request::new(id as u64, planned.prompt.into(), planned.output.into())
     }

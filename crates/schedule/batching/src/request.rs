@@ -42,6 +42,8 @@ pub struct Request {
     /// Keys of the full blocks of the prompt and, where known, of the output after it. Empty: nothing is
     /// shared with other requests.
     pub keys: BlockKeys,
+    /// Whether all of the prompt is computed here, also what others have computed already. What is computed is shared as ever.
+    pub computes_all: bool,
     pub start: SequenceStart,
 }
 
@@ -57,6 +59,7 @@ impl Request {
             samples: 1,
             deadline: None,
             keys: BlockKeys::default(),
+            computes_all: false,
             start: SequenceStart::Prompt,
         }
     }

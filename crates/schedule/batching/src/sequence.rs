@@ -63,6 +63,8 @@ pub(crate) struct Sequence<B> {
     /// Tokens that it adds to the replica's load while it is here.
     pub(crate) weight: u32,
     pub(crate) keys: BlockKeys,
+    /// No cached prefix takes the place of its prompt.
+    pub(crate) computes_all: bool,
 }
 
 impl<B: BlockList> Sequence<B> {
@@ -91,6 +93,7 @@ impl<B: BlockList> Sequence<B> {
             epoch: 0,
             weight: request.prompt_tokens,
             keys: request.keys,
+            computes_all: request.computes_all,
         }
     }
 

@@ -75,7 +75,10 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Cl
             }
             SampleEvent::End { reason, .. } => end = reason,
             SampleEvent::Failed(reason) => return Err(refused(&reason)),
-            SampleEvent::Admitted { .. } | SampleEvent::Embedding(_) | SampleEvent::Blocks { .. } => {}
+            SampleEvent::Admitted { .. }
+            | SampleEvent::Prompt { .. }
+            | SampleEvent::Embedding(_)
+            | SampleEvent::Blocks { .. } => {}
         }
     }
     let rest = stream.finish();

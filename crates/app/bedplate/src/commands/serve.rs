@@ -13,7 +13,8 @@ use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, GatewayOptions, ServedModel as Served};
 use bedplate_serve::{
-    Disaggregated, Engine, EngineMemory, EngineState, KvServer, Replica, Secret, ServeError, WorkerFlaw,
+    Disaggregated, Engine, EngineMemory, EngineState, KvServer, Model, Replica, Sampling, Secret, ServeError,
+    WorkerFlaw,
 };
 use bedplate_terminal::{CliError, Console, ProgramError, files, rank_span};
 use bedplate_train::announce_fault;
@@ -56,6 +57,9 @@ pub(crate) struct Arguments {
     /// A file that gets a line for each request, for `bedplate replay requests`
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Sample as OpenAI does where a request does not say how, instead of as the model's generation_config.json says
+    #[arg(long)]
+    no_generation_config: bool,
     /// Most requests that wait or run; more are refused
     #[arg(long, value_name = "N", default_value_t = 1024)]
     requests: usize,
@@ -148,6 +152,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
     }
     let watched = replica.clone();
     let model = Served::new(name.clone(), vec![replica], Arc::new(tokenizer))?;
+    let model = model.with_sampling(arguments.sampling()?);
     let options = GatewayOptions {
         listen: arguments.listen,
         keys: arguments.replica_key.iter().cloned().collect(),
@@ -189,6 +194,14 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
 }
 
 impl Arguments {
+    /// How is sampled where requests do not say.
+    fn sampling(&self) -> Result<Sampling, CliError> {
+        if self.no_generation_config {
+            return Ok(Sampling::default());
+        }
+        Ok(Model::open(&self.engine.model_folder()?)?.sampling)
+    }
+
     /// The replica that answers, and what computes prompts for others.
     fn apart(
         &self,

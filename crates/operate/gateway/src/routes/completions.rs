@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
-use crate::generation::{Generation, LogprobsShown};
+use crate::generation::{Echo, Generation, LogprobsShown};
 use crate::model::{ServedModel, too_long};
 use crate::refusal::ApiError;
 use crate::sampling;
@@ -26,6 +26,7 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
         is_marked: fields.flag("add_special_tokens")?.unwrap_or(true),
         texts: bounds.prompts,
         tokens: model.about().context_limit as usize,
+        kept: sampling::kept_tokens(fields, &model)?,
     };
     let prompts = inputs(&model, fields.required("prompt")?, "prompt", how)?;
     let mut continuation = sampling::continuation(fields, bounds, &model)?;
@@ -45,14 +46,22 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
             "`best_of` above `n` cannot be streamed: which are best is known at the end",
         ));
     }
-    let logprobs = fields.whole("logprobs", 0..=20)?.map(|top| LogprobsShown { top: top as u8 });
+    let names_ids = fields.flag("return_tokens_as_token_ids")?.unwrap_or(false);
+    let logprobs = fields.whole("logprobs", 0..=20)?;
+    let logprobs = logprobs.map(|top| LogprobsShown { top: top as u8, names_ids });
+    let prompt_logprobs = sampling::prompt_logprobs(fields)?;
     continuation.samples = best_of;
     continuation.grammar = sampling::grammar(fields, &model)?;
     // The best ones are chosen by their log-probabilities.
     let ranked = (best_of > shown).then_some(0);
     continuation.logprobs = logprobs.map(|shown| shown.top).or(ranked);
-    let echoes = echoes(&model, fields, &prompts, logprobs.is_some())?;
-    let most = fields.whole("max_tokens", 1..=i64::from(u32::MAX))?;
+    let has_echo = fields.flag("echo")?.unwrap_or(false);
+    let tokenizer = model.tokenizer();
+    let echoes = has_echo.then(|| prompts.iter().map(|prompt| Echo::of(tokenizer, prompt)).collect());
+    let of_echo = logprobs.filter(|_| has_echo).map(|shown| shown.top);
+    continuation.prompt_logprobs = of_echo.max(prompt_logprobs);
+    // Without any the prompt is only scored.
+    let most = fields.whole("max_tokens", 0..=i64::from(u32::MAX))?;
     let mut generation = Generation {
         model,
         name,
@@ -66,34 +75,12 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
         shows_special: !fields.flag("skip_special_tokens")?.unwrap_or(true),
         calls: None,
         logprobs,
+        prompt_logprobs,
         streaming,
         priority: sampling::priority(fields)?,
     };
     generation.bound(most.map(|most| most as u32), Some(DEFAULT_TOKENS), "prompt")?;
     Ok(generation)
-}
-
-fn echoes(
-    model: &ServedModel,
-    fields: &Fields<'_>,
-    prompts: &[Vec<u32>],
-    has_logprobs: bool,
-) -> Result<Option<Vec<String>>, ApiError> {
-    if !fields.flag("echo")?.unwrap_or(false) {
-        return Ok(None);
-    }
-    if has_logprobs {
-        return Err(ApiError::field(
-            "echo",
-            "`echo` with `logprobs` is not supported: log-probabilities are those of the answer",
-        ));
-    }
-    let tokenizer = model.tokenizer();
-    let text = |prompt: &Vec<u32>| {
-        let shown: Vec<u32> = prompt.iter().copied().filter(|token| !tokenizer.is_special(*token)).collect();
-        tokenizer.decode(&shown).map_err(|error| ApiError::Failed { reason: error.to_string() })
-    };
-    prompts.iter().map(text).collect::<Result<Vec<String>, ApiError>>().map(Some)
 }
 
 /// How texts become tokens, and how much of them.
@@ -104,6 +91,8 @@ pub(crate) struct InputLimits {
     pub(crate) texts: usize,
     /// Of each.
     pub(crate) tokens: usize,
+    /// Only so many of the last tokens of each are kept.
+    pub(crate) kept: Option<usize>,
 }
 
 /// A text, token numbers, or a list of either.
@@ -133,13 +122,25 @@ pub(crate) fn inputs(
     Ok(all)
 }
 
+/// Tokens of a text of which only the last are kept.
+pub(crate) const MOST_TRUNCATED: usize = 1 << 20;
+
+/// Leaves the last tokens of a prompt.
+pub(crate) fn keep_last(tokens: &mut Vec<u32>, kept: Option<usize>) {
+    if let Some(kept) = kept.filter(|kept| *kept < tokens.len()) {
+        tokens.drain(..tokens.len() - kept);
+    }
+}
+
 fn one(model: &ServedModel, value: &Value, path: &str, limits: InputLimits) -> Result<Vec<u32>, ApiError> {
-    let tokens = match value {
-        Value::String(text) => model.encode(text, limits.is_marked, limits.tokens, path)?,
-        Value::Array(listed) if listed.len() > limits.tokens => return Err(too_long(limits.tokens, path)),
+    let most = if limits.kept.is_some() { limits.tokens.max(MOST_TRUNCATED) } else { limits.tokens };
+    let mut tokens = match value {
+        Value::String(text) => model.encode(text, limits.is_marked, most, path)?,
+        Value::Array(listed) if listed.len() > most => return Err(too_long(most, path)),
         Value::Array(listed) => sampling::tokens(listed, path)?,
         other => return Err(fields::wrong(path, "a string or a list of tokens", other)),
     };
+    keep_last(&mut tokens, limits.kept);
     let vocabulary = model.about().vocabulary;
     if let Some(token) = tokens.iter().find(|token| **token >= vocabulary) {
         return Err(ApiError::field(

@@ -13,6 +13,7 @@ use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
 use crate::model::ServedModel;
 use crate::refusal::ApiError;
+use crate::sampling;
 
 /// What a request wants vectors of.
 pub(crate) struct Embeddings {
@@ -44,7 +45,8 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Embeddings,
         ));
     }
     let tokens = model.about().context_limit as usize;
-    let limits = InputLimits { is_marked: true, texts: bounds.prompts, tokens };
+    let kept = sampling::kept_tokens(fields, &model)?;
+    let limits = InputLimits { is_marked: true, texts: bounds.prompts, tokens, kept };
     let inputs = completions::inputs(&model, fields.required("input")?, "input", limits)?;
     Ok(Embeddings { model, name, adapter, inputs, is_base64 })
 }

@@ -23,17 +23,50 @@ pub(crate) fn prompt(
     }
     let one = |(at, value)| message(value, &format!("messages[{at}]"));
     let messages = listed.iter().enumerate().map(one).collect::<Result<Vec<Value>, ApiError>>()?;
+    let continues = continues(fields)?;
     let conversation = Conversation {
         messages: &messages,
         tools: (!tools.is_empty()).then_some(tools),
-        asks: fields.flag("add_generation_prompt")?.unwrap_or(true),
+        asks: fields.flag("add_generation_prompt")?.unwrap_or(!continues),
         variables: fields.object("chat_template_kwargs")?.map(|more| more.map().clone()).unwrap_or_default(),
     };
     let refused = |error: bedplate_data::DataError| {
         ApiError::field("messages", format!("the chat template refuses these messages: {error}"))
     };
-    let text = model.template()?.render_conversation(&conversation).map_err(refused)?;
+    let mut text = model.template()?.render_conversation(&conversation).map_err(refused)?;
+    if continues {
+        open_last(&mut text, &messages)?;
+    }
     model.encode(&text, false, most, "messages")
+}
+
+/// Whether the answer goes on with the last message.
+pub(crate) fn continues(fields: &Fields<'_>) -> Result<bool, ApiError> {
+    let continues = fields.flag("continue_final_message")?.unwrap_or(false);
+    if continues && fields.flag("add_generation_prompt")? == Some(true) {
+        return Err(ApiError::field(
+            "continue_final_message",
+            "`continue_final_message` and `add_generation_prompt` exclude each other",
+        ));
+    }
+    Ok(continues)
+}
+
+/// Ends a conversation with the text of its last message, as transformers does.
+fn open_last(text: &mut String, messages: &[Value]) -> Result<(), ApiError> {
+    let last = messages.last().and_then(|message| message["content"].as_str()).unwrap_or_default();
+    let refused = |why: &str| Err(ApiError::field("continue_final_message", why));
+    if last.trim().is_empty() {
+        return refused("`continue_final_message` needs a last message with a text");
+    }
+    let Some(at) = text.rfind(last.trim()) else {
+        return refused("`continue_final_message`: the chat template changes the text of the last message");
+    };
+    // White space at the end stays where the template leaves it.
+    let whole = last.trim_start();
+    let kept = if text[at..].starts_with(whole) { whole.len() } else { last.trim().len() };
+    text.truncate(at + kept);
+    Ok(())
 }
 
 /// A message with its content as one text, and with the arguments of calls as values.

@@ -7,6 +7,7 @@ use crate::fields::{self, Fields};
 use crate::gateway::Gateway;
 use crate::generation::Generation;
 use crate::refusal::ApiError;
+use crate::sampling;
 
 /// Fields that mean the same in both.
 const SAME: [&str; 14] = [
@@ -41,6 +42,7 @@ pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation,
             "`background` is not supported: this server stores nothing",
         ));
     }
+    sampling::refuse_ignored(fields)?;
     let chat = Value::Object(to_chat(fields)?);
     chat::read(gateway, &Fields::of_body(&chat, fields.client())?).map_err(renamed)
 }

@@ -1,5 +1,6 @@
 //! `POST /tokenize` and `POST /detokenize`, as vLLM has them.
 
+use bedplate_data::ChatTemplate;
 use bedplate_http::{Answer, StatusCode, json};
 use serde_json::json;
 
@@ -26,7 +27,7 @@ pub(crate) fn tokenize(gateway: &Gateway, fields: &Fields<'_>) -> Result<Answer,
         if !is_text {
             return Err(crate::fields::wrong("prompt", "a string", prompt));
         }
-        let limits = InputLimits { is_marked: is_marked.unwrap_or(true), texts: 1, tokens: most };
+        let limits = InputLimits { is_marked: is_marked.unwrap_or(true), texts: 1, tokens: most, kept: None };
         completions::inputs(&model, prompt, "prompt", limits)?.concat()
     };
     let spelled = fields.flag("return_token_strs")?.unwrap_or(false).then(|| {
@@ -38,6 +39,18 @@ pub(crate) fn tokenize(gateway: &Gateway, fields: &Fields<'_>) -> Result<Answer,
     let limit = model.about().context_limit;
     let body =
         json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens, "token_strs": spelled });
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// What evaluation harnesses ask about the tokenizer of the first model, under the names of its configuration.
+pub(crate) fn info(gateway: &Gateway) -> Result<Answer, ApiError> {
+    let model = gateway.models().next().ok_or(ApiError::NoReplica)?;
+    let tokenizer = model.tokenizer();
+    let spelled = |token: Option<u32>| token.and_then(|token| tokenizer.spelled(token));
+    let body = json!({
+        "bos_token": spelled(tokenizer.begin()), "eos_token": spelled(tokenizer.end()), "pad_token": null,
+        "chat_template": ChatTemplate::source_of(tokenizer), "model_max_length": model.about().context_limit,
+    });
     Ok(json(StatusCode::OK, &body))
 }
 

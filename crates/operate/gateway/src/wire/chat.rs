@@ -3,8 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Head, Whole, logprobs};
-use crate::calls::FunctionCall;
-use crate::choice::Finish;
+use crate::choice::{CallDelta, Finish};
 use crate::generation::Generation;
 
 /// The choice of a whole answer.
@@ -12,7 +11,7 @@ pub(super) fn message(head: &Head, generation: &Generation, whole: &Whole) -> Va
     let delta = &whole.delta;
     let mut message = json!({ "role": "assistant", "content": delta.text, "refusal": null });
     if !delta.calls.is_empty() {
-        message["tool_calls"] = calls(head, whole, 0).into();
+        message["tool_calls"] = calls(head, whole, &mut 0).into();
         if delta.text.is_empty() {
             message["content"] = Value::Null;
         }
@@ -33,8 +32,7 @@ pub(super) fn delta(head: &Head, generation: &Generation, whole: &Whole, calls_b
         delta["content"] = whole.delta.text.clone().into();
     }
     if !whole.delta.calls.is_empty() {
-        delta["tool_calls"] = calls(head, whole, *calls_before).into();
-        *calls_before += whole.delta.calls.len();
+        delta["tool_calls"] = calls(head, whole, calls_before).into();
     }
     let mut choice = json!({ "index": whole.index, "delta": delta, "logprobs": logprobs_of(generation, whole),
                              "finish_reason": whole.delta.finish.as_ref().map(Finish::name) });
@@ -44,21 +42,26 @@ pub(super) fn delta(head: &Head, generation: &Generation, whole: &Whole, calls_b
     choice
 }
 
-fn calls(head: &Head, whole: &Whole, before: usize) -> Vec<Value> {
+/// Calls that begin here, and more of the arguments of the one before. `before` counts those that have begun.
+fn calls(head: &Head, whole: &Whole, before: &mut usize) -> Vec<Value> {
     let unique = head.id.rsplit('-').next().unwrap_or_default();
-    let one = |(at, call): (usize, &FunctionCall)| {
-        let number = before + at;
-        json!({ "index": number, "id": format!("call_{unique}_{}_{number}", whole.index), "type": "function",
-                "function": { "name": call.name, "arguments": call.arguments } })
+    let one = |call: &CallDelta| {
+        let Some(begun) = &call.head else {
+            let number = before.saturating_sub(1);
+            return json!({ "index": number, "function": { "arguments": call.arguments } });
+        };
+        let number = *before;
+        *before += 1;
+        let id = begun.id.clone().unwrap_or_else(|| format!("call_{unique}_{}_{number}", whole.index));
+        json!({ "index": number, "id": id, "type": "function",
+                "function": { "name": begun.name, "arguments": call.arguments } })
     };
-    whole.delta.calls.iter().enumerate().map(one).collect()
+    whole.delta.calls.iter().map(one).collect()
 }
 
 fn logprobs_of(generation: &Generation, whole: &Whole) -> Value {
     match generation.logprobs {
-        Some(shown) => {
-            logprobs::of_chat(generation.model.tokenizer(), &whole.delta.tokens, usize::from(shown.top))
-        }
+        Some(shown) => logprobs::of_chat(generation.model.tokenizer(), &whole.delta.tokens, shown),
         None => Value::Null,
     }
 }

@@ -7,17 +7,13 @@ use super::{Whole, logprobs};
 use crate::choice::Finish;
 use crate::generation::Generation;
 
-/// A choice, or a piece of one. `offset` is the characters of the choice before it.
-pub(super) fn choice(generation: &Generation, whole: &Whole, offset: &mut usize) -> Value {
+/// A choice, or a piece of one.
+pub(super) fn choice(generation: &Generation, whole: &Whole) -> Value {
     let logprobs = generation.logprobs.map(|shown| {
-        let tokenizer = generation.model.tokenizer();
-        logprobs::of_completion(tokenizer, &whole.delta.tokens, usize::from(shown.top), offset)
+        let tokens = whole.echo.tokens.iter().chain(&whole.delta.tokens);
+        logprobs::of_completion(generation.model.tokenizer(), tokens, shown)
     });
-    json!({ "index": whole.index, "text": format!("{}{}", whole.echo, whole.delta.text), "logprobs": logprobs,
+    let text = format!("{}{}", whole.echo.text, whole.delta.text);
+    json!({ "index": whole.index, "text": text, "logprobs": logprobs,
             "finish_reason": whole.delta.finish.as_ref().map(Finish::name), "stop_reason": stop_reason(whole) })
-}
-
-/// The prompt, in front of a choice of a stream.
-pub(super) fn echo(whole: &Whole) -> Value {
-    json!({ "index": whole.index, "text": whole.echo, "logprobs": null, "finish_reason": null })
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Head, Usage};
-use crate::calls::FunctionCall;
+use crate::calls::CallHead;
 use crate::choice::Finish;
 use crate::generation::Generation;
 
@@ -58,9 +58,10 @@ pub(crate) fn message(head: &Head, index: usize, text: Option<&str>) -> Value {
 }
 
 /// The item of a call; one that has just begun has no arguments.
-pub(crate) fn call(head: &Head, index: usize, call: &FunctionCall, is_complete: bool) -> Value {
+pub(crate) fn call(head: &Head, index: usize, call: &CallHead, arguments: Option<&str>) -> Value {
     let unique = unique(head);
-    let arguments = if is_complete { call.arguments.as_str() } else { "" };
-    json!({ "type": "function_call", "id": format!("fc_{unique}_{index}"), "call_id": format!("call_{unique}_{index}"),
-            "name": call.name, "arguments": arguments, "status": if is_complete { "completed" } else { "in_progress" } })
+    let id = call.id.clone().unwrap_or_else(|| format!("call_{unique}_{index}"));
+    let status = if arguments.is_some() { "completed" } else { "in_progress" };
+    json!({ "type": "function_call", "id": format!("fc_{unique}_{index}"), "call_id": id, "name": call.name,
+            "arguments": arguments.unwrap_or_default(), "status": status })
 }

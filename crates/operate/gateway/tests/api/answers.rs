@@ -4,10 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_gateway::{GatewayOptions, ServedModel, start};
+use bedplate_serve::Sampling;
 use bedplate_testkit::{wait_for, wait_until};
 use serde_json::{Value, json};
 
-use crate::support::{Fixture, Parrot, TOKENIZER, chat, request};
+use crate::support::{Fixture, Parrot, TOKENIZER, chat, request, send_chat};
 
 #[test]
 fn a_chat_is_answered_whole() {
@@ -158,6 +160,150 @@ fn log_probabilities_have_openais_shapes() {
 }
 
 #[test]
+fn prompts_are_scored_as_evaluations_ask_for_it() {
+    let fixture = Fixture::start(Parrot::new(|_| " lamp".to_owned()));
+    let ask = |more: Value| {
+        let mut body = json!({ "model": "parrot", "echo": true, "logprobs": 1, "max_tokens": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fixture.post("/v1/completions", &body)
+    };
+    let text = "the garden é 日本";
+    let tokens = TOKENIZER.encode(text).unwrap();
+    let by_text = ask(json!({ "prompt": text })).json();
+    let by_tokens = ask(json!({ "prompt": [tokens] })).json();
+    assert_eq!(by_text["choices"], by_tokens["choices"]);
+    let choice = &by_text["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!(text), &json!("length")));
+    assert_eq!(by_text["usage"]["completion_tokens"], 0);
+    assert_eq!(by_text["usage"]["total_tokens"], tokens.len());
+    let logprobs = &choice["logprobs"];
+    let list = |key: &str| logprobs[key].as_array().unwrap().clone();
+    assert_eq!([list("tokens").len(), list("text_offset").len()], [tokens.len(); 2]);
+    assert_eq!((&list("token_logprobs")[0], &list("top_logprobs")[0]), (&Value::Null, &Value::Null));
+    for (at, logprob) in list("token_logprobs").iter().enumerate().skip(1) {
+        assert_eq!(logprob.as_f64(), Some(-(at as f64)));
+        let top = list("top_logprobs")[at].as_object().unwrap().clone();
+        assert!(top.len() == 2 && top.values().any(|value| value == logprob), "{top:?}");
+    }
+    // Each token that is a text of its own stands where its offset says.
+    for (token, offset) in list("tokens").iter().zip(list("text_offset")) {
+        let token = token.as_str().unwrap();
+        let rest: String = text.chars().skip(offset.as_u64().unwrap() as usize).collect();
+        assert!(token.starts_with("bytes:") || rest.starts_with(token), "{token:?} at {offset}");
+    }
+    let more = ask(json!({ "prompt": ["the", text], "max_tokens": 1, "n": 2 })).json();
+    let choices = more["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 4);
+    let last = &choices[3]["logprobs"];
+    assert_eq!(last["tokens"].as_array().unwrap().len(), tokens.len() + 1);
+    assert_eq!(last["text_offset"][tokens.len()], text.chars().count());
+    assert_eq!(last["token_logprobs"][tokens.len()], -1.5);
+    let streamed = ask(json!({ "prompt": text, "max_tokens": 1, "stream": true })).events();
+    assert_eq!(streamed[0]["choices"][0]["logprobs"], *logprobs);
+    let offsets = &streamed[1]["choices"][0]["logprobs"]["text_offset"];
+    assert_eq!(*offsets, json!([text.chars().count()]));
+    let ids = ask(json!({ "prompt": text, "return_tokens_as_token_ids": true })).json();
+    assert_eq!(ids["choices"][0]["logprobs"]["tokens"][1], format!("token_id:{}", tokens[1]));
+}
+
+#[test]
+fn log_probabilities_of_prompts_have_vllms_shape() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let body = json!({ "model": "parrot", "prompt": "the", "max_tokens": 1, "prompt_logprobs": 1 });
+    let answer = fixture.post("/v1/completions", &body).json();
+    let tokens = TOKENIZER.encode("the").unwrap();
+    let listed = answer["choices"][0]["prompt_logprobs"].as_array().unwrap().clone();
+    assert_eq!((listed.len(), &listed[0]), (tokens.len(), &Value::Null));
+    if let Some(second) = tokens.get(1) {
+        assert_eq!(listed[1][second.to_string()]["rank"], 3);
+    }
+    assert!(answer["choices"][0]["logprobs"].is_null());
+    let chat = fixture.chat("the lamp", json!({ "prompt_logprobs": 0, "max_tokens": 2 })).json();
+    let listed = chat["prompt_logprobs"].as_array().unwrap();
+    assert_eq!(chat["usage"]["prompt_tokens"], listed.len());
+    assert!(listed[1..].iter().all(|one| one.as_object().unwrap().len() == 1), "only the token itself");
+    assert!(fixture.chat("x", json!({})).json().get("prompt_logprobs").is_none());
+    let streamed = fixture.chat("x", json!({ "prompt_logprobs": 1, "stream": true }));
+    assert_eq!(streamed.error().3, "prompt_logprobs");
+}
+
+#[test]
+fn long_prompts_are_cut_to_their_end_where_that_is_asked_for() {
+    let fixture = Fixture::start(Parrot::new(|prompt| format!("<{prompt}>")));
+    let tokens = TOKENIZER.encode("the garden is green and the lamp").unwrap();
+    let end = TOKENIZER.decode(&tokens[tokens.len() - 4..]).unwrap();
+    let ask = |path: &str, more: Value| {
+        let mut body = json!({ "model": "parrot", "max_tokens": 50, "truncate_prompt_tokens": 4 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fixture.post(path, &body).json()
+    };
+    for prompt in [json!("the garden is green and the lamp"), json!(tokens)] {
+        let answer = ask("/v1/completions", json!({ "prompt": prompt }));
+        assert_eq!(answer["choices"][0]["text"], format!("<{end}>"));
+        assert_eq!(answer["usage"]["prompt_tokens"], 4);
+    }
+    let long = ask(
+        "/v1/completions",
+        json!({ "prompt": "x!".repeat(3000), "truncate_prompt_tokens": -1, "max_tokens": 1 }),
+    );
+    assert_eq!(long["usage"]["prompt_tokens"], 2047);
+    let chat =
+        ask("/v1/chat/completions", json!({ "messages": [{ "role": "user", "content": "the lamp" }] }));
+    assert_eq!(chat["usage"]["prompt_tokens"], 4);
+    let embedded = ask("/v1/embeddings", json!({ "input": "the garden is green and the lamp" }));
+    assert_eq!(embedded["usage"]["prompt_tokens"], 4);
+}
+
+#[test]
+fn an_answer_goes_on_with_the_last_message_where_that_is_asked_for() {
+    let fixture = Fixture::start(Parrot::new(str::to_owned));
+    let messages = json!([{ "role": "user", "content": "the lamp" }, { "role": "assistant", "content": " the lamp is " }]);
+    let body = json!({ "model": "parrot", "messages": messages, "continue_final_message": true });
+    let answer = fixture.post("/v1/chat/completions", &body).json();
+    let expected = "<|im_start|>user\nthe lamp<|im_end|>\n<|im_start|>assistant\n the lamp is ";
+    let told = answer["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    assert_eq!(told, expected.replace("<|im_start|>", "").replace("<|im_end|>", ""));
+}
+
+/// What the engine is asked for, by the model's own settings and by the request.
+#[test]
+fn a_models_own_settings_are_used_where_a_request_has_none() {
+    let parrot = Parrot::echoing();
+    let asked = parrot.asked.clone();
+    let own = Sampling {
+        temperature: 0.6,
+        top_k: 20,
+        top_p: 0.95,
+        repetition_penalty: 1.05,
+        ..Sampling::default()
+    };
+    let model = ServedModel::new("parrot", vec![Arc::new(parrot)], TOKENIZER.clone()).unwrap();
+    let options = GatewayOptions { listen: "127.0.0.1:0".parse().unwrap(), ..GatewayOptions::default() };
+    let running = start(vec![model.with_sampling(own.clone())], options).unwrap();
+    let sampling = |more: Value| {
+        assert_eq!(send_chat(running.address(), "x", more).status, 200);
+        asked.lock().unwrap().take().unwrap().sampling
+    };
+    assert_eq!(sampling(json!({})), own);
+    assert_eq!(
+        sampling(json!({ "temperature": 0, "top_k": -1 })),
+        Sampling { temperature: 0.0, top_k: 0, ..own }
+    );
+}
+
+#[test]
+fn tokens_that_are_allowed_and_words_that_are_not_reach_the_engine() {
+    let parrot = Arc::new(Parrot::echoing());
+    let fixture = Fixture::start_many(vec![parrot.clone()], |_| {});
+    let answer = fixture.chat("x", json!({ "allowed_token_ids": [3, 40], "bad_words": ["lamp"] }));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let asked = parrot.asked.lock().unwrap().take().unwrap();
+    let allowed = asked.allowed.unwrap();
+    assert_eq!((allowed[0], allowed[1], allowed[2..].iter().max()), (1 << 3, 1 << 8, Some(&0)));
+    assert_eq!(asked.bad_words[0], TOKENIZER.encode("lamp").unwrap());
+}
+
+#[test]
 fn embeddings_come_as_numbers_or_as_base64() {
     let fixture = Fixture::start(Parrot::echoing());
     let body = fixture
@@ -192,7 +338,7 @@ fn calls_of_tools_are_parsed_whole_and_in_streams() {
         (&json!("tool_calls"), &json!("Let me look."))
     );
     let call = &choice["message"]["tool_calls"][0];
-    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\":\"Oslo\"}" }));
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\": \"Oslo\"}" }));
     assert_eq!(
         (&call["type"], call["id"].as_str().unwrap().starts_with("call_")),
         (&json!("function"), true)
@@ -203,10 +349,10 @@ fn calls_of_tools_are_parsed_whole_and_in_streams() {
     assert_eq!(text, "Let me look.");
     let calls: Vec<&Value> =
         deltas.iter().filter_map(|delta| delta["tool_calls"].as_array()).flatten().collect();
-    assert_eq!(
-        (calls.len(), &calls[0]["index"], &calls[0]["function"]["name"]),
-        (1, &json!(0), &json!("weather"))
-    );
+    assert_eq!((&calls[0]["index"], &calls[0]["function"]["name"]), (&json!(0), &json!("weather")));
+    assert!(calls.len() > 2 && calls[1..].iter().all(|call| call["function"].get("name").is_none()));
+    let arguments: String = calls.iter().filter_map(|call| call["function"]["arguments"].as_str()).collect();
+    assert_eq!(arguments, "{\"city\": \"Oslo\"}");
     let none = fixture.chat("Oslo?", json!({ "tools": [weather()], "tool_choice": "none" })).json();
     assert!(none["choices"][0]["message"]["content"].as_str().unwrap().contains("<tool_call>"));
 }
@@ -225,9 +371,21 @@ fn a_call_that_must_be_made_is_made() {
                 false => reply.json()["choices"][0]["message"]["tool_calls"][0].clone(),
                 true => {
                     let events = reply.events();
-                    let calls =
-                        events.iter().find(|event| event["choices"][0]["delta"]["tool_calls"].is_array());
-                    calls.expect("a call")["choices"][0]["delta"]["tool_calls"][0].clone()
+                    let calls = events
+                        .iter()
+                        .filter_map(|event| event["choices"][0]["delta"]["tool_calls"].as_array())
+                        .flatten();
+                    let mut whole = Value::Null;
+                    for call in calls {
+                        if whole.is_null() {
+                            whole = call.clone();
+                        } else {
+                            let before = whole["function"]["arguments"].as_str().unwrap();
+                            let more = call["function"]["arguments"].as_str().unwrap();
+                            whole["function"]["arguments"] = format!("{before}{more}").into();
+                        }
+                    }
+                    whole
                 }
             };
             assert_eq!(call["function"]["name"], "weather");
@@ -236,6 +394,22 @@ fn a_call_that_must_be_made_is_made() {
             assert!(arguments["city"].is_string(), "{arguments}");
         }
     }
+}
+
+#[test]
+fn parameters_of_functions_that_must_be_called_may_refer_to_their_parts() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let place = json!({ "type": "object", "properties": { "city": { "enum": ["Oslo"] }, "next": { "$ref": "#/$defs/End" } },
+                        "required": ["city", "next"], "additionalProperties": false });
+    let parameters = json!({ "type": "object", "properties": { "place": { "$ref": "#/$defs/Place" } }, "required": ["place"],
+                             "additionalProperties": false, "$defs": { "Place": place, "End": { "const": 1 } } });
+    let tool = json!({ "type": "function", "function": { "name": "go", "parameters": parameters } });
+    let reply = fixture.chat("x", json!({ "tools": [weather(), tool], "tool_choice": { "type": "function", "function": { "name": "go" } } }));
+    let body = reply.json();
+    let call = &body["choices"][0]["message"]["tool_calls"][0]["function"];
+    let arguments: Value =
+        serde_json::from_str(call["arguments"].as_str().unwrap_or_else(|| panic!("{body}"))).unwrap();
+    assert_eq!(arguments, json!({ "place": { "city": "Oslo", "next": 1 } }));
 }
 
 #[test]
@@ -347,6 +521,9 @@ fn the_server_says_what_it_serves_and_counts_under_vllms_names() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
+    let info = fixture.get("/tokenizer_info").json();
+    assert_eq!(info["eos_token"].as_str(), TOKENIZER.spelled(TOKENIZER.end().unwrap()).as_deref());
+    assert!(info["chat_template"].as_str().unwrap().contains("<|im_start|>"));
     let tokens = fixture.post("/tokenize", &json!({ "prompt": "the garden" })).json();
     assert_eq!(
         fixture.post("/detokenize", &json!({ "tokens": tokens["tokens"] })).json()["prompt"],

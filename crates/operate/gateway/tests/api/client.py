@@ -59,7 +59,7 @@ tools = [{"type": "function", "function": {"name": "weather", "description": "Th
 asked = [{"role": "user", "content": "Weather in Oslo?"}]
 called = client.chat.completions.create(model="parrot", messages=asked, tools=tools)
 call = called.choices[0].message.tool_calls[0]
-check("call", (call.function.name, call.function.arguments), ("weather", '{"city":"Oslo"}'))
+check("call", (call.function.name, call.function.arguments), ("weather", '{"city": "Oslo"}'))
 check("finish by a call", called.choices[0].finish_reason, "tool_calls")
 answered = asked + [called.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
 client.chat.completions.create(model="parrot", messages=answered, tools=tools)
@@ -69,7 +69,7 @@ with client.chat.completions.stream(model="parrot", messages=asked, tools=tools)
     for _ in stream:
         pass
     final = stream.get_final_completion().choices[0].message
-    check("streamed call", final.tool_calls[0].function.arguments, '{"city":"Oslo"}')
+    check("streamed call", final.tool_calls[0].function.arguments, '{"city": "Oslo"}')
 
 schema = {"name": "person", "strict": True, "schema": {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
           "required": ["name", "age"], "additionalProperties": False}}
@@ -94,7 +94,7 @@ short = client.responses.create(model="parrot", input=question, max_output_token
 check("incomplete", (short.status, short.incomplete_details.reason), ("incomplete", "max_output_tokens"))
 flat = [{"type": "function", "name": "weather", "description": "The weather.", "parameters": parameters, "strict": True}]
 used = client.responses.create(model="parrot", input=asked, tools=flat)
-check("call of a response", (used.output[0].name, used.output[0].arguments), ("weather", '{"city":"Oslo"}'))
+check("call of a response", (used.output[0].name, used.output[0].arguments), ("weather", '{"city": "Oslo"}'))
 back = asked + [used.output[0], {"type": "function_call_output", "call_id": used.output[0].call_id, "output": "rain"}]
 client.responses.create(model="parrot", input=back, tools=flat)
 with client.responses.stream(model="parrot", input="the garden") as stream:
@@ -103,7 +103,7 @@ with client.responses.stream(model="parrot", input="the garden") as stream:
 with client.responses.stream(model="parrot", input=asked, tools=flat) as stream:
     for _ in stream:
         pass
-    check("streamed call of a response", stream.get_final_response().output[0].arguments, '{"city":"Oslo"}')
+    check("streamed call of a response", stream.get_final_response().output[0].arguments, '{"city": "Oslo"}')
 person = {"type": "json_schema", "name": "person", "schema": schema["schema"], "strict": True}
 client.responses.create(model="parrot", input="the lamp", text={"format": person})
 raises(openai.BadRequestError, None, lambda: client.responses.create(model="parrot", input="x", previous_response_id="resp_1"))

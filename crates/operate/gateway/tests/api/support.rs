@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use bedplate_batching::RequestRefusal;
@@ -37,6 +37,8 @@ pub(crate) struct Parrot {
     max_seqs: u32,
     requests: Arc<AtomicU32>,
     pub(crate) cancelled: Arc<AtomicU32>,
+    /// How the last text was asked for.
+    pub(crate) asked: Arc<Mutex<Option<Continuation>>>,
     is_draining: AtomicBool,
 }
 
@@ -58,6 +60,7 @@ impl Parrot {
             max_seqs: 1000,
             requests: Arc::default(),
             cancelled: Arc::default(),
+            asked: Arc::default(),
             is_draining: AtomicBool::new(false),
         }
     }
@@ -101,6 +104,9 @@ impl Replica for Parrot {
                 limit: self.about.context_limit,
             }));
         }
+        if let Wants::Text(continuation) = &ask.wants {
+            *self.asked.lock().unwrap() = Some(continuation.clone());
+        }
         let (teller, answer) = Answer::new();
         let (rule, pause, end) = (self.rule.clone(), self.pause, self.about.end_tokens[0]);
         let (requests, cancelled) = (self.requests.clone(), self.cancelled.clone());
@@ -113,6 +119,7 @@ impl Replica for Parrot {
                     teller.tell(SampleEvent::Embedding(vec![0.5, 0.5, 0.5, ask.prompt.len() as f32]))
                 }
                 Wants::Text(continuation) => {
+                    tell_prompt(&teller, &ask.prompt, continuation);
                     let prompt = TOKENIZER.decode(&ask.prompt).unwrap();
                     let text = TOKENIZER.encode(&rule(&prompt)).unwrap();
                     for sample in 0..continuation.samples {
@@ -145,6 +152,21 @@ impl Replica for Parrot {
     }
 }
 
+/// Tells a prompt in two parts: the token with the number n has the log-probability -n, and the two tokens behind its own number lead.
+fn tell_prompt(teller: &Teller, prompt: &[u32], asked: &Continuation) {
+    let Some(top) = asked.prompt_logprobs else { return };
+    let one = |at: usize| Logprobs {
+        of_token: -(at as f32),
+        above: 2,
+        top: (1..=u32::from(top)).map(|more| (prompt[at] + more, -0.5 * more as f32)).collect(),
+    };
+    let half = prompt.len() / 2;
+    for range in [1..half, half.max(1)..prompt.len()] {
+        let first = range.start;
+        teller.tell(SampleEvent::Prompt { first, logprobs: range.map(one).collect() });
+    }
+}
+
 /// Tells one sample; false where nobody listens any more.
 fn speak(
     teller: &Teller,
@@ -154,6 +176,10 @@ fn speak(
     pause: Duration,
     end: u32,
 ) -> bool {
+    if asked.most == 0 {
+        teller.tell(SampleEvent::End { sample, reason: EndReason::Length });
+        return true;
+    }
     let mut parser = asked.grammar.as_ref().map(|grammar| grammar.parser());
     let mut sampled = 0;
     let mut written: Vec<u32> = Vec::new();
@@ -171,6 +197,7 @@ fn speak(
         std::thread::sleep(pause);
         let logprobs = asked.logprobs.map(|top| Logprobs {
             of_token: -0.5 - f32::from(sample),
+            above: 0,
             top: (0..u32::from(top)).map(|at| (token.wrapping_add(at) % 300, -0.5 - at as f32)).collect(),
         });
         teller.tell(SampleEvent::Token { sample, token, logprobs });

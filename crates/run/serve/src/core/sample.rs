@@ -34,6 +34,7 @@ impl<E: Element> Core<E> {
             let Some(live) = slots[run.sequence.0 as usize].as_ref() else { continue };
             let Some(text) = jobs.get(&live.request).and_then(LiveRequest::continuation) else { continue };
             let is_plain = live.parser.is_none()
+                && text.allowed.is_none()
                 && text.logprobs.is_none()
                 && forbidden(live, text, ends(text, &parts.end_tokens)).is_empty();
             let sample = live.sampler.as_ref().filter(|_| is_plain).and_then(Sampler::next_sample);
@@ -77,9 +78,15 @@ impl<E: Element> Core<E> {
         false
     }
 
+    /// Whether only the prompt of a sequence was to be computed.
+    fn wants_nothing(&self, sequence: SequenceId) -> bool {
+        let job = self.slots[sequence.0 as usize].as_ref().and_then(|live| self.jobs.get(&live.request));
+        job.and_then(LiveRequest::continuation).is_some_and(|text| text.most == 0)
+    }
+
     /// Samples and tells the next token of a sequence.
     fn sample(&mut self, sequence: SequenceId, place: usize) -> Sampled {
-        let outcome = self.outcome(sequence, place);
+        let outcome = if self.wants_nothing(sequence) { Ok(None) } else { self.outcome(sequence, place) };
         if self.parts.device.check().is_err() {
             // The request hears why when the engine stops.
             return Sampled::Ended;
@@ -97,6 +104,7 @@ impl<E: Element> Core<E> {
                 }
                 (Some(token), EndReason::Length)
             }
+            Ok(None) if job.continuation().is_some_and(|text| text.most == 0) => (None, EndReason::Length),
             Ok(None) => (None, EndReason::Stop),
             Err(reason) => {
                 job.tell(SampleEvent::Failed(format!("the grammar cannot be followed: {reason}")));
@@ -127,7 +135,12 @@ impl<E: Element> Core<E> {
         if let Some(parser) = &mut live.parser {
             mask.fill(0);
             parser.allow(mask)?;
+            if let Some(only) = &text.allowed {
+                mask.iter_mut().zip(only.iter()).for_each(|(word, only)| *word &= only);
+            }
             allowed = Some(&mask[..]);
+        } else if let Some(only) = &text.allowed {
+            allowed = Some(&only[..]);
         }
         let Some(sampler) = live.sampler.as_mut() else { return Ok(None) };
         let is_end = |token: &u32| ends.contains(token) || text.stop_tokens.contains(token);
@@ -179,9 +192,12 @@ fn ends<'a>(text: &Continuation, of_model: &'a [u32]) -> &'a [u32] {
     if text.ignores_end { &[] } else { of_model }
 }
 
-/// Tokens that may not be sampled yet.
+/// Tokens that may not be sampled next.
 fn forbidden(live: &LiveSequence, text: &Continuation, ends: &[u32]) -> Vec<u32> {
     let is_early = live.generated() < text.least as usize;
-    let forbidden = ends.iter().chain(&text.stop_tokens).filter(|_| is_early);
-    forbidden.copied().collect()
+    let early = ends.iter().chain(&text.stop_tokens).filter(|_| is_early);
+    let answer = &live.tokens[live.prompt..];
+    let bad = text.bad_words.iter().filter_map(|word| word.split_last());
+    let bad = bad.filter(|(_, before)| answer.ends_with(before)).map(|(last, _)| last);
+    early.chain(bad).copied().collect()
 }

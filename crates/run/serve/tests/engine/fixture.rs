@@ -9,7 +9,8 @@ use bedplate_network::{
     Architecture, BatchTokens, KvPool, Network, PackedWeights, Recompute, Weights, Workspace, WorkspaceShape,
 };
 use bedplate_serve::{
-    Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Replica, SampleEvent, Sampling,
+    Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Logprobs, Replica, SampleEvent,
+    Sampling,
 };
 use bedplate_testkit::wait_to_see;
 
@@ -48,6 +49,36 @@ impl Tiny {
         let mut weights = Weights::zeros(&device, &network);
         network.initialise(&device, 5, &mut weights);
         Self { device, network, weights }
+    }
+
+    /// The logits after each token of a text.
+    pub(crate) fn logits(&self, text: &[u32]) -> Vec<Vec<f32>> {
+        let shape = WorkspaceShape {
+            sequences: 1,
+            sequence: text.len(),
+            recompute: Recompute::None,
+            has_gradients: false,
+        };
+        let mut workspace = Workspace::new(&self.device, &self.network, shape);
+        let positions: Vec<u32> = (0..text.len() as u32).collect();
+        let (targets, first_keys) = (vec![u32::MAX; text.len()], vec![0; text.len()]);
+        let given = BatchTokens {
+            tokens: text,
+            targets: &targets,
+            positions: &positions,
+            first_keys: &first_keys,
+            padding: &[],
+        };
+        let mut room = workspace.room(0);
+        room.load(&self.device, given);
+        self.network.forward(&self.device, &self.weights, &mut room);
+        let head = self.network.head_weights(&self.weights);
+        let mut after = |at| {
+            let mut logits = vec![0.0; self.network.architecture().transformer.vocab as usize];
+            self.network.logits(&self.device, head, &mut room, at, &mut logits);
+            logits
+        };
+        (0..text.len()).map(&mut after).collect()
     }
 
     /// The most likely tokens after a prompt, and how clear each choice is.
@@ -170,6 +201,8 @@ pub(crate) struct Told {
     pub(crate) samples: Vec<(Vec<u32>, Option<EndReason>)>,
     pub(crate) cached: u32,
     pub(crate) failed: Option<String>,
+    /// Of the prompt's tokens but the first.
+    pub(crate) prompt: Vec<Logprobs>,
     pub(crate) embedding: Vec<f32>,
 }
 
@@ -191,6 +224,11 @@ pub(crate) fn listen(mut answer: Answer) -> Told {
             SampleEvent::End { sample, reason } => {
                 let at = of(sample);
                 assert_eq!(told.samples[at].1.replace(reason), None, "a sample ends once");
+            }
+            SampleEvent::Prompt { first, logprobs } => {
+                assert_eq!(first, told.prompt.len() + 1, "each token of the prompt is told once");
+                assert!(told.samples.is_empty(), "the prompt is told before its samples");
+                told.prompt.extend(logprobs);
             }
             SampleEvent::Embedding(embedding) => told.embedding = embedding,
             SampleEvent::Failed(reason) => told.failed = Some(reason),

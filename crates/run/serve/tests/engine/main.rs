@@ -6,6 +6,7 @@ mod disaggregated;
 mod ends;
 mod faults;
 mod fixture;
+mod prompt;
 mod ranks;
 mod same;
 mod samples;

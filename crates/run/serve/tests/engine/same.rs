@@ -26,7 +26,7 @@ fn two_hundred_tokens_are_those_of_the_whole_text_computed_anew() {
 }
 
 /// Every way of computing an answer that must not change it.
-fn ways(config: &str, base: &EngineOptions) -> Vec<(&'static str, EngineOptions)> {
+pub(crate) fn ways(config: &str, base: &EngineOptions) -> Vec<(&'static str, EngineOptions)> {
     let few = kv_bytes(config, 26, base);
     vec![
         ("without prefixes", EngineOptions { keeps_prefixes: false, ..base.clone() }),

@@ -64,6 +64,30 @@ fn speculative_tokens_come_from_the_same_distribution_as_without() {
 }
 
 #[test]
+fn tokens_that_are_not_allowed_and_ends_of_bad_words_are_never_sampled() {
+    for options in [options(), EngineOptions { draft_tokens: 5, ..options() }] {
+        let engine = engine(LLAMA, &options);
+        let prompt = &prompts(1)[0];
+        let told = |text: Continuation| listen(engine.ask(Ask::text(prompt.clone(), text)).unwrap()).samples;
+        let plain = Continuation { most: 30, sampling: Sampling::greedy(), ..Continuation::default() };
+        let mut mask = vec![0; 5];
+        mask[1] = 0b1011;
+        let only = told(Continuation { allowed: Some(mask.into()), ..plain.clone() });
+        assert!(
+            only[0].0.len() == 30 && only[0].0.iter().all(|token| [32, 33, 35].contains(token)),
+            "{only:?}"
+        );
+        let free = told(plain.clone());
+        let run = free[0].0[4..7].to_vec();
+        let single = vec![free[0].0[0]];
+        let kept = told(Continuation { bad_words: vec![run.clone(), single.clone()], ..plain });
+        assert!(!kept[0].0.contains(&single[0]));
+        assert!(kept[0].0.windows(3).all(|three| three != run));
+        assert_nothing_left(&engine);
+    }
+}
+
+#[test]
 fn log_probabilities_come_with_tokens_that_asked_for_them() {
     let engine = engine(LLAMA, &options());
     let text =

@@ -239,6 +239,7 @@ impl<'a> Simulation<'a> {
             samples,
             deadline: patience.map(|patience| planned.at.saturating_add(patience) / PER_NANOSECOND),
             keys: BlockKeys::default(),
+            computes_all: false,
             start,
         })
     }
