@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use crate::error::DataError;
 use crate::tokenizer::{Encoder, Tokenizer};
 
-pub(crate) use shape::{tools_of, turns_of};
+pub(crate) use shape::{RECORD_KEYS, tools_of, turns_of};
 
 /// The template for tokenizers without one: ChatML.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\

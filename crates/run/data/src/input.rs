@@ -80,17 +80,32 @@ fn add_folder(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), DataError> 
     Ok(())
 }
 
+/// What is taken from inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted<'a> {
+    /// The texts of a key or a column, and how plain text is split.
+    Texts { field: &'a str, unit: TextUnit },
+    /// Records whole.
+    Conversations,
+}
+
 /// Hands the portions of a file to `each`, until it asks to stop.
 pub(crate) fn read(
     path: &Path,
-    field: &str,
-    unit: TextUnit,
+    wanted: Wanted<'_>,
     bytes_read: &AtomicU64,
     each: &mut dyn FnMut(Portion) -> bool,
 ) -> Result<(), DataError> {
     if format(path)? == Format::Parquet {
-        return parquet::read(path, field, bytes_read, each);
+        return match wanted {
+            Wanted::Texts { field, .. } => parquet::read(path, field, bytes_read, each),
+            Wanted::Conversations => parquet::read_conversations(path, bytes_read, each),
+        };
     }
+    let unit = match wanted {
+        Wanted::Texts { unit, .. } => unit,
+        Wanted::Conversations => TextUnit::default(),
+    };
     let mut reader = open(path, bytes_read)?;
     match (format(path)?, unit) {
         (Format::Text, TextUnit::File) => {
@@ -127,7 +142,7 @@ pub fn read_texts(
                 false
             }
         };
-        read(&file, field, unit, &AtomicU64::new(0), &mut each)?;
+        read(&file, Wanted::Texts { field, unit }, &AtomicU64::new(0), &mut each)?;
         if let Some(error) = failure {
             return Err(error);
         }

@@ -15,7 +15,7 @@ use crate::chat::{Answers, ChatTemplate};
 use crate::corpus::{Content, CorpusOptions, CorpusWriter, Index};
 use crate::disk;
 use crate::error::DataError;
-use crate::input::{self, Portion, TextUnit};
+use crate::input::{self, Portion, TextUnit, Wanted};
 use crate::tokenizer::Tokenizer;
 
 use worker::{Encoded, Worker};
@@ -113,6 +113,10 @@ pub fn tokenize(
         Content::Chat => Some(ChatTemplate::of(tokenizer)?),
         Content::Text => None,
     };
+    let wanted = match &template {
+        Some(_) => Wanted::Conversations,
+        None => Wanted::Texts { field: &options.field, unit: options.unit },
+    };
     let mut output = Output::create(folder, tokenizer, options)?;
     let bytes_read = AtomicU64::new(0);
     let threads = options.threads.max(1);
@@ -121,7 +125,7 @@ pub fn tokenize(
         let (encoded_in, encoded) = sync_channel(threads * 2);
         let portions = Mutex::new(portions);
         let (files, bytes, failures) = (&files, &bytes_read, encoded_in.clone());
-        scope.spawn(move || read_all(files, options, bytes, &portions_in, &failures));
+        scope.spawn(move || read_all(files, wanted, bytes, &portions_in, &failures));
         // The receiver lives as long as any worker, so the reader stops when all workers have.
         let portions = std::sync::Arc::new(portions);
         for _ in 0..threads {
@@ -148,7 +152,7 @@ type Outcome = Result<Encoded, DataError>;
 
 fn read_all(
     files: &[PathBuf],
-    options: &TokenizeOptions,
+    wanted: Wanted<'_>,
     bytes_read: &AtomicU64,
     portions: &SyncSender<Numbered<Portion>>,
     failures: &SyncSender<Numbered<Outcome>>,
@@ -161,7 +165,7 @@ fn read_all(
             is_wanted = portions.send((number - 1, portion)).is_ok();
             is_wanted
         };
-        let read = input::read(file, &options.field, options.unit, bytes_read, &mut each);
+        let read = input::read(file, wanted, bytes_read, &mut each);
         if let Err(error) = read {
             // Reported in turn, after everything read before it.
             let _ = failures.send((number, Err(error)));

@@ -6,6 +6,22 @@ use super::Message;
 
 type Object = Map<String, Value>;
 
+/// The keys of records that are looked at.
+pub(crate) const RECORD_KEYS: [&str; 12] = [
+    "messages",
+    "conversations",
+    "conversation",
+    "prompt",
+    "response",
+    "completion",
+    "instruction",
+    "input",
+    "output",
+    "history",
+    "system",
+    "tools",
+];
+
 /// The turns of a record:
 /// - `messages`, as OpenAI and most libraries have them, with `role` and `content`;
 /// - `conversations`, as ShareGPT has them, with `from` and `value`;

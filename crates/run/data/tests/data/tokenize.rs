@@ -87,10 +87,13 @@ fn every_format_gives_the_same_documents() {
     write_parquet(&path("f.parquet"), &rows, Compression::SNAPPY);
     write_parquet(&path("g.parquet"), &rows, Compression::ZSTD(Default::default()));
     write_parquet(&path("h.parquet"), &rows, Compression::GZIP(Default::default()));
+    write_parquet(&path("i.parquet"), &rows, Compression::LZ4_RAW);
+    write_parquet(&path("j.parquet"), &rows, Compression::LZ4);
+    write_parquet(&path("k.parquet"), &rows, Compression::BROTLI(Default::default()));
     let expected = ["<|endoftext|>one", "<|endoftext|>zwölf", "<|endoftext|>three"];
-    for name in
-        ["a.jsonl", "b.jsonl.gz", "c.ndjson.zst", "d.txt", "e.parquet", "f.parquet", "g.parquet", "h.parquet"]
-    {
+    let parquet = ["e", "f", "g", "h", "i", "j", "k"].map(|name| format!("{name}.parquet"));
+    let others = ["a.jsonl", "b.jsonl.gz", "c.ndjson.zst", "d.txt"].map(str::to_owned);
+    for name in others.iter().chain(&parquet) {
         let out = path(&format!("out-{name}"));
         run(&path(name), &out, |options| options.unit = TextUnit::Paragraph).unwrap();
         let found: Vec<String> = documents(&out).iter().map(|text| text.trim_end().to_owned()).collect();
@@ -199,6 +202,50 @@ fn conversations_of_every_shape_are_read_from_lists_and_lines() {
         assert_eq!((done.index.documents, done.answers.learned, done.skipped.count), (3, 3, 0), "{name}");
         assert_eq!(learned(&out), "4<|im_end|>one<|im_end|>3<|im_end|>", "{name}");
     }
+}
+
+/// Three conversations that pyarrow wrote with lz4, in two groups of rows: a list of structures, of which every row has every key.
+const CONVERSATIONS: &[u8] = include_bytes!("conversations.parquet");
+
+#[test]
+fn conversations_in_parquet_are_those_in_json() {
+    let folder = Folder::new();
+    let call = json!({ "function": { "name": "f", "arguments": "{\"a\": 1}" } });
+    let records = [
+        json!({ "messages": [{ "role": "user", "content": "2 + 2?" }, { "role": "assistant", "content": "4" }] }),
+        json!({ "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "zwölf?" },
+                             { "role": "assistant", "content": "12" }] }),
+        json!({ "messages": [{ "role": "user", "content": "Rain?" },
+                             { "role": "assistant", "content": "No.", "tool_calls": [call] }] }),
+    ];
+    let lines = records.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    let mut found = Vec::new();
+    for (name, content) in [("a.parquet", CONVERSATIONS), ("a.jsonl", lines.as_bytes())] {
+        let (input, out) = (folder.path().join(name), folder.path().join(format!("out-{name}")));
+        fs::write(&input, content).unwrap();
+        let done = run(&input, &out, |options| options.corpus = CorpusOptions::chat()).unwrap();
+        assert_eq!((done.index.documents, done.answers.learned, done.skipped.count), (3, 3, 0), "{name}");
+        found.push((learned(&out), documents(&out)));
+    }
+    assert_eq!(found[0], found[1]);
+    assert_eq!(found[0].0, "4<|im_end|>12<|im_end|>No.<|im_end|>");
+}
+
+#[test]
+fn broken_parquet_is_refused_or_read_and_breaks_nothing() {
+    let folder = Folder::new();
+    let mut mutator = bedplate_testkit::Mutator::new(0x5eed);
+    let (mut read, mut refused) = (0, 0);
+    for round in 0..150 {
+        let input = folder.path().join(format!("{round}.parquet"));
+        fs::write(&input, mutator.mutate(CONVERSATIONS)).unwrap();
+        let out = folder.path().join(format!("out-{round}"));
+        match run(&input, &out, |options| options.corpus = CorpusOptions::chat()) {
+            Ok(_) => read += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(refused > 0, "{read} read, {refused} refused");
 }
 
 #[test]
