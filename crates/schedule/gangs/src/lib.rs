@@ -106,3 +106,4 @@ pub use time::{Span, Time};
 
 #[cfg(test)]
 mod books;
+mod borrow_order;
