@@ -199,7 +199,8 @@ fn other_machines_need_an_address_and_a_token() {
         line.split(' ').skip(1).map(|word| if word.starts_with("bp_") { "bp_x" } else { word }).collect();
     let output = network.run(2, &wrong);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("error[join/not-admitted]"), "{said}");
+    assert!(said.contains("error[join/turned-away]"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
     let nowhere = ["join", "10.231.7.1:1", "--node", "n2", "--token", "bp_x", "--fingerprint", "ab"];
     let said = String::from_utf8_lossy(&network.run(2, &nowhere).stderr).into_owned();
     assert!(said.contains("error[join/no-server]"), "{said}");
@@ -227,11 +228,15 @@ fn a_machine_joins_a_cluster_at_work_and_a_second_one_with_its_line_is_turned_aw
         network.run(machine, &words.iter().map(String::as_str).collect::<Vec<_>>())
     };
     let said = |output: Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said(join(2, &earlier)).contains("error[join/not-admitted]"));
+    let revoked = said(join(2, &earlier));
+    assert!(revoked.contains("error[join/turned-away]"), "{revoked}");
     assert!(join(2, &line).status.success());
     // Another state directory on the same machine: to the cluster it is another agent, with the token of the first.
     let second = said(join(4, &line));
-    assert!(second.contains("error[join/not-admitted]"), "{second}");
+    let why = "error[join/turned-away]: the control plane at 10.231.7.1:7431 does not let this machine be node n2: \
+               another agent is node `n2` already, on `";
+    assert!(second.contains(why), "{second}");
+    assert!(second.contains("bedplate up"), "it says what to do: {second}");
     assert!(network.json(1, &["node", "show", "n2"])["is_linked"] == true);
     fs::write(&go, "").expect("the folder is there");
     for job in [&running, &wide] {

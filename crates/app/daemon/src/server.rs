@@ -177,7 +177,7 @@ impl Daemon {
     async fn prepare(
         options: DaemonOptions,
         state: &StateDirectory,
-        control: Control,
+        mut control: Control,
         writer: &Arc<Writer>,
         clock: Arc<Clock>,
         shutdown: watch::Sender<Option<Shutdown>>,
@@ -197,6 +197,7 @@ impl Daemon {
         };
         let listener =
             bedplate_http::bind_beside(address).map_err(|source| DaemonError::Listen { address, source })?;
+        control.listens(clock.now());
         let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
         let (diagnosing, watching) = Diagnosing::new();
         let links = Arc::new(AgentLinks::new(leases.clone(), RunSecrets::open(state)?, diagnosing.clone()));

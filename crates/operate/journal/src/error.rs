@@ -33,6 +33,8 @@ pub enum JournalError {
     UnknownJob { job: u64 },
     #[error("cannot read {what} from the journal")]
     Read { what: &'static str, source: rusqlite::Error },
+    #[error("another file is in the place of the journal {} that is open", .path.display())]
+    Replaced { path: PathBuf },
     #[error("the journal's writer has stopped")]
     Stopped,
 }
@@ -110,8 +112,11 @@ pages! { pub PAGES "journal":
         "The disk has no room for the journal. Nothing that was not written has been acknowledged, and the write is tried again."
         "make room on the disk of the journal"
     READ_ONLY "read-only" Transient
-        "The file system of the journal, or its file, may only be read: a kernel that found errors on a disk mounts it so. Nothing that was not written has been acknowledged, and the write is tried again."
+        "The file system of the journal, or its file, may only be read: a kernel that found errors on a disk mounts it so. Nothing that was not written has been acknowledged, and the write is tried again. Where the repaired disk, or a copy, is mounted in the place of the old one, the daemon ends and is started again with what is there."
         "look at the kernel's log for errors of the disk, repair and mount it for writing, or check who owns the file"
+    REPLACED "replaced" Transient
+        "A write failed, and the journal's path no longer leads to the file that the daemon has open: a repaired disk was mounted there, or another file was put in its place. Nothing that was not written has been acknowledged."
+        "start the daemon again, which its supervisor does by itself; it continues from what the file there holds"
     DISK "disk" Transient
         "The disk or file system refused to read or write. Nothing that was not written has been acknowledged, and the write is tried again."
         "look at the kernel's log and at the health of the disk; copy the journal elsewhere"
@@ -151,6 +156,7 @@ impl Diagnostic for JournalError {
             JournalError::Older { .. } => &OLDER,
             JournalError::Hurt { .. } => &HURT,
             JournalError::There { .. } => &THERE,
+            JournalError::Replaced { .. } => &REPLACED,
             JournalError::NoRoom { .. } => &NO_ROOM,
             JournalError::Migrate { .. } => &MIGRATION,
             JournalError::Write { source } => write_page(source),

@@ -1,5 +1,6 @@
 //! The one connection that writes.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,23 @@ pub struct Journal {
     mark: Mark,
     pub(crate) reserve: Option<Reserve>,
     depth: Depth,
+    path: PathBuf,
+    file: Option<FileIdentity>,
     _lock: FolderLock,
+}
+
+/// Which file a path leads to: that on the disk before it is another one than that on the disk after it was mounted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn find(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -112,7 +129,27 @@ impl Journal {
         let mark = Mark::open(path).map_err(folder)?;
         mark.begin(&head).map_err(folder)?;
         make_entry_durable(path)?;
-        Ok(Self { connection, last_text: None, head, keeper, mark, reserve: None, depth, _lock: lock })
+        let file = FileIdentity::find(path);
+        let path = path.to_owned();
+        Ok(Self {
+            connection,
+            last_text: None,
+            head,
+            keeper,
+            mark,
+            reserve: None,
+            depth,
+            path,
+            file,
+            _lock: lock,
+        })
+    }
+
+    /// The error where another file is in the place of the one that is open. What is written to that one is lost, so nothing is gained
+    /// by trying again; while nothing is there, a disk may be about to be mounted.
+    pub(crate) fn find_replacement(&self) -> Option<JournalError> {
+        let there = FileIdentity::find(&self.path)?;
+        (self.file? != there).then(|| JournalError::Replaced { path: self.path.clone() })
     }
 
     /// Returns once all records are on disk, or none of them ever will be.

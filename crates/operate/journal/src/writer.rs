@@ -256,6 +256,11 @@ impl Worker {
             if error.is_full() && self.journal.give_up_reserve() {
                 continue;
             }
+            if let Some(replaced) = self.journal.find_replacement() {
+                let replaced = Arc::new(replaced);
+                self.shared.broke(&replaced);
+                return Err(replaced);
+            }
             if !error.is_passing() || !self.shared.pause(pause) {
                 self.shared.broke(&error);
                 return Err(error);

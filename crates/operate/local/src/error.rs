@@ -38,6 +38,8 @@ pub enum LocalError {
     NoServer { server: String, source: io::Error },
     #[error("node {node} has not joined within {seconds} s: {said}")]
     NotAdmitted { node: String, seconds: u64, said: String, log: PathBuf },
+    #[error("the control plane at {server} does not let this machine be node {node}: {why}")]
+    TurnedAway { node: String, server: String, why: String },
     #[error("the agent of node {node} does not run")]
     NoAgent { node: String },
     #[error("cannot wait for signals")]
@@ -78,6 +80,7 @@ pub const PAGES: &[&Page] = &[
     &NO_SERVER,
     &NO_AGENT,
     &NOT_ADMITTED,
+    &TURNED_AWAY,
     &SIGNALS,
     &LEFT,
     &NO_DAEMON,
@@ -122,7 +125,13 @@ static NO_AGENT: Page = Page {
 static NOT_ADMITTED: Page = Page {
     code: "join/not-admitted",
     class: Class::User,
-    meaning: "The agent was started, but the control plane did not let it join in time. The end of its log is in the message. A token is good for one node, and for that node again.",
+    meaning: "The agent was started, but did not reach the control plane in time, or ended. The end of its log is in the message.",
+    remedy: "read the agent's log, which is named; check that the cluster is up and can be reached",
+};
+static TURNED_AWAY: Page = Page {
+    code: "join/turned-away",
+    class: Class::User,
+    meaning: "The control plane answered and does not let this machine be that node; the message says why. A token is good for one node, and for that node again. While an agent is heard as a node, a second one with the same line is turned away.",
     remedy: "run `bedplate up` again on the first machine: it prints a new line for each node that has not joined",
 };
 
@@ -223,6 +232,7 @@ impl Diagnostic for LocalError {
             LocalError::NoServer { .. } => &NO_SERVER,
             LocalError::NoAgent { .. } => &NO_AGENT,
             LocalError::NotAdmitted { .. } => &NOT_ADMITTED,
+            LocalError::TurnedAway { .. } => &TURNED_AWAY,
             LocalError::Signals { .. } => &SIGNALS,
             LocalError::Left { .. } => &LEFT,
             LocalError::NoDaemon => &NO_DAEMON,

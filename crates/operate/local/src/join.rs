@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Local, NodeId, NodeSummary, StateDirectory};
+use bedplate_host::read_beginning;
 use serde_json::{Value, json};
 
 use crate::shape::make_private;
@@ -19,6 +20,10 @@ const FILE: &str = "join.json";
 const PAUSE: Duration = Duration::from_millis(20);
 const CONNECT: Duration = Duration::from_secs(5);
 const JOINING: Duration = Duration::from_secs(30);
+/// How long a node that is turned away is tried: an agent that has just died may still count as the node.
+const TURNED_AWAY: Duration = Duration::from_secs(5);
+/// More than the control plane has to say.
+const LONGEST_REASON: u64 = 4096;
 
 /// The lines by which machines join as the nodes that have not.
 pub fn invite(driver: &Local, nodes: &[NodeSummary], shape: &Shape) -> Result<Vec<String>, LocalError> {
@@ -124,12 +129,20 @@ impl Joined {
     }
 
     fn bring_up(&self, state: &StateDirectory, launcher: &Launcher) -> Result<(), LocalError> {
-        let told = state.path().join("agents").join(format!("joined-{}", self.node));
+        let said = |what: &str| state.path().join("agents").join(format!("{what}-{}", self.node));
+        let (told, refused) = (said("joined"), said("turned-away"));
         let _ = fs::remove_file(&told);
+        let _ = fs::remove_file(&refused);
         self.start_agent(state, launcher)?;
         let began = Instant::now();
         while !told.exists() {
             let is_gone = launch::find_agent(state, &NodeId::from(self.node.as_str())).is_none();
+            let turned_away = read_beginning(&refused, LONGEST_REASON).unwrap_or_default();
+            if !turned_away.is_empty() && (is_gone || began.elapsed() > TURNED_AWAY) {
+                let (node, server) = (self.node.clone(), self.server.clone());
+                let why = String::from_utf8_lossy(&turned_away).into_owned();
+                return Err(LocalError::TurnedAway { node, server, why });
+            }
             // It appears in the list of processes a moment after its start.
             if began.elapsed() > JOINING || (is_gone && began.elapsed() > CONNECT) {
                 let log = launch::agent_log(state, &self.node);

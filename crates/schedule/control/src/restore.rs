@@ -96,6 +96,17 @@ impl Control {
         }
     }
 
+    /// The shell listens from now on. Until then agents were refused, by which they know that nobody decides and let their ranks live; so
+    /// their time to come back begins here, however long the start took.
+    pub fn listens(&mut self, now: Time) {
+        let until = self.advance(now) + self.rules.rejoin;
+        for node in &mut self.nodes {
+            if let Presence::Expected { until: before } = &mut node.presence {
+                *before = until;
+            }
+        }
+    }
+
     fn remember_jobs(
         &mut self,
         rows: Vec<JobRow>,

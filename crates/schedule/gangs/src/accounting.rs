@@ -3,19 +3,19 @@
 //! A gang is counted when it starts, changes its size and ends, everywhere at once; nothing else changes
 //! what is used. So limits and quotas hold exactly the gangs that run.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 use bedplate_topology::Cluster;
 
+use crate::borrow_order::BorrowOrder;
 use crate::experience::{Bounds, Experience, RunRecord};
 use crate::jobs::Jobs;
 use crate::limits::Ledger;
 use crate::priority::{Prospect, Rank, Scales, priority};
 use crate::quota::{ANY_GPU, Asked};
 use crate::{
-    AccountId, FairShares, GangRequest, JobId, Never, Priority, PriorityWeights, QueueId, Queues, Settings,
-    Span, Time, Usage, UsageRecord, UserId, Wait,
+    AccountId, FairShares, GangRequest, JobId, Never, Priority, PriorityWeights, Queues, Settings, Span,
+    Time, Usage, UsageRecord, UserId, Wait,
 };
 
 #[derive(Debug, Clone)]
@@ -165,35 +165,22 @@ impl Accounting {
         !self.queues.is_empty()
     }
 
-    /// The queue by priority. Within a tier gangs that must borrow come after those that need not, and of them
+    /// The queue by priority, in one piece. Within a tier gangs that must borrow come after those that need not, and of them
     /// the queue that has borrowed the smallest share first.
     pub(crate) fn order(&mut self, jobs: &Jobs, settings: &Settings) -> Vec<JobId> {
-        let waiting: Vec<JobId> = jobs.queue().iter().collect();
-        self.borrowers.clear();
         if self.queues.is_empty() {
-            return waiting;
+            self.borrowers.clear();
+            return jobs.queue().iter().collect();
         }
-        let mut queues = self.queues.clone();
-        let mut order = Vec::with_capacity(waiting.len());
-        let tier = |job: &JobId| settings.partition(&jobs[*job].request).tier;
-        for of_tier in waiting.chunk_by(|a, b| tier(a) == tier(b)) {
-            let mut borrowers = Vec::new();
-            for job in of_tier {
-                match self.asked(&jobs[*job].request) {
-                    Some(asked) if asked.borrows(&queues) => borrowers.push((*job, asked)),
-                    Some(asked) => {
-                        queues.take(asked.queue, &asked.kind, asked.gpus);
-                        order.push(*job);
-                    }
-                    None => order.push(*job),
-                }
-            }
-            let mut borrowers = Borrowers::new(borrowers, &queues);
-            while let Some((job, share)) = borrowers.next(&mut queues) {
-                self.borrowers.insert(job, share);
-                order.push(job);
-            }
-        }
+        let mut work = BorrowOrder::new(&self.queues);
+        while !work.go_on(self, jobs, settings, usize::MAX) {}
+        self.take_order(work)
+    }
+
+    /// An order that has been worked out counts from now on.
+    pub(crate) fn take_order(&mut self, work: BorrowOrder) -> Vec<JobId> {
+        let (order, borrowers) = work.end();
+        self.borrowers = borrowers;
         order
     }
 
@@ -306,131 +293,5 @@ impl Accounting {
     #[cfg(test)]
     pub(crate) fn claims(&self) -> &BTreeMap<JobId, Asked> {
         &self.claims
-    }
-}
-
-/// Gangs that must borrow, from the smallest share on. A gang's share follows from its size and from what its own queue
-/// uses, so only the smallest gang of each queue and kind can be next, and only its own queue changes by it.
-struct Borrowers {
-    /// By queue and kind: gangs from the smallest on, in the order of the queue.
-    groups: BTreeMap<(QueueId, String), VecDeque<(JobId, u64)>>,
-    /// The first gang of each group by the share it would have, and its place in the queue.
-    next: BTreeSet<(Share, usize, QueueId, String)>,
-    places: BTreeMap<JobId, usize>,
-}
-
-/// A share that can be ordered.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Share(f64);
-
-impl Eq for Share {}
-
-impl PartialOrd for Share {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Share {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl Borrowers {
-    fn new(waiting: Vec<(JobId, Asked)>, queues: &Queues) -> Self {
-        let places = waiting.iter().enumerate().map(|(place, (job, _))| (*job, place)).collect();
-        let mut groups: BTreeMap<_, VecDeque<(JobId, u64)>> = BTreeMap::new();
-        for (job, asked) in waiting {
-            groups.entry((asked.queue, asked.kind)).or_default().push_back((job, asked.gpus));
-        }
-        // Stable: of equal sizes the one that comes first in the queue stays first.
-        groups.values_mut().for_each(|group| group.make_contiguous().sort_by_key(|(_, gpus)| *gpus));
-        let mut borrowers = Self { groups, next: BTreeSet::new(), places };
-        let keys: Vec<(QueueId, String)> = borrowers.groups.keys().cloned().collect();
-        keys.into_iter().for_each(|(queue, kind)| borrowers.enter(queue, &kind, queues));
-        borrowers
-    }
-
-    /// The gang with the smallest share, which takes what it asks for.
-    fn next(&mut self, queues: &mut Queues) -> Option<(JobId, f64)> {
-        let (share, _, queue, kind) = self.next.first()?.clone();
-        // Usage changes in the queue and, past what it keeps, above it.
-        let changed: Vec<(QueueId, String)> =
-            queues.path(queue).flat_map(|queue| self.kinds_of(queue)).collect();
-        changed.iter().for_each(|(queue, kind)| self.leave(*queue, kind, queues));
-        let group = self.groups.get_mut(&(queue, kind.clone())).expect("a gang that is next has a group");
-        let (job, gpus) = group.pop_front().expect("a gang that is next is the first of its group");
-        queues.take(queue, &kind, gpus);
-        changed.iter().for_each(|(queue, kind)| self.enter(*queue, kind, queues));
-        Some((job, share.0))
-    }
-
-    fn kinds_of(&self, queue: QueueId) -> Vec<(QueueId, String)> {
-        let of_queue = self.groups.range((queue, String::new())..);
-        of_queue.take_while(|((of, _), _)| *of == queue).map(|(key, _)| key.clone()).collect()
-    }
-
-    fn enter(&mut self, queue: QueueId, kind: &str, queues: &Queues) {
-        self.next.extend(self.first(queue, kind, queues));
-    }
-
-    fn leave(&mut self, queue: QueueId, kind: &str, queues: &Queues) {
-        if let Some(first) = self.first(queue, kind, queues) {
-            self.next.remove(&first);
-        }
-    }
-
-    fn first(&self, queue: QueueId, kind: &str, queues: &Queues) -> Option<(Share, usize, QueueId, String)> {
-        let (job, gpus) = self.groups.get(&(queue, kind.to_owned()))?.front()?;
-        let share = Share(queues.dominant_share(queue, kind, *gpus));
-        Some((share, self.places[job], queue, kind.to_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Grant;
-    use proptest::prelude::*;
-
-    /// The gang with the least share again and again, all of them looked at each time.
-    fn one_by_one(mut waiting: Vec<(JobId, Asked)>, queues: &mut Queues) -> Vec<(JobId, f64)> {
-        let mut order = Vec::new();
-        while !waiting.is_empty() {
-            let shares: Vec<f64> = waiting.iter().map(|(_, asked)| asked.share(queues)).collect();
-            let least =
-                (0..shares.len()).min_by(|a, b| shares[*a].total_cmp(&shares[*b])).expect("not empty");
-            let (job, asked) = waiting.remove(least);
-            order.push((job, shares[least]));
-            queues.take(asked.queue, &asked.kind, asked.gpus);
-        }
-        order
-    }
-
-    proptest! {
-        #[test]
-        fn borrowers_come_in_the_order_of_their_shares(
-            used in prop::collection::vec((0u16..6, 0u64..20), 0..10),
-            asked in prop::collection::vec((0u16..6, 1u64..9), 0..40),
-        ) {
-            let mut queues = Queues::default();
-            let root = queues.add("root", None, 1.0);
-            for number in 1..6 {
-                let parent = if number > 3 { QueueId(number - 2) } else { root };
-                let queue = queues.add(format!("q{number}"), Some(parent), f64::from(number));
-                let grant = Grant { nominal: u64::from(number) * 4, borrowing: None, lending: (number == 2).then_some(3) };
-                queues.grant(queue, ANY_GPU, grant);
-            }
-            used.into_iter().for_each(|(queue, gpus)| queues.take(QueueId(queue), ANY_GPU, gpus));
-            let asked = asked.into_iter().enumerate().map(|(job, (queue, gpus))| {
-                (JobId(job as u64), Asked { queue: QueueId(queue), kind: ANY_GPU.to_owned(), gpus })
-            });
-            let waiting: Vec<_> = asked.filter(|(_, asked)| asked.borrows(&queues)).collect();
-            let expected = one_by_one(waiting.clone(), &mut queues.clone());
-            let mut borrowers = Borrowers::new(waiting, &queues);
-            let order: Vec<_> = std::iter::from_fn(|| borrowers.next(&mut queues)).collect();
-            prop_assert_eq!(order, expected);
-        }
     }
 }

@@ -4,7 +4,8 @@
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that delays no reservation.
 //!
 //! A long queue is gone through in slices, between which other events are decided: first its priorities are worked out (`ranking`), then reservations are
-//! made in one slice, and the rest is only tried. Where queues of a site share quotas, the order between those that borrow is worked out in one piece.
+//! made in one slice, and the rest is only tried. Where queues of a site share quotas, the order between those that borrow is worked out in
+//! slices as well (`borrow_order`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -126,9 +127,15 @@ impl Scheduler {
         if !is_short && !self.accounting.reorders() && !self.sizes_by_goodput() {
             return CycleOrder::Queued(None);
         }
-        let order = self.accounting.order(&self.jobs, &self.settings);
+        // A cycle that cannot wait for the order of a long queue goes by the one before it; another one follows.
+        let known = self.borrow_order.take().filter(|_| !is_short && self.accounting.reorders());
+        let order = match known {
+            Some(order) => order,
+            None => self.accounting.order(&self.jobs, &self.settings).into(),
+        };
         self.plan_sizes(&order, now);
-        CycleOrder::Listed { order: order.into(), at: 0 }
+        self.borrow_order = (!is_short).then(|| order.clone());
+        CycleOrder::Listed { order, at: 0 }
     }
 
     /// The next slice of a cycle that is under way; true when it was the first.

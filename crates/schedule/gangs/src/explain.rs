@@ -149,6 +149,7 @@ impl Scheduler {
             news: News::default(),
             rest: None,
             ranking: None,
+            borrow_order: None,
             is_ranked: false,
             targets: Targets::default(),
             admitting: VecDeque::new(),

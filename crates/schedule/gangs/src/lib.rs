@@ -108,3 +108,4 @@ pub use time::{Span, Time};
 
 #[cfg(test)]
 mod books;
+mod borrow_order;

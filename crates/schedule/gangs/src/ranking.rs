@@ -1,10 +1,12 @@
 //! The priorities of all that waits, worked out anew for a full cycle; those of a long queue in slices, between which other events are decided.
 //!
-//! First it is surveyed who waits and since when, on which all priorities depend, then each gang gets its new place. Meanwhile places of two
+//! First it is surveyed who waits and since when, on which all priorities depend, then each gang gets its new place, and where queues share
+//! quotas, the order between those that borrow is worked out. Meanwhile places of two
 //! times stand side by side; they differ by what priorities change in the moments between.
 
 use std::collections::BTreeSet;
 
+use crate::borrow_order::BorrowOrder;
 use crate::jobs::JobEntry;
 use crate::scheduler::Scheduler;
 use crate::{AccountId, JobId, Span, Time, UserId};
@@ -23,6 +25,7 @@ pub(crate) struct Ranking {
 enum Stage {
     Survey(Survey),
     Place,
+    Order(BorrowOrder),
 }
 
 /// What the priority of one gang depends on besides itself.
@@ -62,6 +65,15 @@ impl Scheduler {
     /// The next slice of priorities; true when it was the last.
     pub(crate) fn rank_some(&mut self) -> bool {
         let Some(mut ranking) = self.ranking.take() else { return false };
+        if let Stage::Order(mut order) = ranking.stage {
+            let is_done = order.go_on(&self.accounting, &self.jobs, &self.settings, self.slice());
+            if is_done {
+                self.borrow_order = Some(self.accounting.take_order(order).into());
+            } else {
+                self.ranking = Some(Ranking { stage: Stage::Order(order), ..ranking });
+            }
+            return is_done;
+        }
         let jobs = self.jobs.after(ranking.after).take(self.slice());
         let slice: Vec<JobId> = jobs.map(|(job, _)| job).collect();
         let is_last = slice.len() < self.slice();
@@ -81,10 +93,14 @@ impl Scheduler {
                     accounting.rank(&entry.request, entry.submitted, settings, ranking.since)
                 };
                 queued.into_iter().for_each(|job| self.jobs.place_anew(job, rank));
-                if is_last {
+                if is_last && !self.accounting.reorders() {
                     return true;
                 }
+                if is_last {
+                    ranking.stage = Stage::Order(BorrowOrder::new(self.accounting.queues()));
+                }
             }
+            Stage::Order(_) => {}
         }
         self.ranking = Some(ranking);
         false

@@ -47,6 +47,8 @@ pub struct Scheduler {
     pub(crate) rest: Option<CycleRest>,
     /// Of a cycle that is to come.
     pub(crate) ranking: Option<Ranking>,
+    /// Of a long queue, where queues share quotas: as it was worked out last.
+    pub(crate) borrow_order: Option<Arc<[JobId]>>,
     /// Priorities have been worked out together at least once.
     pub(crate) is_ranked: bool,
     pub(crate) targets: Targets,
@@ -77,6 +79,7 @@ impl Scheduler {
             news: News::default(),
             rest: None,
             ranking: None,
+            borrow_order: None,
             is_ranked: false,
             targets: Targets::default(),
             admitting: VecDeque::new(),

@@ -3,8 +3,8 @@
 use bedplate_catalog::Catalog;
 use bedplate_gangs::counted::looked_at;
 use bedplate_gangs::{
-    ArrayTask, DependencyKind, Event, GangDependency, GangOutcome, GangRequest, JobId, RoleRequest,
-    Scheduler, Settings, Span, Time,
+    ArrayTask, DependencyKind, Event, GangDependency, GangOutcome, GangRequest, Grant, JobId, QueueId,
+    RoleRequest, Scheduler, Settings, Span, Time,
 };
 use bedplate_testkit::counting::{CountingAllocator, assert_at_most, of_thread};
 use bedplate_topology::Cluster;
@@ -116,4 +116,49 @@ fn a_chain_of_dependencies_is_taken_down_in_slices() {
         decisions = scheduler.apply(Event::Tick, Time::ZERO);
     }
     assert_eq!(rejected, 20_000);
+}
+
+/// Gangs of queues that share quotas. The first half of the queues lend what the others must borrow.
+fn sharing(waiting: u64, queues: u16) -> Scheduler {
+    let cluster = Cluster::from_spec("p5.48xlarge:64", &Catalog::builtin()).expect("the catalog has it");
+    let mut settings = Settings::default();
+    settings.backfill.cycle_slice = 1_024;
+    let root = settings.queues.add("site", None, 1.0);
+    for number in 0..queues {
+        let queue = settings.queues.add(format!("team-{number}"), Some(root), 1.0);
+        let nominal = if number < queues / 2 { 1_000_000 } else { 8 };
+        settings.queues.grant(queue, "gpu", Grant { nominal, borrowing: None, lending: None });
+    }
+    let mut scheduler = Scheduler::new(cluster, settings);
+    let of_queue =
+        |id: u64| GangRequest { queue: Some(QueueId(1 + (id % u64::from(queues)) as u16)), ..request(id) };
+    scheduler.apply_all((1..=waiting).map(|id| Event::Submit(Box::new(of_queue(id)))), Time::ZERO);
+    scheduler
+}
+
+/// Does what is due, turn by turn; gives how many entries each looked at.
+fn looks_of_turns(scheduler: &mut Scheduler, now: Time) -> Vec<u64> {
+    let mut turns = Vec::new();
+    while scheduler.wakeup().is_some_and(|at| at <= now) {
+        turns.push(looks(|| scheduler.apply(Event::Tick, now)));
+        assert!(turns.len() < 10_000, "the cycle does not end");
+    }
+    turns
+}
+
+#[test]
+fn the_order_among_queues_that_borrow_is_worked_out_in_turns_that_do_not_grow_with_the_queue() {
+    let [few, many] = [2_000, 100_000].map(|waiting| {
+        let mut scheduler = sharing(waiting, 40);
+        looks_of_turns(&mut scheduler, Time::ZERO);
+        let later = Time::ZERO + Settings::default().backfill.replan_after;
+        scheduler.apply(submit(waiting + 1), later);
+        let turns = looks_of_turns(&mut scheduler, later);
+        let most = turns.iter().copied().max().unwrap_or(0);
+        assert!(turns.len() as u64 > waiting / 1_024, "a cycle over all of them, and not {turns:?}");
+        println!("{waiting} gangs: {} turns, {most} entries at most", turns.len());
+        most
+    });
+    // A place in a longer queue is found by a few more comparisons.
+    assert_at_most("entries looked at in a turn among 100,000 gangs", many, 2 * few);
 }

@@ -91,6 +91,17 @@ impl OwnDisk {
     fn give_up(&self) {
         assert!(does("mount", &["-o", "remount,abort", &self.folder.display().to_string()]));
     }
+
+    /// A repaired copy takes its place, as an operator does it while the daemon still has the old files open.
+    fn replace(&mut self) {
+        let repaired = self.image.with_extension("repaired");
+        std::fs::copy(&self.image, &repaired).unwrap();
+        assert!(does("umount", &["-l", &self.folder.display().to_string()]));
+        // It says by its status that it has repaired something.
+        does("e2fsck", &["-f", "-y", &repaired.display().to_string()]);
+        self.image = repaired;
+        assert!(self.is_mounted_now());
+    }
 }
 
 impl Drop for OwnDisk {
@@ -131,5 +142,37 @@ fn a_disk_that_became_read_only_is_told_as_such_and_keeps_what_was_acknowledged(
     let failed = start(options(&daemon.folder)).map(drop).unwrap_err();
     assert!(!failed.to_string().contains("panic"), "{failed}");
     assert_eq!(jobs.len(), 3);
+    drop(disk);
+}
+
+#[test]
+fn a_daemon_whose_disk_was_repaired_and_mounted_again_ends_and_its_successor_has_all_that_was_acknowledged() {
+    let images = Folder::new();
+    let mut disk = None;
+    let mut daemon = Daemon::start_with(|options| {
+        disk = OwnDisk::mount(&images.path().join("image"), &options.state_directory);
+        options.reserve_bytes = 0;
+        options.limits.durable = std::time::Duration::from_millis(300);
+    });
+    let Some(mut disk) = disk else {
+        return println!("SKIPPED: a disk that is repaired: this host mounts no ext4 from a file");
+    };
+    let mut ada = daemon.client("ada", "user");
+    let jobs: Vec<u64> = (0..3).map(|_| ada.submit(JOB).json()["id"].as_u64().unwrap()).collect();
+    disk.give_up();
+    assert_eq!(ada.submit(JOB).status, 503);
+    disk.replace();
+    // Its files are those of the disk that nobody can reach any more: it would refuse for ever.
+    let ended = daemon.running.take().unwrap().wait().unwrap_err();
+    assert!(ended.to_string().contains("another file is in the place of the journal"), "{ended}");
+    let again = start(options(&daemon.folder)).unwrap();
+    daemon.address = again.address();
+    daemon.running = Some(again);
+    let mut ada = daemon.client("ada", "user");
+    for id in jobs {
+        assert_eq!(ada.get(&format!("/v1/jobs/{id}")).json()["state"], "waiting");
+    }
+    assert_eq!(ada.submit(JOB).status, 201);
+    let _ = daemon.running.take().unwrap().stop();
     drop(disk);
 }

@@ -305,6 +305,21 @@ fn a_node_that_comes_back_in_time_is_as_if_it_had_never_gone() {
 }
 
 #[test]
+fn nodes_have_their_time_to_come_back_from_when_the_control_plane_listens() {
+    let before = Story::new(1);
+    let mut story = before.restarted(Vec::new());
+    let is_lost = |story: &Story| story.notes.iter().any(|note| note.contains("it did not come back"));
+    // The start took long: it stood still, or read a large journal. Agents were refused meanwhile, and their ranks live.
+    let rejoin = ControlRules::default().rejoin;
+    story.now += rejoin.0 - 1;
+    story.control.listens(Time(story.now));
+    story.wait(rejoin.0 / 2);
+    assert!(!is_lost(&story), "{:?}", story.notes);
+    story.wait(rejoin.0);
+    assert!(is_lost(&story), "{:?}", story.notes);
+}
+
+#[test]
 fn a_silent_node_is_lost_after_its_lease() {
     let mut story = Story::new(2);
     let job = story.submit(gang(1));
