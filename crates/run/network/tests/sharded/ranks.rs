@@ -184,6 +184,17 @@ fn axes_combine() {
 }
 
 #[test]
+fn latent_attention_is_computed_by_ranks_that_share_sequences_or_experts() {
+    for name in ["deepseek_v2", "deepseek_v3"] {
+        for recompute in EVERY {
+            check(name, Layout { context: 2, ..Layout::ONE }, recompute);
+            check(name, Layout { data: 2, experts: 2, ..Layout::ONE }, recompute);
+        }
+        check(name, Layout { context: 2, data: 2, experts: 2, ..Layout::ONE }, Recompute::Full);
+    }
+}
+
+#[test]
 fn parts_of_files_and_of_fresh_weights_are_those_of_the_whole() {
     let device = Device::apart(1);
     let tensor = Layout { tensor: 2, ..Layout::ONE };
