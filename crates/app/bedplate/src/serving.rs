@@ -10,7 +10,7 @@ use bedplate_host::clock;
 use bedplate_terminal::{CliError, ProgramError};
 use bedplate_units::Seconds;
 
-pub(crate) use engine::EngineArguments;
+pub(crate) use engine::{EngineArguments, with_end};
 
 /// Set for a process that is a replica: how many of them share the machine, or `job`, and the key that it wants to see.
 pub(crate) const REPLICA: &str = "BEDPLATE_SERVE_REPLICA";

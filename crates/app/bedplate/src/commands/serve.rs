@@ -22,7 +22,7 @@ use bedplate_units::{Bytes, Seconds};
 use serde_json::json;
 
 use crate::serving::ending::{self, Told};
-use crate::serving::{EngineArguments, check_exposure};
+use crate::serving::{EngineArguments, check_exposure, with_end};
 
 #[derive(clap::Args, Clone)]
 #[command(after_help = "\
@@ -136,6 +136,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), CliError> {
         ranks::Part::First(group, others) => {
             let (model, options) = arguments.engine.on_ranks(&group)?;
             let tokenizer = Tokenizer::load(&arguments.engine.model_folder()?.join("tokenizer.json"))?;
+            let model = with_end(model, &tokenizer);
             let (engine, memory) = Engine::lead(&model, *group, &options)?;
             (engine, memory, tokenizer, Some(others))
         }

@@ -210,13 +210,21 @@ impl EngineArguments {
     /// The engine, and the tokenizer of its model.
     pub(crate) fn start(&self) -> Result<(Engine, EngineMemory, Tokenizer), CliError> {
         let folder = self.model_folder()?;
-        let model = Model::open(&folder)?;
-        let options = self.options(&model);
         let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"))?;
+        let model = with_end(Model::open(&folder)?, &tokenizer);
+        let options = self.options(&model);
         let draft = self.draft.as_deref().map(Model::open).transpose()?;
         let (engine, memory) = Engine::start(&model, draft.as_ref(), &self.adapter, &options)?;
         Ok((engine, memory, tokenizer))
     }
+}
+
+/// Answers of a model whose files name no end do end where its tokenizer's texts do.
+pub(crate) fn with_end(mut model: Model, tokenizer: &Tokenizer) -> Model {
+    if model.end_tokens.is_empty() {
+        model.end_tokens.extend(tokenizer.end());
+    }
+    model
 }
 
 /// A third of the free memory, or this process's share of it, and at most what all sequences can use.

@@ -1,3 +1,5 @@
+//! Answers of models in every style, cut at every place.
+
 use proptest::prelude::*;
 use serde_json::json;
 

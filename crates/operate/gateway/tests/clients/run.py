@@ -61,10 +61,12 @@ def make_model(bedplate, folder, torch):
     model.mkdir()
     tokenizer = model / "tokenizer.json"
     subprocess.run([bedplate, "data", "train-tokenizer", texts, "--vocabulary", "400", "--out", tokenizer], check=True, capture_output=True)
+    marks = {token["content"]: token["id"] for token in json.loads(tokenizer.read_text())["added_tokens"]}
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0, "hidden_act": "silu", "initializer_range": 0.3, "tie_word_embeddings": False, "torch_dtype": "float32",
+        "eos_token_id": marks["<|im_end|>"],
     }
     (model / "config.json").write_text(json.dumps(config))
     if torch is None:
@@ -242,7 +244,7 @@ def write_tasks(folder):
     tasks.mkdir()
     for name, task in TASKS.items():
         # Every JSON is YAML.
-        whole = {"task": f"bedplate_{name}", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test", **task}
+        whole = {"task": f"bedplate_{name}", "target_delimiter": "", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test", **task}
         (tasks / f"{name}.yaml").write_text(json.dumps(whole))
     return tasks
 
@@ -303,10 +305,15 @@ def with_harness(url, folder, model, torch):
 
 SCORE = """
 import json, sys, torch
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
+tokenizer = Tokenizer.from_file(sys.argv[1] + "/tokenizer.json")
 found = []
-for before, after in json.load(sys.stdin):
+for start, end in json.load(sys.stdin):
+    # The harness encodes both together, and takes what is behind the first as the second.
+    both, first = (tokenizer.encode(text, add_special_tokens=False).ids for text in (start + end, start))
+    before, after = both[: len(first)], both[len(first) :]
     logits = model(torch.tensor([before + after])).logits[0].double().log_softmax(-1)
     found.append(sum(logits[len(before) + at - 1, token].item() for at, token in enumerate(after)))
 print("FOUND" + json.dumps(found))
@@ -315,20 +322,12 @@ print("FOUND" + json.dumps(found))
 
 def score_with_transformers(torch, folder, model, tasks):
     """The log-likelihoods of the two tasks, computed from the same tokens."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     documents = [json.loads(line) for line in (folder / "documents.json").read_text().splitlines()]
     asked = {"bedplate_choice": [(one["start"], end) for one in documents for end in one["ends"]],
              "bedplate_likely": [(one["start"], one["ends"][0]) for one in documents]}
     found = {}
     for name, pairs in asked.items():
-        tokens = []
-        for start, end in pairs:
-            # The harness encodes both together, and takes what is behind the first as the second.
-            both, first = (tokenizer.encode(text, add_special_tokens=False).ids for text in (start + end, start))
-            tokens.append((both[: len(first)], both[len(first) :]))
-        ended = subprocess.run([torch, "-c", SCORE, model], input=json.dumps(tokens), capture_output=True, text=True, check=True)
+        ended = subprocess.run([torch, "-c", SCORE, model], input=json.dumps(pairs), capture_output=True, text=True, check=True)
         found[name] = json.loads(ended.stdout.split("FOUND")[1])
     return found
 

@@ -79,7 +79,6 @@ fn what_can_never_be_answered_is_refused_with_the_reason() {
     );
     assert_eq!(refused(greedy(&[131], 1)), Refusal::NoSuchToken { token: 131, vocabulary: 131 });
     assert!(matches!(refused(greedy(&[], 1)), Refusal::Never(_)));
-    assert!(matches!(refused(greedy(&[1], 0)), Refusal::Never(_)));
     let adapted = Ask { adapter: Some("none".into()), ..greedy(&[1], 1) };
     assert_eq!(refused(adapted), Refusal::NoSuchAdapter { name: "none".into() });
     engine.drain();
