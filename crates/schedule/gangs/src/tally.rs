@@ -25,7 +25,7 @@ pub struct NodeTally {
     pub free: u32,
     /// Nodes that others hold, and who: those with the most nodes first.
     pub held: u32,
-    pub holders: Vec<Holder>,
+    pub holders: Vec<NodeHolder>,
 }
 
 /// A rule of a request that leaves nodes out.
@@ -37,7 +37,7 @@ pub struct LeftOut {
 
 /// A gang on nodes that another waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder {
+pub struct NodeHolder {
     pub job: JobId,
     pub nodes: u32,
     /// When it ends at the latest.
@@ -75,7 +75,7 @@ impl NodeTally {
             }
         }
         tally.holders =
-            holders.into_iter().map(|(job, (nodes, until))| Holder { job, nodes, until }).collect();
+            holders.into_iter().map(|(job, (nodes, until))| NodeHolder { job, nodes, until }).collect();
         tally.holders.sort_by_key(|holder| (std::cmp::Reverse(holder.nodes), holder.until, holder.job));
         tally
     }

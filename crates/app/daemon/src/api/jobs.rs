@@ -3,7 +3,7 @@
 use bedplate_control::record::JobState;
 use bedplate_control::{JobFilter, JobView, NodeView};
 use bedplate_diag::Reason;
-use bedplate_gangs::{Holder, JobId, NodeTally, Remedy, Time, WaitExplanation};
+use bedplate_gangs::{JobId, NodeHolder, NodeTally, Remedy, Time, WaitExplanation};
 use bedplate_job::Job;
 use bedplate_report::Expectation;
 use bedplate_topology::NodeId;
@@ -189,8 +189,7 @@ fn out_of_service(node: &NodeView) -> Value {
 }
 
 fn tally_json(tally: &NodeTally, out: Vec<Value>) -> Value {
-    let holder =
-        |holder: &Holder| json!({ "job": holder.job.0, "nodes": holder.nodes, "until_ms": holder.until.0 });
+    let holder = |holder: &NodeHolder| json!({ "job": holder.job.0, "nodes": holder.nodes, "until_ms": holder.until.0 });
     json!({
         "all": tally.all,
         "left_out": tally.left_out,
@@ -264,7 +263,7 @@ mod tests {
 
     #[test]
     fn who_holds_the_nodes_is_told_in_numbers() {
-        let holder = Holder { job: JobId(7), nodes: 2, until: Time(9_000) };
+        let holder = NodeHolder { job: JobId(7), nodes: 2, until: Time(9_000) };
         let tally = NodeTally { all: 4, held: 2, holders: vec![holder; 20], ..NodeTally::default() };
         let told = tally_json(&tally, Vec::new());
         assert_eq!(told["holders"].as_array().map(Vec::len), Some(MOST_NAMED));
