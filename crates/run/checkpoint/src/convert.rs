@@ -156,7 +156,8 @@ pub fn from_hugging_face(folder: &Path, checkpoint: &Path) -> Result<Published, 
         .iter()
         .map(|tensor| Region::whole(format!("{WEIGHTS}{}", tensor.name), tensor.matrix_shape()))
         .collect();
-    let model = serde_json::from_str(&text).ok();
+    // What is stored is plain, whatever format the files have.
+    let model = serde_json::from_str(architecture.config_json()).ok();
     let facts = RunFacts { layout: "converted".into(), model, ..RunFacts::default() };
     let read = |index: usize| files.read(&tensors[index]).map_err(CheckpointError::from);
     write_alone(checkpoint, regions, facts, &read)

@@ -103,7 +103,7 @@ pub use settings::{
     Settings, SizesBy,
 };
 pub use site::{PAGES, SettingsError};
-pub use tally::{LeftOut, NodeTally};
+pub use tally::{LeftOut, NodeHolder, NodeTally};
 pub use time::{Span, Time};
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use bedplate_checkpoint::{Checkpoint, FolderKind, Shards, from_hugging_face, from_old, to_hugging_face};
 use bedplate_diag::{Diagnostic, Source};
@@ -73,6 +74,25 @@ fn a_folder_of_safetensors_comes_back_as_it_was_in_files_of_a_given_size() {
         assert_eq!(one, ["model.safetensors"]);
         assert!(fs::read_to_string(place.0.join("one/config.json")).unwrap().contains("bfloat16"));
     }
+}
+
+#[test]
+fn weights_of_8_bits_become_plain_ones_and_no_longer_say_that_they_are_quantised() {
+    let place = Place::new("fp8");
+    let given = reference("llama_fp8");
+    from_hugging_face(&given, &place.0.join("checkpoint")).unwrap();
+    let checkpoint = Checkpoint::open(&place.0.join("checkpoint").to_string_lossy()).unwrap();
+    let back = place.0.join("back");
+    to_hugging_face(&checkpoint, &back, Shards { format: TensorFormat::F32, ..Shards::default() }).unwrap();
+    let config = |folder: &Path| fs::read_to_string(folder.join("config.json")).unwrap();
+    assert!(config(&given).contains("quantization_config") && !config(&back).contains("quantization_config"));
+    let file = SafetensorsFile::open(&back.join("model.safetensors")).unwrap();
+    assert!(file.tensors().keys().all(|name| !name.contains("scale")), "{:?}", file.tensors().keys());
+}
+
+/// A tiny model of the tests of `network`.
+fn reference(name: &str) -> PathBuf {
+    bedplate_testkit::root().join("crates/run/network/tests/reference").join(name)
 }
 
 #[test]
