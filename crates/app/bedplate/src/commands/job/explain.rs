@@ -81,7 +81,7 @@ fn add_nodes(facts: &mut Facts, nodes: &NodesExplained, now_ms: u64) {
         (nodes.free, "free"),
         (nodes.held, "held by others"),
         (nodes.out_of_service, "out of service"),
-        (nodes.left_out, "left out by what the job asks for"),
+        (nodes.left_out, "left out by its request"),
         (nodes.too_small, "too small"),
     ];
     let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
@@ -163,7 +163,7 @@ mod tests {
               waits     not enough free nodes: 2 of 4
               ahead     3 jobs that wait have their turn before it
               start     within 1:00:00, at 1970-01-01 01:00:00 UTC, if everybody uses all their time
-              nodes     9 in all: 2 free, 4 held by others, 1 out of service, 2 left out by what the job asks for
+              nodes     9 in all: 2 free, 4 held by others, 1 out of service, 2 left out by its request
               held      4 nodes by job 12, for 30:00 at the longest
               out       n3 is drained: the operator: a fan is loud
               left out  2 by feature nvme
