@@ -395,7 +395,7 @@ fn a_check_burns_in_gpus_and_names_the_one_that_fails() {
     };
     let (verdict, remark, _) = outcome("");
     assert_eq!(verdict, "pass", "{remark}");
-    assert!(remark.contains("products of fp8 2x") && remark.contains("memory 64"), "{remark}");
+    assert!(remark.contains("products of fp8 2x") && remark.contains("memory 67.11 MB"), "{remark}");
     let (verdict, remark, code) = outcome("cuLaunchKernelEx:30:700");
     assert_eq!((verdict, code), ("fail".into(), Some(1)), "{remark}");
     assert!(remark.contains(GPU) && remark.contains(WORDS), "{remark}");

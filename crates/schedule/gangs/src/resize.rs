@@ -72,7 +72,9 @@ impl Scheduler {
             .elastic()
             .iter()
             .filter(|job| self.jobs.run(**job).is_some_and(|run| !run.is_leaving()));
-        let waiting = waiting.iter().take(MOST_WAITING).filter(|job| self.may_claim(&self.jobs[**job]));
+        // An order that was worked out in slices may name gangs that have started or gone since.
+        let queued = waiting.iter().filter(|job| self.jobs.get(**job).is_some_and(JobEntry::is_queued));
+        let waiting = queued.take(MOST_WAITING).filter(|job| self.may_claim(&self.jobs[**job]));
         for job in running.chain(waiting) {
             pools.entry(self.pool_of(*job)).or_default().push(*job);
         }
