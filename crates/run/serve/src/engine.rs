@@ -624,7 +624,10 @@ pub fn check_memory(
             .then(|| format!("`--weights {}` ({} of weights)", format.name(), Bytes::new(smaller)))
     });
     // Where the weights fit, less for keys and values does; one text of the whole length may still be refused then.
-    let fewer = || (weights < left).then(|| format!("`--kv-memory {}`", Bytes::new(0.9 * (left - weights))));
+    let fewer = || {
+        let size = Bytes::new(0.9 * (left - weights)).to_string().replace(' ', "");
+        (weights < left).then(|| format!("`--kv-memory {size}`"))
+    };
     Err(ServeError::TooLarge {
         needed: Bytes::new(weights + kv),
         free,

@@ -29,12 +29,13 @@ impl FreeMemory {
         Self { free, of_gpu: None }
     }
 
-    /// Who has the rest of a GPU, where that is more than a program takes to begin with.
+    /// How much of a GPU is held already, where that is more than a program takes to begin with.
     pub fn others(&self) -> Option<String> {
         const BEGINNING: f64 = 2e9;
         let held = self.of_gpu? - self.free;
-        (held.get() > BEGINNING)
-            .then(|| format!("other programs hold up to {held} of the GPU; `nvidia-smi` lists them"))
+        (held.get() > BEGINNING).then(|| {
+            format!("{held} of the GPU are held already, by this program or others: `nvidia-smi` lists them")
+        })
     }
 }
 
@@ -141,7 +142,11 @@ mod tests {
     fn who_holds_the_rest_of_a_gpu_is_said() {
         let gpu = FreeMemory { free: Bytes::gb(20.0), of_gpu: Some(Bytes::gb(140.0)) };
         assert_eq!(gpu.to_string(), "20 GB of the GPU's 140 GB is free");
-        assert!(gpu.others().unwrap().starts_with("other programs hold up to 120 GB"), "{:?}", gpu.others());
+        assert!(
+            gpu.others().unwrap().starts_with("120 GB of the GPU are held already"),
+            "{:?}",
+            gpu.others()
+        );
         assert_eq!(FreeMemory { free: Bytes::gb(139.0), ..gpu }.others(), None);
         let host = FreeMemory::of_host(Bytes::gb(20.0));
         assert_eq!((host.to_string().as_str(), host.others()), ("20 GB is free", None));

@@ -114,7 +114,8 @@ const DRAFTED: u32 = 4;
 /// Tokens of a step on a GPU where nobody says: fewer leave it idle, and more make those wait who decode.
 const TOKENS_ON_GPU: u32 = 2048;
 
-/// Sequences that run at once on a GPU with enough memory where nobody says: more decode no faster together, and each would be slower.
+/// Sequences that run at once on a GPU with enough memory where nobody says. For 256 users on an H200, 24.0 requests a second where 64 sequences gave 18.9; more
+/// was not measured.
 const SEQUENCES_ON_GPU: u32 = 256;
 
 /// The context that is served where nobody says: longer ones take memory that few need.

@@ -2,9 +2,9 @@
 //! watched meanwhile.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_exporter::Exporter;
 use bedplate_kernels::{BurnIn, BurnInPart, BurnInReport, CudaError, Device};
@@ -37,49 +37,111 @@ struct Burned {
     reports: Vec<BurnInReport>,
 }
 
-/// Burns in every GPU that the driver shows; one outcome for each. The exporter reads their clocks and temperatures meanwhile.
+/// How long a part may take beyond its time before its GPU counts as hung: kernels are compiled first, and the last round ends late.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// How often clocks and temperatures are looked at.
+const LOOKS_EVERY: Duration = Duration::from_millis(250);
+
+/// What the thread of a GPU says.
+enum Said {
+    Begins(usize, BurnInPart),
+    Ends(usize, Result<Burned, CudaError>),
+}
+
+/// How the burn-in of a GPU ended.
+#[derive(Debug)]
+enum Ending {
+    Done(Result<Burned, CudaError>),
+    /// Nothing was heard of it any more after this part had begun.
+    Silent(Option<BurnInPart>),
+}
+
+/// Burns in every GPU that the driver shows; one outcome for each. The exporter reads their clocks and temperatures meanwhile. A GPU that hangs is left behind
+/// with its thread: no call of the driver can be taken back.
 pub(super) fn burn_in(options: &GpuBurnIn, lasts: Duration, exporter: Option<&Exporter>) -> Vec<Outcome> {
     let gpus = match Device::gpus() {
         Ok(gpus) => gpus.len(),
-        // No driver: there is nothing to burn in.
-        Err(_) => 0,
-    };
-    let watched = Mutex::new(Watched::default());
-    let burned: Vec<Result<Burned, (usize, CudaError)>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..gpus)
-            .map(|ordinal| {
-                scope.spawn(move || burn(ordinal, options, lasts).map_err(|error| (ordinal, error)))
-            })
-            .collect();
-        while let (Some(exporter), false) = (exporter, workers.iter().all(|worker| worker.is_finished())) {
-            thread::sleep(Duration::from_millis(250));
-            lock(&watched).take(&exporter.text());
+        Err(error) => {
+            let remark = format!("the driver does not list its GPUs: {error}");
+            return vec![outcome("GPUs".to_owned(), CheckVerdict::Fail, remark)];
         }
-        let joined = workers.into_iter().map(|worker| worker.join());
-        joined.map(|joined| joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    };
+    let (says, heard) = channel();
+    for ordinal in 0..gpus {
+        let (says, options) = (says.clone(), options.clone());
+        thread::spawn(move || {
+            let result = burn(ordinal, &options, lasts, |part| drop(says.send(Said::Begins(ordinal, part))));
+            drop(says.send(Said::Ends(ordinal, result)));
+        });
+    }
+    drop(says);
+    let mut watched = Watched::default();
+    let endings = listen(&heard, gpus, lasts + PATIENCE, || {
+        if let Some(exporter) = exporter {
+            watched.take(&exporter.text());
+        }
     });
-    let watched = lock(&watched);
     let (mut outcomes, mut done) = (Vec::new(), Vec::new());
-    for burned in burned {
-        match burned {
-            Ok(burned) => done.push(burned),
+    for (ordinal, ending) in endings.into_iter().enumerate() {
+        let name = format!("GPU {ordinal}");
+        match ending {
+            Ending::Done(Ok(burned)) => done.push(burned),
             // What computes is missing or broken: that is no word about the chip.
-            Err((ordinal, error)) => outcomes.push(Outcome {
-                name: format!("GPU {ordinal}"),
-                verdict: Some(CheckVerdict::Warn),
-                rate: None,
-                remark: format!("not burned in: {error}"),
-            }),
+            Ending::Done(Err(error)) => {
+                outcomes.push(outcome(name, CheckVerdict::Warn, format!("not burned in: {error}")));
+            }
+            Ending::Silent(part) => {
+                let part = part.map_or("the beginning", BurnInPart::name);
+                let remark = format!("it has not ended {part} in time, and does not answer");
+                outcomes.push(outcome(name, CheckVerdict::Fail, remark));
+            }
         }
     }
     outcomes.extend(done.iter().map(|gpu| judge(gpu, &done, &watched)));
     outcomes
 }
 
-fn burn(ordinal: usize, options: &GpuBurnIn, lasts: Duration) -> Result<Burned, CudaError> {
+fn outcome(name: String, verdict: CheckVerdict, remark: String) -> Outcome {
+    Outcome { name, verdict: Some(verdict), rate: None, remark }
+}
+
+/// Waits until every GPU has ended, or has said nothing for longer than a part may take.
+fn listen(
+    heard: &Receiver<Said>,
+    gpus: usize,
+    patience: Duration,
+    mut meanwhile: impl FnMut(),
+) -> Vec<Ending> {
+    let mut endings: Vec<Ending> = (0..gpus).map(|_| Ending::Silent(None)).collect();
+    let mut last = vec![Instant::now(); gpus];
+    loop {
+        let waits = |(ending, last): (&Ending, &Instant)| {
+            matches!(ending, Ending::Silent(_)) && last.elapsed() <= patience
+        };
+        if !endings.iter().zip(&last).any(waits) {
+            return endings;
+        }
+        match heard.recv_timeout(LOOKS_EVERY) {
+            Ok(Said::Begins(gpu, part)) => {
+                (endings[gpu], last[gpu]) = (Ending::Silent(Some(part)), Instant::now())
+            }
+            Ok(Said::Ends(gpu, result)) => endings[gpu] = Ending::Done(result),
+            Err(RecvTimeoutError::Timeout) => meanwhile(),
+            // Those of which nothing was heard have broken off.
+            Err(RecvTimeoutError::Disconnected) => return endings,
+        }
+    }
+}
+
+fn burn(
+    ordinal: usize,
+    options: &GpuBurnIn,
+    lasts: Duration,
+    begins: impl FnMut(BurnInPart),
+) -> Result<Burned, CudaError> {
     let device = Device::cuda(ordinal)?;
     let planted = options.planted.filter(|_| ordinal == 0);
-    let reports = BurnIn { lasts, memory: options.memory, planted }.run(&device, |_| {});
+    let reports = BurnIn { lasts, memory: options.memory, planted }.run(&device, begins);
     Ok(Burned { ordinal, kind: device.gpu_name().unwrap_or_default().to_owned(), reports })
 }
 
@@ -226,10 +288,6 @@ fn sample(line: &str) -> Option<(&str, usize, f64)> {
     Some((name, gpu.parse().ok()?, value.trim().parse().ok()?))
 }
 
-fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
-    watched.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +307,25 @@ mod tests {
     fn verdicts(gpus: &[Burned], watched: &Watched) -> Vec<(CheckVerdict, String)> {
         let outcomes = gpus.iter().map(|gpu| judge(gpu, gpus, watched));
         outcomes.map(|outcome| (outcome.verdict.unwrap(), outcome.remark)).collect()
+    }
+
+    #[test]
+    fn a_gpu_that_hangs_is_named_with_the_part_that_it_hangs_in() {
+        let (says, heard) = channel();
+        says.send(Said::Begins(0, BurnInPart::Memory)).unwrap();
+        says.send(Said::Begins(1, BurnInPart::Copies)).unwrap();
+        says.send(Said::Ends(1, Ok(gpu(1, 7, 8e14)))).unwrap();
+        // The sender stays, as that of a thread which hangs does.
+        let endings = listen(&heard, 2, LOOKS_EVERY, || {});
+        assert!(matches!(endings[0], Ending::Silent(Some(BurnInPart::Memory))), "{endings:?}");
+        assert!(matches!(endings[1], Ending::Done(Ok(_))), "{endings:?}");
+        drop(says);
+        let (says, heard) = channel();
+        drop(says);
+        assert!(
+            matches!(listen(&heard, 1, PATIENCE, || {})[..], [Ending::Silent(None)]),
+            "a thread broke off"
+        );
     }
 
     #[test]
